@@ -28,7 +28,7 @@ test: $(VENV)/.tested
 CASES ?= 100000
 SEED ?= 0
 fuzz: $(VENV)/.tested
-	PYTHONPATH=tests $(BIN)/python -m fuzzing --cases $(CASES) --seed $(SEED) $(addprefix --family ,$(FAMILY)) \
+	PYTHONPATH=tests/helpers:tests $(BIN)/python -m fuzzing --cases $(CASES) --seed $(SEED) $(addprefix --family ,$(FAMILY)) \
 		$(addprefix --report ,$(REPORT))
 
 # The kernels in C++ (native/): build them again after an edit, and write what Python is told of them.

@@ -131,13 +131,13 @@ def read(python: Path, model: str) -> float:
     kept = model.split(" --objective")[0].split()
     script = (
         "import sys, time, placewise as pw\n"
-        "from placewise.building import build\n"
+        "from placewise.core.build import build\n"
         "words, dims, graph, devices = sys.argv[2:], {}, None, None\n"
         "for name, value in zip(words[::2], words[1::2]):\n"
         "    if name == '--dim': dims[value.split('=')[0]] = int(value.split('=')[1])\n"
         "    if name == '--graph': graph = value\n"
         "    if name == '-d': devices = value\n"
-        "build(sys.argv[1], devices, pw.Wishes(objective='throughput', graph=graph, dims=dims))\n"
+        "build(sys.argv[1], devices, pw.ProblemOptions(objective='throughput', graph=graph, dims=dims))\n"
     )
     words = [*kept, *(["--graph", "training"] if "--graph training" in model else [])]
     with empty_home() as variables:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placewise.core.place import place
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget
-from placewise.placing import place
 from placewise.readers.workload import read_workload
 
 HERE = Path(__file__).parent

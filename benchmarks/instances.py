@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipedream import problem_of
 
-from placewise.building import Wishes, build
+from placewise.core.build import ProblemOptions, build
 from placewise.files.split_file import read_split
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem
@@ -80,7 +80,7 @@ def experts_split(name: str, problem_: Problem) -> Placement | None:
 def _zoo(kind: str, name: str) -> Problem:
     devices = DEVICES.get(name.rpartition("-")[2], "4xP100,cpu")
     objective = "latency" if kind == "zoo-latency" else "throughput"
-    wishes = Wishes(
+    options = ProblemOptions(
         objective, graph="training", contiguous=kind == "zoo-contiguous" if objective != "latency" else None
     )
-    return build(f"zoo:{name}", devices, wishes)
+    return build(f"zoo:{name}", devices, options)

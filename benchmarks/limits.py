@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.files.problem_file import load_problem, save_problem
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
-from placewise.wishes import Wishes
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "limits"
@@ -90,7 +90,7 @@ def _saved(folder: Path, objective: str, size: int) -> Path:
     """The file of a problem, made unless it is there."""
     path = folder / f"{objective}-{size}.pwp"
     if not path.exists():
-        save_problem(build(f"zoo:{MODEL}", DEVICES, Wishes(objective=objective, dims={"n_ops": size})), path)
+        save_problem(build(f"zoo:{MODEL}", DEVICES, ProblemOptions(objective=objective, dims={"n_ops": size})), path)
     return path
 
 

@@ -26,17 +26,16 @@ from typing import Any
 import numpy as np
 from judge import calm, processor
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
+from placewise.placers.local_search.throughput_annealing import chain_order
 from placewise.placers.registry import create
-from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import costs_of, native_costs
-from placewise.placers.search.rounds import Field, Round
-from placewise.placers.search.stages import chain_order
+from placewise.placers.shared.throughput_search.annealing import Annealer, AnnealingRound, clusters
+from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs
 from placewise.simulate import evaluate
-from placewise.simulate.contract import contract
-from placewise.wishes import Wishes
+from placewise.simulate.contiguity import contract
 
 RESULTS = Path(__file__).parent / "results" / "moves.json"
 MODEL, DEVICES, N_OPS = "zoo:random-layered", "8xP100", 2000
@@ -47,7 +46,7 @@ TARGET = 1e6
 
 def problem_of(transfers: str, *, contiguous: bool) -> Problem:
     """The problem, with links between the devices or through host memory only."""
-    made = build(MODEL, DEVICES, Wishes("throughput", contiguous=contiguous, dims={"n_ops": N_OPS}))
+    made = build(MODEL, DEVICES, ProblemOptions("throughput", contiguous=contiguous, dims={"n_ops": N_OPS}))
     if transfers == made.cluster.transfers:
         return made
     cluster = replace(made.cluster, transfers=transfers)
@@ -59,7 +58,7 @@ def problem_of(transfers: str, *, contiguous: bool) -> Problem:
 def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> dict[str, Any]:
     """Everything that one case needs, warm."""
     problem = problem_of(transfers, contiguous=contiguous)
-    start = create("balanced").propose(problem, Budget()).placement
+    start = run_placer(create("balanced"), problem, Budget()).placement
     assert start is not None, "the even split fits"
     chain = contract(problem) if contiguous else None
     group, n = (chain.component, chain.n) if chain is not None else (problem.block, problem.n_blocks)
@@ -67,7 +66,7 @@ def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> 
     home = np.zeros(n, np.int32)
     home[group] = start.device
     found = {"case": name, "problem": problem, "group": group, "scale": scale, "walks": walks, "home": home}
-    found["field"] = Field(native_costs(costs), clusters(costs), time.monotonic)
+    found["annealer"] = Annealer(native_costs(costs), clusters(costs), time.monotonic)
     found["order"] = chain_order(costs, home, np.random.default_rng(0))
     run(found, 1000, 0)
     return found | {"rows": []}
@@ -75,16 +74,16 @@ def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> 
 
 def run(this: dict[str, Any], steps: int, seed: int) -> dict[str, float]:
     """One round of annealing; wall seconds, processor seconds, moves evaluated, and the best value in seconds."""
-    ground, before = this["field"], this["field"].moves
+    annealer, before = this["annealer"], this["annealer"].moves
     starts = [(this["home"], this["order"])] * this["walks"]
     begun, worked = time.perf_counter(), time.process_time()
-    walks = ground.run(starts, Round(HOT, COLD, steps), range(seed, seed + this["walks"]), lambda _: None)
+    walks = annealer.run(starts, AnnealingRound(HOT, COLD, steps), range(seed, seed + this["walks"]), lambda _: None)
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
     for walk in walks:
         judged = evaluate(this["problem"], walk.incumbent[this["group"]][None])[0]
         assert abs(walk.quality[1] / this["scale"] / judged - 1) < 1e-12, "the sums kept are not the judge's"
     value = min(walk.quality[1] for walk in walks) / this["scale"]
-    return {"seconds": seconds, "processor": worked, "moves": ground.moves - before, "value": value}
+    return {"seconds": seconds, "processor": worked, "moves": annealer.moves - before, "value": value}
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.model.graph import Graph
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.whole import load_whole
+from placewise.readers.onnx.model import load_with_weights
 from placewise.transform.fold import fold
 
 HERE = Path(__file__).parent
@@ -127,7 +127,7 @@ class Random(quantization.CalibrationDataReader):
 
 def resnet(folder: Path) -> Iterator[tuple[str, Path, dict[str, int]]]:
     """ResNet-50, quantized and optimized."""
-    model, _ = load_whole(ROOT / "examples" / "models" / "resnet50.onnx", {"batch": 1})
+    model, _ = load_with_weights(ROOT / "examples" / "models" / "resnet50.onnx", {"batch": 1})
     source = folder / "resnet50.onnx"
     onnx.save(model, source)
     yield "ResNet-50", source, {}

@@ -21,11 +21,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from placewise.building import Wishes, build
+from placewise.core.build import ProblemOptions, build
+from placewise.core.place import place
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placing import place
 
 RESULTS = Path(__file__).parent / "results" / "pipedream.json"
 COUNTS, GIGABITS, MODES = (2, 4, 8, 16), (10, 100), ("blocking", "overlap")
@@ -74,8 +74,10 @@ def problem_of(path: Path, count: int, gigabits: float, mode: str, replicas: int
     devices = tuple(Device(f"acc{number}", memory=MEMORY) for number in range(count))
     ends = [pair for device in devices for pair in ((device.name, HOST), (HOST, device.name))]
     cluster = Cluster(devices, tuple(Link(*pair, gigabits * 1e9 / 8) for pair in ends), "staged")
-    wishes = Wishes("throughput", communication=mode, memory="sum", graph="training", replicas=replicas)
-    return build(path, cluster, wishes)
+    problem_options = ProblemOptions(
+        "throughput", communication=mode, memory="sum", graph="training", replicas=replicas
+    )
+    return build(path, cluster, problem_options)
 
 
 def _row(path: Path, count: int, gigabits: int, mode: str, replicas: int, limit: float) -> dict[str, Any]:

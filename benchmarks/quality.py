@@ -25,10 +25,10 @@ from typing import Any
 
 from instances import experts_split, problem, rows
 
+from placewise.core.place import place
 from placewise.errors import PlacewiseError
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints
-from placewise.placing import place
 
 HERE = Path(__file__).parent
 RESULTS, BEST = HERE / "results" / "quality.json", HERE / "best_known.json"

@@ -32,7 +32,7 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
-from placewise.readers import Asked, read
+from placewise.readers import ReadOptions, read_model
 from placewise.transform.fold import fold
 
 HERE = Path(__file__).parent
@@ -137,7 +137,7 @@ def timed(path: Path, dims: dict[str, int]) -> tuple[dict[str, float], dict[str,
     """Seconds by step, and how many ops there were."""
     cluster = read_cluster(DEVICES)
     clock = [time.perf_counter()]
-    graph = read(path, Asked(dims=dims)).graph
+    graph = read_model(path, ReadOptions(dims=dims)).graph
     clock.append(time.perf_counter())
     folded = fold(graph)
     clock.append(time.perf_counter())

@@ -24,8 +24,8 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 import placewise as pw
+from placewise.analysis.report import make_view, render_page
 from placewise.files.plan_file import plan_of
-from placewise.studies.report import html_of, opened
 from placewise.zoo.random import random_graph
 
 RESULTS = Path(__file__).parent / "results" / "report.json"
@@ -54,9 +54,9 @@ def main() -> int:
     options = parser.parse_args()
     measured, missed = {}, False
     with tempfile.TemporaryDirectory() as folder:
-        for name, (model, wishes) in models().items():
+        for name, (model, problem_options) in models().items():
             page = Path(folder) / "page.html"
-            found = _written(model, wishes, page) | _opened(page, options.repeat)
+            found = _written(model, problem_options, page) | _opened(page, options.repeat)
             missed |= found["bytes"] > LARGEST or found["open"] > LONGEST
             measured[name] = found
             print(f"{name:20} {found['ops']:6,} ops: {found['bytes'] / 1e6:.1f} MB, made in {found['make']:.2f} s")
@@ -70,13 +70,13 @@ def main() -> int:
     return int(missed)
 
 
-def _written(model: Any, wishes: dict[str, Any], page: Path) -> dict[str, Any]:
+def _written(model: Any, problem_options: dict[str, Any], page: Path) -> dict[str, Any]:
     """Place a model and write its page; what it took without the placing."""
-    plan = pw.place(model, devices=DEVICES, placer="heft", budget="60s", **wishes)
+    plan = pw.place(model, devices=DEVICES, placer="heft", budget="60s", **problem_options)
     result = plan.result
     started = time.perf_counter()
-    shown = opened(plan_of(result), "benchmark", result.problem, result.placement, result.judgement)
-    page.write_text(html_of(shown), encoding="utf-8")
+    shown = make_view(plan_of(result), "benchmark", result.problem, result.placement, result.judgement)
+    page.write_text(render_page(shown), encoding="utf-8")
     return {"ops": result.problem.n_ops, "bytes": page.stat().st_size, "make": time.perf_counter() - started}
 
 

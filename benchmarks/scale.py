@@ -29,15 +29,15 @@ from typing import Any
 
 from plot import log_log
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.errors import PlacewiseError
 from placewise.model.problem import Constraints, Problem
 from placewise.model.result import Result
 from placewise.placers import registry
-from placewise.placers.base import Budget, Hints
-from placewise.placing import place
-from placewise.simulate import lower_bound, simulate, why_infeasible
-from placewise.wishes import Wishes
+from placewise.placers.base import Budget, Hints, run_placer
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scale"
@@ -110,7 +110,9 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def _sizes(size: int, objective: str) -> Row:
     """Every step at one size."""
-    read, problem = _timed(lambda: build(f"zoo:{MODEL}", DEVICES, Wishes(objective=objective, dims={"n_ops": size})))
+    read, problem = _timed(
+        lambda: build(f"zoo:{MODEL}", DEVICES, ProblemOptions(objective=objective, dims={"n_ops": size}))
+    )
     steps, placers = _steps(problem)
     return {
         "ops": size,
@@ -126,40 +128,40 @@ def _sizes(size: int, objective: str) -> Row:
 def _steps(problem: Problem) -> tuple[dict[str, float], dict[str, Row]]:
     proofs, _ = _timed(lambda: (why_infeasible(problem), lower_bound(problem)))
     placers = {name: row for name in QUICK if (row := _figures(problem, name, LIMIT))}
-    naive = registry.create("balanced").propose(problem, Budget(LIMIT)).placement
-    judge = _timed(lambda: simulate(problem, naive))[0] if naive is not None else math.nan
+    naive = run_placer(registry.create("balanced"), problem, Budget(LIMIT)).placement
+    judge = _timed(lambda: judge_placement(problem, naive))[0] if naive is not None else math.nan
     return {"bound and proofs": proofs, "judge": judge}, placers
 
 
 def _figures(problem: Problem, name: str, limit: float) -> Row | None:
     """Seconds and value of one placer, or why it takes no such problem; None if there is no such placer."""
-    if name not in registry.names():
+    if name not in registry.known_names():
         return None
     try:
         placer = registry.create(name)
         refusal = placer.supports(problem)
         if refusal is not None:
             return {"refuses": refusal}
-        seconds, found = _timed(lambda: placer.propose(problem, Budget(limit)))
+        seconds, found = _timed(lambda: run_placer(placer, problem, Budget(limit)))
     except PlacewiseError as error:
         return {"refuses": str(error)}
     if found.placement is None:
         return {"seconds": seconds, "notes": found.notes[:1]}
-    judged = simulate(problem, found.placement)
+    judged = judge_placement(problem, found.placement)
     return {"seconds": seconds, "value": judged.value, "valid": judged.valid}
 
 
 def _moves_per_second(problem: Problem) -> float | None:
     """Of local search over any placements, by the seconds of a round and of half a round from one of them."""
     problem = problem.with_(constraints=Constraints())
-    start = registry.create("dpl").propose(problem, Budget(LIMIT)).placement
-    if "local" not in registry.names() or start is None:
+    start = run_placer(registry.create("dpl"), problem, Budget(LIMIT)).placement
+    if "local" not in registry.known_names() or start is None:
         return None
     local, hints = registry.create("local"), Hints((start,))
     moves, spent = max(600_000, 4 * problem.n_ops), []
     for share in (2, 1):
         budget = Budget(iterations=1, evaluations=moves // share)
-        spent.append(_timed(lambda budget=budget: local.propose(problem, budget, hints=hints))[0])
+        spent.append(_timed(lambda budget=budget: run_placer(local, problem, budget, hints=hints))[0])
     return moves / 2 / (spent[1] - spent[0]) if spent[1] > spent[0] else None
 
 
@@ -188,7 +190,7 @@ def _command(size: int, objective: str) -> Row:
 
 def _gnmt(objective: str) -> Row:
     """GNMT-8's training step: the first valid placement after reading, and auto against its rivals."""
-    problem = build(GNMT, GNMT_DEVICES, Wishes(objective=objective, graph="training"))
+    problem = build(GNMT, GNMT_DEVICES, ProblemOptions(objective=objective, graph="training"))
     auto = place(problem, "auto", Budget(GNMT_SECONDS))
     rows = {"auto": _outcome(auto)}
     for name in RIVALS:

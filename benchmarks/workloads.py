@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placewise.core.place import place
 from placewise.files.split_file import read_split
 from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 from placewise.readers.workload import read_workload
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "workloads.json"
@@ -96,7 +96,7 @@ def _judged(folder: Path, kind: str, name: str, problem: Problem) -> Iterator[tu
     for method, path in places.items():
         if path.exists() and (group == "LayerGraphs" or method != "expert"):
             extended, placement = read_split(path, problem)
-            judgement = simulate(extended, placement)
+            judgement = judge_placement(extended, placement)
             broken = sorted({violation.kind for violation in judgement.violations})
             yield method, {"value": judgement.value * 1e3, "breaks": broken}
 

@@ -23,29 +23,35 @@ _HOMES = {
     "Graph": "placewise.model.graph",
     "GraphBuilder": "placewise.model.builder",
     "Leaderboard": "placewise.api",
-    "Measured": "placewise.api",
     "Link": "placewise.model.cluster",
     "Objective": "placewise.model.problem",
+    "Explanation": "placewise.api",
     "Placement": "placewise.model.placement",
     "PlacewiseError": "placewise.errors",
     "Plan": "placewise.api",
+    "PlanDiff": "placewise.api",
     "Problem": "placewise.model.problem",
+    "ProblemOptions": "placewise.core.options",
     "Result": "placewise.model.result",
+    "RunResult": "placewise.api",
     "Training": "placewise.api",
-    "Wishes": "placewise.wishes",
-    "build": "placewise.building",
+    "build": "placewise.core.build",
+    "check": "placewise.api",
     "compare": "placewise.api",
-    "device_map": "placewise.studies.device_map",
+    "device_map": "placewise.analysis.device_map",
     "diff": "placewise.api",
     "explain": "placewise.api",
-    "export_plan": "placewise.api",
-    "judge": "placewise.simulate",
+    "export": "placewise.api",
+    "inspect": "placewise.api",
+    "judge": "placewise.api",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
+    "list_placers": "placewise.api",
     "pretrain": "placewise.api",
     "profile": "placewise.api",
     "read_cluster": "placewise.catalog",
-    "report_plan": "placewise.api",
+    "read_model": "placewise.api",
+    "report": "placewise.api",
     "run": "placewise.api",
     "train": "placewise.api",
 }
@@ -56,55 +62,70 @@ __all__ = [
     "Constraints",
     "CostTable",
     "Device",
+    "Explanation",
     "Graph",
     "GraphBuilder",
     "Leaderboard",
     "Link",
-    "Measured",
     "Objective",
     "Placement",
     "PlacewiseError",
     "Plan",
+    "PlanDiff",
     "Problem",
+    "ProblemOptions",
     "Result",
+    "RunResult",
     "Training",
-    "Wishes",
     "build",
+    "check",
     "compare",
     "device_map",
     "diff",
     "explain",
-    "export_plan",
+    "export",
+    "inspect",
     "judge",
+    "list_placers",
     "lower_bound",
     "place",
     "pretrain",
     "profile",
     "read_cluster",
-    "report_plan",
+    "read_model",
+    "report",
     "run",
     "train",
 ]
 
 if TYPE_CHECKING:
+    from placewise.analysis.device_map import device_map
     from placewise.api import (
+        Explanation,
         Leaderboard,
-        Measured,
         Plan,
+        PlanDiff,
+        RunResult,
         Training,
+        check,
         compare,
         diff,
         explain,
-        export_plan,
+        export,
+        inspect,
+        judge,
+        list_placers,
         place,
         pretrain,
         profile,
-        report_plan,
+        read_model,
+        report,
         run,
         train,
     )
-    from placewise.building import build
     from placewise.catalog import read_cluster
+    from placewise.core.build import build
+    from placewise.core.options import ProblemOptions
     from placewise.errors import PlacewiseError
     from placewise.model.builder import GraphBuilder
     from placewise.model.cluster import Cluster, Device, Link
@@ -115,9 +136,6 @@ if TYPE_CHECKING:
     from placewise.model.result import Result
     from placewise.placers.base import Budget
     from placewise.simulate import lower_bound
-    from placewise.simulate.judge import simulate as judge
-    from placewise.studies.device_map import device_map
-    from placewise.wishes import Wishes
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ class StopFlag:
 
 class Problem:
     """
-    The columns of one problem, checked once and read in place; see placewise.simulate.arrays.Arrays for their meaning.
+    The columns of one problem, checked once and read in place; see placewise.simulate.problem_arrays.Arrays for their meaning.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class LatencySearchProblem:
         shaped: bool,
     ) -> None:
         """
-        Columns of ops, tensors and devices, and parts of the model on several levels; see placewise.placers.schedules.levels.Levels.
+        Columns of ops, tensors and devices, and parts of the model on several levels; see placewise.placers.local_search.latency_chains.ScopeLevels.
         """
 
     @property
@@ -475,7 +475,7 @@ class LatencyChain:
 
 class ThroughputCosts:
     """
-    What a pipeline of groups costs, checked once and read in place; see placewise.placers.search.costs.Costs for the columns.
+    What a pipeline of groups costs, checked once and read in place; see placewise.placers.shared.throughput_search.pipeline_costs.PipelineCosts for the columns.
     """
 
     def __init__(
@@ -626,7 +626,7 @@ class ThroughputWalk:
 
 class StageCosts:
     """
-    What stages cost, checked once and read in place; see placewise.placers.chains.stages.StageCosts for the meaning of its columns.
+    What stages cost, checked once and read in place; see placewise.placers.shared.stages.stage_costs.StageCosts for the meaning of its columns.
     """
 
     def __init__(
@@ -935,7 +935,7 @@ def split_line(ends: NDArray[numpy.int64], count: NDArray[numpy.int64]) -> NDArr
 
 class MemoryRepair:
     """
-    Moves blocks between devices until their bytes fit; columns as in placewise.placers.cuts.settle.Cargo, `limit` [n_devices] bytes.
+    Moves blocks between devices until their bytes fit; columns as in placewise.placers.shared.memory_repair.PackingInstance, `limit` [n_devices] bytes.
     """
 
     def __init__(

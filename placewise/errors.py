@@ -19,14 +19,21 @@ Infeasible problems are not errors: they are a `Status` of a `Result` (exit code
 
 from __future__ import annotations
 
-from placewise.words import shortened, visible
+from placewise._util.text import shortened, visible
+from placewise._util.voice import spoken
 
 _LONGEST = 400
 """Characters of each part of a sentence: names in files may have millions."""
 
 
 class PlacewiseError(Exception):
-    """The root: catching it catches everything that Placewise raises on purpose."""
+    """The root: catching it catches everything that Placewise raises on purpose.
+
+    Messages name options by their flags; outside the command line they read as keyword arguments.
+    """
+
+    def __str__(self) -> str:
+        return spoken(super().__str__())
 
 
 class InputError(PlacewiseError):

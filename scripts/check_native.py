@@ -36,7 +36,7 @@ def main() -> int:
     shutil.copytree(ROOT / "placewise", site / "placewise", ignore=ignored)
     compiled(build, site / "placewise", BUILDS[checker])
     python = [getattr(sys, "_base_executable", sys.executable)]
-    paths = [str(site), str(ROOT / "tests"), sysconfig.get_path("platlib")]
+    paths = [str(site), str(ROOT / "tests" / "helpers"), str(ROOT / "tests"), sysconfig.get_path("platlib")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     if checker == "sanitized":
         variables["LD_PRELOAD"] = " ".join(library(f"lib{name}.so") for name in ("asan", "ubsan"))

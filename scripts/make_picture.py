@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import placewise as pw
-from placewise.report.console import result_view
+from placewise.reporting.console import result_view
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (

@@ -52,12 +52,12 @@ def main() -> None:
 
 def _for_the_readme(browser: Browser, plan: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for name, wishes in PLANS.items():
+        for name, problem_options in PLANS.items():
             page = Path(folder) / f"{name}.html"
             if plan is not None and name == "report":
-                pw.report_plan(plan, page)
+                pw.report(plan, page)
             else:
-                pw.place(**{"budget": "10s"} | wishes).report(page)
+                pw.place(**{"budget": "10s"} | problem_options).report(page)
             for theme in ("light", "dark"):
                 shown = _opened(browser, page, color_scheme=theme, **LAPTOP)
                 _taken(shown, IMAGES / f"{name}_{theme}.png", "graph" if name == "report_graph" else None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
 from placewise.catalog.entries import catalog
-from placewise.units import format_count, format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "devices.md"
 TYPES = ("float32", "float16", "int8")

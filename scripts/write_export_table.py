@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from placewise.export.registry import exporter, names
+from placewise.exporters.registry import create_exporter, names
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
 RULE = "|---|---|---|---|---|---|"
@@ -12,7 +12,7 @@ RULE = "|---|---|---|---|---|---|"
 
 def main() -> None:
     before, _, after = PAGE.read_text().partition(f"{RULE}\n")
-    infos = [exporter(name).info for name in names()]
+    infos = [create_exporter(name).info for name in names()]
     rows = [f"| `{i.name}` | {i.writes} | {i.loaded_by} | {i.verified} | {i.takes} | {i.cannot_say} |" for i in infos]
     rest = after[after.index("\n\n") :] if after.startswith("|") else after
     PAGE.write_text(before + "\n".join((RULE, *rows)) + (rest if rest.startswith("\n") else f"\n{rest}"))

@@ -12,7 +12,7 @@ from placewise.costing.flops import CONTROL
 from placewise.costing.flops import RULES as COSTS
 from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.rules.gradients import RULES as GRADIENT_COSTS
-from placewise.costing.unknown import BY_DATA
+from placewise.costing.work import BY_DATA
 from placewise.readers.onnx.contrib import RULES as SHAPES
 from placewise.readers.onnx.contrib import STANDARD
 from placewise.readers.onnx.nodes import KEEP_SHAPE
@@ -41,17 +41,17 @@ Every op of any opset is read, also those that nobody knows. What is told about 
 - **gradient** (`--graph training`): *yes*, with what it costs; *assumed*, one op of twice the forward op's FLOPs, and
   that is said; *none*, where no gradient flows.
 
-Bodies (If, Loop, Scan, SequenceMap) count as often as they run, where that is known before the run; else one round, and
-that is said; of an If the dearer branch. The length of a sequence that is given to the model counts as one element.
+Bodies (If, Loop, Scan, SequenceMap) count once per iteration if the trip count is known before the run; else they count
+once, with a note. Of an If, the more expensive branch counts. A sequence that is an input counts as one element.
 
 `python benchmarks/operators.py` reads the test cases of the onnx package for all ops, and the models that ONNX Runtime
 makes of BERT-base and ResNet-50: [the results](../benchmarks/results/operators.md).
 
 """
 IN_SHORT = {
-    "free": "nothing", "reshaped": "nothing", "copied": "bytes only", "picked": "bytes only: what goes out",
-    "unless_view": "bytes only", "updated": "bytes only: what is new", "pointwise": "N per element",
-    "joined": "1 per element and argument after the first", "shrunk_to": "N per element of the input",
+    "free": "nothing", "reshape": "nothing", "copy": "bytes only", "gather": "bytes only: results and indices",
+    "cost_unless_view": "bytes only", "update_in_place": "bytes only: the update", "pointwise": "N per element",
+    "variadic": "1 per element and argument after the first", "per_input_element": "N per element of the input",
     "over_input": "N per element of the input", "normalization": "N per element",
     "pool": "N per element under every window", "matmul": "2·M·N·K", "packed_matmul": "2·M·N·K",
     "stored_matmul": "2·M·N·K", "packed_matmuls": "2·M·N·K for each of its matrices",
@@ -65,7 +65,7 @@ IN_SHORT = {
     "packed_multi_head": "2 · scores · (width + value width), and 5 per score",
     "projected_attention": "2 · rows · weights, then as MultiHeadAttention",
     "packed_projected": "2 · rows · weights, then as MultiHeadAttention",
-    "ordered": "2 · rows · weights, then as MultiHeadAttention, in int8",
+    "quantized_attention": "2 · rows · weights, then as MultiHeadAttention, in int8",
     "experts": "2 · tokens · k · weights of an expert",
 }  # fmt: skip
 TABLE = "| op | shapes | FLOPs | gradient |\n|---|---|---|---|\n"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from placewise import placing
-from placewise.placers.exact import cover
+from placewise._util.voice import SPEAKS_FLAGS
+from placewise.core import place as core_place
+from placewise.placers.set_cover import placer as set_cover
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
@@ -18,10 +19,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _flags_in_messages() -> Iterator[None]:
+    """Messages as they are written, with flags; tests/api has how Python users read them."""
+    spoken = SPEAKS_FLAGS.set(True)
+    yield
+    SPEAKS_FLAGS.reset(spoken)
+
+
 @pytest.fixture(scope="module")
 def brief_proofs() -> Iterator[None]:
     """Less time for what takes its time where it cannot succeed: a proof in bytes, a set cover that closes no gap."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placing, "PACKING", 0.05)
-        patch.setattr(cover, "LONGEST_PROOF", 0.5)
+        patch.setattr(core_place, "PACKING", 0.05)
+        patch.setattr(set_cover, "LONGEST_PROOF", 0.5)
         yield

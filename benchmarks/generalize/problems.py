@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.wishes import Wishes
 
 CLUSTERS = Path(__file__).parent / "clusters"
 """Files as `2xP100.toml`; none is like a cluster that the shipped policy was trained on."""
@@ -66,5 +66,5 @@ def problem(workload: str) -> Problem:
     """The problem of a name like ``inception-v3 batch=64 2xP100``."""
     model, *dims, cluster = workload.split()
     sizes = {name: int(size) for name, size in (dim.split("=") for dim in dims)}
-    wishes = Wishes(graph="training", optimizer="sgd", execution="operator", dims=sizes)
-    return build(f"zoo:{model}", CLUSTERS / f"{cluster}.toml", wishes)
+    options = ProblemOptions(graph="training", optimizer="sgd", execution="operator", dims=sizes)
+    return build(f"zoo:{model}", CLUSTERS / f"{cluster}.toml", options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from placewise.files.policy_file import header_of, load_policy, save_policy
+from placewise.files.policy_file import header_path, load_policy, save_policy
 from placewise.placers.learned.gdp import SHAPE
 
 FOLDER = Path(__file__).parents[2] / "placewise" / "placers" / "learned" / "pretrained" / "gdp"
@@ -30,7 +30,7 @@ def ship(checkpoint: str, folder: Path = FOLDER) -> int:
     for older in folder.glob("*.safetensors"):
         older.unlink()
     options = {name: value for name, value in header.options.items() if name in SHAPE}
-    save_policy(header.model_copy(update={"options": options}), weights, header_of(folder))
+    save_policy(header.model_copy(update={"options": options}), weights, header_path(folder))
     return size
 
 

@@ -12,7 +12,7 @@ from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Batch(Method):
         place = int(np.flatnonzero(arrays["known/number"] == self.number)[0])
         first, last = arrays["known/offsets"][place : place + 2].tolist()
         best = Placement(arrays["known/device"][first:last].astype(np.int32))
-        found = simulate(problem, best)
+        found = judge_placement(problem, best)
         value = found.value if found.valid else None
         return {
             "status": f"{header.updates} updates", "evaluations": samples // count,

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
-from placewise.wishes import Wishes
 
 GRAPHS = (
     ("layered", 100, 900, "2xP100,cpu", "training"),
@@ -46,12 +46,12 @@ def problem_of(family: str, n_ops: int, seed: int, devices: str, graph: str) -> 
     """A random graph of the zoo on devices of the catalogue."""
     dims = {"n_ops": n_ops, "seed": seed, "size": 64}
     optimizer = "sgd" if graph == "training" else None
-    return build(f"zoo:random-{family}", devices, Wishes(graph=graph, dims=dims, optimizer=optimizer))
+    return build(f"zoo:random-{family}", devices, ProblemOptions(graph=graph, dims=dims, optimizer=optimizer))
 
 
 def seconds(problem: Problem, name: str, options: Mapping[str, Any], budget: Budget) -> float:
     """What a placer's placement takes, by the judge; NaN where it has none."""
-    found = create(name, options).propose(problem, budget).placement
+    found = run_placer(create(name, options), problem, budget).placement
     return float("nan") if found is None else float(evaluate(problem, found.device)[0])
 
 

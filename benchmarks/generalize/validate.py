@@ -19,11 +19,11 @@ from itertools import cycle
 import numpy as np
 
 import placewise as pw
+from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
-from placewise.placing import place
 
 FAMILIES = ("layered", "series-parallel", "branchy", "erdos-renyi")
 COUNTS = (2, 4, 8)
@@ -34,8 +34,10 @@ def problems(n: int = 20) -> list[Problem]:
     kinds, counts, found = cycle(("inference", "training")), cycle(COUNTS), []
     for number in range(n):
         dims = {"n_ops": 100 + 500 * number // max(n - 1, 1), "seed": 900 + number}
-        wishes = pw.Wishes(objective="latency", dims=dims, graph=next(kinds), optimizer=("", "sgd")[number % 2] or None)
-        found.append(pw.build(f"zoo:random-{FAMILIES[number % 4]}", f"{next(counts)}xP100,cpu", wishes))
+        problem_options = pw.ProblemOptions(
+            objective="latency", dims=dims, graph=next(kinds), optimizer=("", "sgd")[number % 2] or None
+        )
+        found.append(pw.build(f"zoo:random-{FAMILIES[number % 4]}", f"{next(counts)}xP100,cpu", problem_options))
     return found
 
 

@@ -17,13 +17,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.cluster import Device
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import simulate
-from placewise.wishes import Wishes
+from placewise.simulate import judge_placement
 
 HERE = Path(__file__).parent
 CLUSTERS = HERE / "clusters"
@@ -45,7 +45,7 @@ def problem_of(model: str, view: str, cluster: str | Path, execution: str = "seq
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.xml"
         path.write_bytes(gzip.decompress((FILES / f"{model}.xml.gz").read_bytes()))
-        return build(str(path), cluster, Wishes(view=view, execution=execution))
+        return build(str(path), cluster, ProblemOptions(view=view, execution=execution))
 
 
 def factors(model: str, view: str) -> dict[str, float]:
@@ -54,7 +54,7 @@ def factors(model: str, view: str) -> dict[str, float]:
     found = {}
     for device, name in enumerate((GPU, CPU)):
         computing = float(problem.costs.op_seconds[:, device].sum())
-        moving = simulate(problem, Placement.on(device, problem.n_ops)).value - computing
+        moving = judge_placement(problem, Placement.on(device, problem.n_ops)).value - computing
         found[name] = (PUBLISHED[model][name] - moving) / computing
     return found
 
@@ -85,7 +85,7 @@ def check(model: str, view: str) -> float:
     problem = problem_of(model, view, CLUSTERS / f"{model}-{view}.toml")
     errors = []
     for device, name in enumerate((GPU, CPU)):
-        value = simulate(problem, Placement.on(device, problem.n_ops)).value
+        value = judge_placement(problem, Placement.on(device, problem.n_ops)).value
         errors.append(abs(value / PUBLISHED[model][name] - 1))
         print(f"{model} {view}: {name} alone {value:.6g} s, published {PUBLISHED[model][name]} s")
     return max(errors)

@@ -19,9 +19,9 @@ from methods import Method, policies
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, Found, best_known, bound, effort, milliseconds, rows_of, values
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.wishes import Wishes
 
 CLUSTERS = Path(__file__).parent / "clusters"
 MODELS = {"rnnlm-2": {"batch": 64}, "nmt": {"batch": 64}, "inception-v3": {"batch": 32}}
@@ -34,8 +34,8 @@ AUTO_SECONDS, GOAL, EVALUATIONS = 60.0, 0.05, 10_000
 def problem(workload: str) -> Problem:
     """The problem of a name like ``nmt 4xK80``."""
     model, dies = workload.split()
-    wishes = Wishes(graph="training", optimizer="sgd", execution="operator", dims=MODELS[model])
-    return build(f"zoo:{model}", CLUSTERS / f"{dies}.toml", wishes)
+    problem_options = ProblemOptions(graph="training", optimizer="sgd", execution="operator", dims=MODELS[model])
+    return build(f"zoo:{model}", CLUSTERS / f"{dies}.toml", problem_options)
 
 
 def table(options: argparse.Namespace) -> Table:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
-from placewise.placing import place
-from placewise.wishes import Wishes
 
 CLUSTER = Path(__file__).parent / "clusters" / "inception_v3-folded.toml"
 EVALUATIONS, LEAST_UPDATES = 2000, 500
@@ -53,8 +53,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def problem_of(family: str, n_ops: int, seed: int, execution: str, ratio: float) -> Problem:
     """A random graph whose second device takes `ratio` times as long as the first, all ops together."""
     dims = {"n_ops": n_ops, "seed": seed, "batch": 1, "size": 56}
-    wishes = Wishes(execution=execution, objective="latency", dims=dims)
-    problem = build(f"zoo:random-{family}", str(CLUSTER), wishes)
+    problem_options = ProblemOptions(execution=execution, objective="latency", dims=dims)
+    problem = build(f"zoo:random-{family}", str(CLUSTER), problem_options)
     seconds = problem.costs.op_seconds.copy()
     seconds[:, 1] *= ratio * seconds[:, 0].sum() / seconds[:, 1].sum()
     return problem.with_(costs=replace(problem.costs, op_seconds=seconds))

@@ -39,25 +39,25 @@ from machine import cluster_file
 from methods import Found, Method
 from rows import SEEDS, Row, Table, arguments, fits, run
 
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
+from placewise.core.place import place
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.learned.placer import proposal_of
+from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
-from placewise.placing import place
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
-from placewise.simulate import simulate
-from placewise.studies.measured_reward import Care, MeasuredReward, reward_of
-from placewise.studies.race import SINGLE, Setting, race
+from placewise.simulate import judge_placement
+from placewise.training.measured_reward import MeasuredReward, MeasuringEffort, reward_of
 
 TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
 RUNTIMES = {"dataflow": "onnxruntime", "hetero": "openvino"}
-CARE = Care(side_by_side=8)
+CARE = MeasuringEffort(side_by_side=8)
 LAST = Protocol(rounds=15, samples=4)
 MOST_SECONDS = 600.0
 """A policy that is not done by then ends with what it has."""
@@ -126,7 +126,7 @@ class Measured(Method):
         trainer: Any = registry.create(self.placer, self.options).trainer(problem, price, seed)  # type: ignore[attr-defined]
         trainer.begin()
         reason = trainer.run(Budget(self.seconds, evaluations=self.evaluations, seed=seed))
-        return proposal_of(problem, trainer, self.placer, reason).placement, str(reason)
+        return build_proposal(problem, trainer, self.placer, reason).placement, str(reason)
 
 
 class Noted(Pricing):
@@ -207,8 +207,8 @@ def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iter
             single = Placement.on(1, made.n_ops)
             winners[hetero.OWN] = own_split(Job(made, single, bind(made.cluster, hetero.BINDING)))
         busy = calm()
-        lines = lines_of(race(made, winners, setting(workload)))
-        predicted = {name: simulate(made, placement).value for name, placement in winners.items()}
+        lines = lines_of(measure_placements(made, winners, setting(workload)))
+        predicted = {name: judge_placement(made, placement).value for name, placement in winners.items()}
         races[workload] = {"digest": digest, "busy": busy, "command": command(), "predicted": predicted, "lines": lines}
     return races
 

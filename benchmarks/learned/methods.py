@@ -16,17 +16,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from placewise.core.place import place
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget
-from placewise.placers.learned.placer import proposal_of
+from placewise.placers.base import Budget, run_placer
+from placewise.placers.learned.options import RENAMED
+from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.units import chains
-from placewise.placing import place
-from placewise.simulate import Evaluator, lower_bound, simulate
+from placewise.placers.learned.units import chain_labels
+from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 300.0
@@ -38,6 +39,14 @@ Unless its options say how many updates it makes.
 """
 LATER = {"elite": 1.0, "restless": 0.0, "renewed": 40}
 """Options that came when rows were saved already, and the value at which everything is as it was: no row knows them."""
+FIRST_NAMES = {name: old for old, name in RENAMED.items()}
+DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
+    "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
+    "gdp": {"regions": {"start": "best"}},
+    "placeto": {"start": {"rewarded": "moves"}, "hidden": {"pooled": True}},
+}
+"""Options that rows were saved with, by policy and by the option before them: digests of saved rows know them."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
 
@@ -74,12 +83,22 @@ def settings_of(method: Method) -> Mapping[str, Any]:
     told = asdict(method)
     if method.kind == "policy":
         placer: Any = registry.create(method.placer, method.options)
-        settings = asdict(placer.options)
+        settings = recorded(asdict(placer.options), method.placer)
+        options = recorded(method.options)
         told["settings"] = {name: value for name, value in settings.items() if LATER.get(name) != value}
-        told["options"] = {name: value for name, value in method.options.items() if LATER.get(name) != value}
+        told["options"] = {name: value for name, value in options.items() if LATER.get(name) != value}
         if placer.trained is not None:
             told["settings"]["weights"] = weights_of(placer.trained)
     return told
+
+
+def recorded(options: Mapping[str, Any], policy: str = "") -> dict[str, Any]:
+    """Options by the names that they had when rows were saved, with those of a policy that are deleted since."""
+    names: dict[str, Any] = {}
+    for name, value in options.items():
+        names[FIRST_NAMES.get(name, name)] = value
+        names.update(DELETED.get(policy, {}).get(name, {}))
+    return names
 
 
 def weights_of(trained: Any) -> str:
@@ -99,7 +118,7 @@ def policies(evaluations: int, names: tuple[str, ...] = LEARNED) -> list[Method]
 def _judged(problem: Problem, placement: Placement | None) -> float | None:
     if placement is None:
         return None
-    judgement = simulate(problem, placement)
+    judgement = judge_placement(problem, placement)
     return judgement.value if judgement.valid and math.isfinite(judgement.value) else None
 
 
@@ -110,7 +129,7 @@ def _alone(method: Method, problem: Problem, seed: int) -> tuple[Placement | Non
     if not problem.allowed[:, device].all():
         return None, {"status": "unsupported", **found}
     placement = Placement.on(device, problem.n_ops)
-    broken = sorted({violation.kind for violation in simulate(problem, placement).violations})
+    broken = sorted({violation.kind for violation in judge_placement(problem, placement).violations})
     return placement, {"status": f"breaks {', '.join(broken)}" if broken else "one device", **found}
 
 
@@ -122,7 +141,7 @@ def _placed(method: Method, problem: Problem, seed: int) -> tuple[Placement | No
 
 def _chained(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
     sets: dict[int, list[str]] = {}
-    for name, unit in zip(problem.graph.ops.name, chains(problem).tolist(), strict=True):
+    for name, unit in zip(problem.graph.ops.name, chain_labels(problem).tolist(), strict=True):
         sets.setdefault(unit, []).append(name)
     together = (*problem.constraints.together, *(tuple(names) for names in sets.values() if len(names) > 1))
     joined = problem.with_(constraints=replace(problem.constraints, together=together))
@@ -143,7 +162,7 @@ def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | 
         return np.concatenate((seconds, np.full(len(placements) - len(seconds), np.nan)))
 
     budget = Budget(method.seconds, evaluations=REPEATED * method.evaluations, seed=seed)
-    proposal = registry.create(method.placer, method.options).propose(problem, budget, evaluate=evaluate)
+    proposal = run_placer(registry.create(method.placer, method.options), problem, budget, evaluate=evaluate)
     placement = None if price.best is None else Placement(price.best)
     return placement, {"status": str(proposal.reason), "evaluations": price.evaluations, "curve": curve}
 
@@ -157,7 +176,7 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     most = method.options.get("updates", max(method.evaluations // FRESH, LEAST_UPDATES))
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
-    proposal = proposal_of(problem, trainer, method.placer, reason)
+    proposal = build_proposal(problem, trainer, method.placer, reason)
     favourites = trainer.pricing(trainer.policy.greedy(trainer.pricing))
     favourite = float(np.nanmin(favourites)) if np.isfinite(favourites).any() else None
     status = "diverged" if trainer.diverged else "out of time" if reason is Reason.TIME_LIMIT else str(reason)

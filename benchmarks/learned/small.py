@@ -20,13 +20,13 @@ from methods import LEARNED, Method, policies
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, effort, values
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.builder import GraphBuilder
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Objective, Problem
-from placewise.wishes import Wishes
 
 DEVICES = "Flex-170,i9-12900K"
 OPS, GOAL, EVALUATIONS = 14, 0.02, 3000
@@ -52,7 +52,7 @@ def problem(workload: str) -> Problem:
     family, _, seed = graph.rpartition("-")
     wished = {"objective": "throughput", "contiguous": False} if execution == "throughput" else {"execution": execution}
     dims = {"n_ops": OPS, "seed": int(seed), "batch": 1, "size": 56}
-    return build(f"zoo:random-{family}", DEVICES, Wishes(dims=dims, **wished))
+    return build(f"zoo:random-{family}", DEVICES, ProblemOptions(dims=dims, **wished))
 
 
 def _objective(execution: Any) -> Objective:

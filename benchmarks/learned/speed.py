@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placewise.building import build
+from placewise.core.build import build
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.trainer import Trainer, one_thread

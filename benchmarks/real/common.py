@@ -16,18 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.analysis.measure_placements import MeasuredPlacements
 from placewise.catalog.detect import processor_title
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.files.profile_file import save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Result
 from placewise.placers.base import Budget
-from placewise.placing import place
+from placewise.profiling.profile import Profiling, profile
 from placewise.runtimes.measure import Protocol
-from placewise.studies.profile import Profiling, profile
-from placewise.studies.race import Race
-from placewise.wishes import Wishes
 
 HERE = Path(__file__).parent
 RESULTS, SCRATCH = HERE.parent / "results", HERE / "scratch"
@@ -54,14 +54,14 @@ def profiled(name: str, devices: str, how: Profiling, *, afresh: bool, state: st
     if afresh or not path.exists():
         SCRATCH.mkdir(exist_ok=True)
         calm()
-        save_profile(profile(build(model, devices, Wishes(dims=dims)), how), path)
+        save_profile(profile(build(model, devices, ProblemOptions(dims=dims)), how), path)
     return path
 
 
-def problem_of(name: str, devices: str, profile_path: Path, **wishes: Any) -> Problem:
+def problem_of(name: str, devices: str, profile_path: Path, **options: Any) -> Problem:
     """The problem with measured costs."""
     model, dims = model_of(name)
-    return build(model, devices, Wishes(dims=dims, costs=(str(profile_path),), **wishes))
+    return build(model, devices, ProblemOptions(dims=dims, costs=(str(profile_path),), **options))
 
 
 def placed(problem: Problem, placer: str, seconds: float) -> Result:
@@ -103,7 +103,7 @@ def command() -> str:
     return " ".join([*(("chrt -f 10",) if real_time else ()), "python", *sys.argv])
 
 
-def lines_of(race: Race) -> list[dict[str, Any]]:
+def lines_of(race: MeasuredPlacements) -> list[dict[str, Any]]:
     """Every placement of a race as plain values."""
     return [
         {
@@ -115,7 +115,7 @@ def lines_of(race: Race) -> list[dict[str, Any]]:
             "pieces": list(timed.realised.pieces) if timed.realised else [],
             "failure": timed.measurement.failure,
         }
-        for timed in race.timed
+        for timed in race.placements
     ]
 
 

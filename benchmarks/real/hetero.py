@@ -31,19 +31,19 @@ from common import (
     report,
 )
 
-from placewise.building import build
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.files.profile_file import save_profile
 from placewise.model.cluster import Cluster, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.profiling.profile import Profiling, profile
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
-from placewise.studies.profile import Profiling, profile
-from placewise.studies.race import SINGLE, Setting, race
-from placewise.wishes import Wishes
 
 UNSUPPORTED = {
     "inception_v3": frozenset({"Concat", "AveragePool", "MaxPool"}),
@@ -69,12 +69,12 @@ def cluster(unsupported: frozenset[str], call: float = 0.0) -> Cluster:
     return Cluster((fast, slow), tuple(links), "direct")
 
 
-def candidates(name: str, wishes: Wishes, seconds: float) -> dict[str, Placement]:
+def candidates(name: str, problem_options: ProblemOptions, seconds: float) -> dict[str, Placement]:
     """Plans under several guesses of what a cut costs (lost fusion, other layouts), with fused kernels kept or not."""
     model, _ = model_of(name)
     found: dict[str, Placement] = {}
     for call in CALLS:
-        problem = build(model, cluster(UNSUPPORTED[name], call), wishes)
+        problem = build(model, cluster(UNSUPPORTED[name], call), problem_options)
         for kept in (True, False):
             rules = problem.constraints if kept else replace(problem.constraints, together=())
             placement = placed(problem.with_(constraints=rules), "auto", seconds).placement
@@ -83,30 +83,30 @@ def candidates(name: str, wishes: Wishes, seconds: float) -> dict[str, Placement
     return found
 
 
-def priced(name: str, *, afresh: bool = False) -> tuple[Problem, Wishes]:
-    """The problem of a model, profiled in both precisions, and the wishes that it was built by."""
+def priced(name: str, *, afresh: bool = False) -> tuple[Problem, ProblemOptions]:
+    """The problem of a model, profiled in both precisions, and the problem_options that it was built by."""
     model, dims = model_of(name)
     path = SCRATCH / f"{name}-hetero.json"
     if afresh or not path.exists():
         SCRATCH.mkdir(exist_ok=True)
         how = Profiling(runtime="openvino", repeats=30, binding=BINDING)
-        save_profile(profile(build(model, cluster(frozenset()), Wishes(dims=dims)), how), path)
-    wishes = Wishes(dims=dims, costs=(str(path),), execution="sequential")
-    return build(model, cluster(UNSUPPORTED[name]), wishes), wishes
+        save_profile(profile(build(model, cluster(frozenset()), ProblemOptions(dims=dims)), how), path)
+    problem_options = ProblemOptions(dims=dims, costs=(str(path),), execution="sequential")
+    return build(model, cluster(UNSUPPORTED[name]), problem_options), problem_options
 
 
 def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One model: profiled in both precisions, placed, and run."""
-    problem, wishes = priced(name, afresh=options.afresh)
+    problem, problem_options = priced(name, afresh=options.afresh)
     own = own_split(Job(problem, Placement.on(1, problem.n_ops), bind(problem.cluster, BINDING)))
     busy, protocol = calm(), Protocol(rounds=options.rounds, samples=4)
     setting = Setting("openvino", BINDING, protocol=protocol)
-    plans = candidates(name, wishes, options.seconds)
-    tried = lines_of(race(problem, {**plans, OWN: own}, setting))
+    plans = candidates(name, problem_options, options.seconds)
+    tried = lines_of(measure_placements(problem, {**plans, OWN: own}, setting))
     chosen = min((line for line in tried if not line["failure"]), key=lambda line: line["measured"])["name"]
     best = {**plans, OWN: own}.get(chosen, Placement.on(1, problem.n_ops))
     calm()
-    lines = lines_of(race(problem, {"plan": best, OWN: own}, setting))
+    lines = lines_of(measure_placements(problem, {"plan": best, OWN: own}, setting))
     return {
         "model": name,
         "unsupported": sorted(UNSUPPORTED[name]),

@@ -6,7 +6,7 @@ The even split is two stages of equal work, one core after the other.
 
 Op times are measured first (`--afresh`, else those of the last run), and the cluster's links are those of
 `placewise devices 2xcore --measure`. Eleven placements are run to fit what pieces and hand-overs cost
-(`studies.predict.tuned`); the model is placed again with these figures, and of both plans and one core the one is taken
+(`fit_tuning`); the model is placed again with these figures, and of both plans and one core the one is taken
 that is predicted to be the fastest; one core, if a split would gain less than three times the spread of the runs so
 far: the right answer is then not to split. Beside every row: the lower bound on any placement under the measured costs.
 Writes results/real_latency.json and .md. Exits with 1 if a plan is slower than one core by more than the spread, or if
@@ -36,13 +36,13 @@ from common import (
 from machine import cluster_file
 from prediction import cases, drawn
 
-from placewise.cutting import cut
+from placewise.analysis.measure_placements import SINGLE, WORTH, Setting, measure_placements
+from placewise.analysis.predict import Predictor, fit_tuning, with_tuning
+from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Measurement, Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
-from placewise.studies.predict import Predictor, tuned, with_tuning
-from placewise.studies.profile import Profiling
-from placewise.studies.race import SINGLE, WORTH, Setting, race
 
 UNCHOSEN = "best split"
 """The split that is predicted to be the fastest, whether it is taken or not."""
@@ -58,7 +58,7 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     first = placed(problem, "auto", options.seconds)
     assert first.placement is not None
     known = cases(problem, [first.placement, *drawn(problem, first.placement, 10, 4, 1)], 4)
-    tuning = tuned(predictor, [case for case, _ in known])
+    tuning = fit_tuning(predictor, [case for case, _ in known])
     result = placed(with_tuning(problem, tuning), "auto", options.seconds)
     assert result.placement is not None
     single = result.baselines[SINGLE][0]
@@ -76,7 +76,7 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     entered = {"plan": plan, UNCHOSEN: split, "even split": even_split(problem)}
     protocol = Protocol(rounds=options.rounds, samples=5)
     busy = calm()
-    found = race(problem, entered, Setting("onnxruntime", protocol=protocol))
+    found = measure_placements(problem, entered, Setting("onnxruntime", protocol=protocol))
     lines = lines_of(found)
     spread = max(line["spread"] for line in lines if line["rounds"])
     headroom = foreseen["one core"] / min(foreseen.values()) - 1

@@ -34,17 +34,17 @@ import numpy as np
 import onnx
 from common import EXAMPLES, SCRATCH, command, even_split, report
 
-from placewise.building import build
-from placewise.cutting import cut, sub_models
+from placewise._util.units import format_bytes
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.split_model import cut, sub_models
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.whole import load_whole
+from placewise.readers.onnx.model import load_with_weights
 from placewise.runtimes.inputs import fresh_inputs, input_tensors
-from placewise.runtimes.onnxruntime.memory.needs import needs_of
+from placewise.runtimes.onnxruntime.memory.needs import predict_needs
 from placewise.simulate import device_memory
-from placewise.units import format_bytes
-from placewise.wishes import Wishes
 
 FIRST: Mapping[str, dict[str, int]] = {
     "resnet50": {}, "inception_v3": {}, "mobilenet_v2": {}, "unet": {}, "bert_base": {"seq": 128}, "gpt2": {"seq": 128},
@@ -83,7 +83,7 @@ def arena(path: str, dims: Mapping[str, int]) -> dict[str, int]:
     options.enable_profiling = True
     for key in ("session.disable_prepacking", "session.use_env_allocators"):
         options.add_session_config_entry(key, "1")
-    model, _ = load_whole(Path(path), dims)
+    model, _ = load_with_weights(Path(path), dims)
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = os.path.join(folder, "profile")
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -106,7 +106,7 @@ def growth(path: str, dims: Mapping[str, int], pattern: bool) -> int:
     samples = [fresh_inputs(graph, seed) for seed in range(2)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
-        onnx.save(load_whole(Path(path), dims)[0], file)
+        onnx.save(load_with_weights(Path(path), dims)[0], file)
         session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     before = _resident()
     for sample in samples:
@@ -122,9 +122,9 @@ def _options(ort: Any) -> Any:
 
 def _resident() -> int:
     """Bytes of this process in memory, without what its C library could give back."""
-    from placewise.runtimes.onnxruntime.sessions import trim
+    from placewise.runtimes.onnxruntime.sessions import trim_heap
 
-    trim()
+    trim_heap()
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024
 
@@ -138,7 +138,7 @@ def alone(function: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 def row(name: str, batch: int) -> dict[str, Any]:
     """One model at one batch."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    problem = build(str(path), "cpu", Wishes(dims=dims))
+    problem = build(str(path), "cpu", ProblemOptions(dims=dims))
     _, peak = device_memory(problem, Placement.on(0, problem.n_ops))
     return {"model": name, "dims": dims} | _compared(problem.graph, range(problem.n_ops), float(peak[0]), path, dims, 0)
 
@@ -147,7 +147,7 @@ def _compared(
     graph: Graph, ops: Any, judged: float, path: Path, dims: Mapping[str, int], handed: float
 ) -> dict[str, Any]:
     """What was counted, what the rules say and what was measured, with what a piece is handed."""
-    needs, found = needs_of(graph, ops, doubling=False, bound=False), alone(arena, path, dims)
+    needs, found = predict_needs(graph, ops, doubling=False, bound=False), alone(arena, path, dims)
     in_use, held = (size + handed for size in (found["in_use"], found["held"]))
     ruled = (needs.weights + handed + size for size in (needs.arena.in_use, needs.arena.held))
     return {
@@ -160,8 +160,8 @@ def _compared(
 def pieces(name: str, batch: int) -> list[dict[str, Any]]:
     """Two cores that share one model, as a pipeline: a row per core that has one piece."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    wishes = Wishes(dims=dims, objective="throughput", communication="blocking")
-    problem = build(str(path), "2xcore", wishes)
+    problem_options = ProblemOptions(dims=dims, objective="throughput", communication="blocking")
+    problem = build(str(path), "2xcore", problem_options)
     placement = even_split(problem)
     cuts = cut(problem, placement, "few")
     parts, _ = sub_models(problem.graph, cuts)
@@ -185,12 +185,12 @@ def pieces(name: str, batch: int) -> list[dict[str, Any]]:
 def grown(name: str, batch: int) -> dict[str, Any]:
     """By how much a process grows in two runs, with patterns and without, and what the rules say of that."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    graph = build(str(path), "cpu", Wishes(dims=dims)).graph
+    graph = build(str(path), "cpu", ProblemOptions(dims=dims)).graph
     found = {key: alone(growth, path, dims, key == "pattern") for key in ("pattern", "plain")}
     return {
         "model": name,
         "dims": dims,
-        "rules": needs_of(graph, range(graph.n_ops), bound=False).arena.touched,
+        "rules": predict_needs(graph, range(graph.n_ops), bound=False).arena.touched,
     } | found
 
 

@@ -21,18 +21,18 @@ import numpy as np
 from common import MODELS, calm, command, lines_of, placed, problem_of, profiled, report
 from machine import cluster_file
 
-from placewise.cutting import cut
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
+from placewise.analysis.predict import Predictor, TuningCase, fit_tuning
+from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.profiling.calibrate import rank_correlation
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
-from placewise.simulate import judge
-from placewise.studies.calibrate import rank_correlation
-from placewise.studies.predict import Case, Predictor, tuned
-from placewise.studies.profile import Profiling
-from placewise.studies.race import SINGLE, Setting, race
+from placewise.simulate import judge_placement
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 CALIBRATION, TEST, NEAR, BATCH = 12, 36, 12, 6
@@ -56,17 +56,19 @@ def drawn(problem: Problem, best: Placement, count: int, near: int, seed: int) -
     return [Placement(device) for device in found]
 
 
-def cases(problem: Problem, placements: list[Placement], rounds: int) -> list[tuple[Case, tuple[float, ...]]]:
+def cases(problem: Problem, placements: list[Placement], rounds: int) -> list[tuple[TuningCase, tuple[float, ...]]]:
     """Every placement that ran, as it was cut, with its median and its rounds."""
     found = []
     for first in range(0, len(placements), BATCH):
         some = {str(first + place): placement for place, placement in enumerate(placements[first : first + BATCH])}
         calm()
-        for line in lines_of(race(problem, some, Setting("onnxruntime", protocol=Protocol(rounds=rounds, samples=3)))):
+        for line in lines_of(
+            measure_placements(problem, some, Setting("onnxruntime", protocol=Protocol(rounds=rounds, samples=3)))
+        ):
             if line["name"] != SINGLE and line["rounds"]:
                 placement = some[line["name"]]
                 pieces = cut(problem, placement, hand_over=HAND_OVER, overhead=CALL)
-                found.append((Case(placement, pieces, line["measured"]), tuple(line["rounds"])))
+                found.append((TuningCase(placement, pieces, line["measured"]), tuple(line["rounds"])))
     return found
 
 
@@ -79,11 +81,11 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     assert best is not None
     predictor = Predictor(problem, load_profile(path))
     known = cases(problem, [best, *drawn(problem, best, CALIBRATION, CALIBRATION // 3, 1)], options.rounds)
-    tuning = tuned(predictor, [case for case, _ in known])
+    tuning = fit_tuning(predictor, [case for case, _ in known])
     tested = cases(problem, drawn(problem, best, TEST, NEAR, 2), options.rounds)
     measured = np.array([case.seconds for case, _ in tested])
     predicted = np.array([predictor(case.placement, case.pieces, tuning).seconds for case, _ in tested])
-    judged = np.array([judge(problem, case.placement).value for case, _ in tested])
+    judged = np.array([judge_placement(problem, case.placement).value for case, _ in tested])
     halves = [np.array([np.median(rounds[start::2]) for _, rounds in tested]) for start in (0, 1)]
     lowest = min(measured.min(), known[0][0].seconds)
     return {

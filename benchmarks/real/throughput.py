@@ -35,14 +35,14 @@ from common import (
 )
 from machine import cluster_file
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.model.placement import Placement
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
-from placewise.runtimes.measure import Protocol, check, fresh_of, measure
+from placewise.runtimes.measure import Protocol, check_outputs, input_source, measure
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
-from placewise.studies.profile import Profiling
-from placewise.wishes import Wishes
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 LEAST_OF_REPLICAS, LEAST_OVER_EVEN = 0.95, 1.3
@@ -74,10 +74,10 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
         result = placed(problem, "auto", options.seconds)
         assert result.placement is not None and result.judgement is not None
         model, dims = model_of(name)
-        whole = build(model, "this", Wishes(dims=dims))
+        whole = build(model, "this", ProblemOptions(dims=dims))
         runtime, places = OnnxRuntime(), bind(problem.cluster)
         job = Job(problem, result.placement, places)
-        fresh = fresh_of(problem.graph)
+        fresh = input_source(problem.graph)
         protocol = Protocol(rounds=options.rounds, samples=24, in_flight=4, warm_up=8)
         with ExitStack() as stack:
             ready = {
@@ -90,7 +90,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
             for prepared in ready.values():
                 stack.callback(prepared.close)
             for other, prepared in ready.items():
-                check(ready["one core"], prepared, fresh, who=other)
+                check_outputs(ready["one core"], prepared, fresh, who=other)
             found = measure(ready, fresh, protocol)
             lines = [
                 {

@@ -184,7 +184,7 @@ TupleOf<Made<std::int32_t>, std::int32_t> components(const In<std::int64_t>& off
 void bind_judge(nb::module_& m) {
     nb::class_<BoundProblem>(m, "Problem",
                              "The columns of one problem, checked once and read in place; see "
-                             "placewise.simulate.arrays.Arrays for their meaning.")
+                             "placewise.simulate.problem_arrays.Arrays for their meaning.")
         .def(
             nb::init<const In<double, 2>&, const In<double, 2>&, const In<std::int32_t>&, const In<bool>&,
                      const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<std::int32_t>&,

@@ -1,4 +1,4 @@
-// A problem as kernels read it: an immutable view of the columns of placewise.simulate.arrays.Arrays.
+// A problem as kernels read it: an immutable view of the columns of placewise.simulate.problem_arrays.Arrays.
 #pragma once
 
 #include "common/views.hpp"

@@ -279,7 +279,7 @@ void bind_latency_search(nb::module_& m) {
             "in_place_bytes"_a.noconvert(), "tensor_bytes"_a.noconvert(), "is_host"_a.noconvert(), "part"_a.noconvert(),
             "part_offsets"_a.noconvert(), "part_blocks"_a.noconvert(), "live"_a, "shaped"_a,
             "Columns of ops, tensors and devices, and parts of the model on several levels; see "
-            "placewise.placers.schedules.levels.Levels.")
+            "placewise.placers.local_search.latency_chains.ScopeLevels.")
         .def_prop_ro("activation_bytes", &BoundSearchProblem::activation_bytes, "Bytes of all tensors.");
 
     nb::class_<BoundChain>(m, "LatencyChain",

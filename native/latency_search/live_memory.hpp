@@ -1,6 +1,6 @@
 // Live activations in `operator` execution: whether an assignment fits under the schedule that it was simulated with.
 //
-// The same account as placewise/simulate/memory.py, for one schedule, without making a timeline.
+// The same account as placewise/simulate/judge/memory.py, for one schedule, without making a timeline.
 #pragma once
 
 #include <vector>

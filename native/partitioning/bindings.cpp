@@ -152,7 +152,7 @@ void bind_partitioning(nb::module_& m) {
           "[n_classes, n + 1] by class of device, `count` [n_classes] devices of each.");
     nb::class_<BoundMemoryRepair>(m, "MemoryRepair",
                                   "Moves blocks between devices until their bytes fit; columns as in "
-                                  "placewise.placers.cuts.settle.Cargo, `limit` [n_devices] bytes.")
+                                  "placewise.placers.shared.memory_repair.PackingInstance, `limit` [n_devices] bytes.")
         .def(nb::init<const In<std::int64_t>&, const Offsets&, const Targets&, const In<std::int64_t>&,
                       const In<bool, 2>&, const In<double, 2>&, const Offsets&, const Targets&, const In<double>&,
                       const In<std::int64_t>&>(),

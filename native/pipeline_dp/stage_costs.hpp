@@ -1,5 +1,5 @@
 // What stages of a pipeline cost, in whole units: an immutable view of the columns of
-// placewise.placers.chains.stages.StageCosts.
+// placewise.placers.shared.stages.stage_costs.StageCosts.
 #pragma once
 
 #include <algorithm>

@@ -267,7 +267,7 @@ void bind_walk(nb::module_& m) {
 void bind_throughput_search(nb::module_& m) {
     nb::class_<Costs>(m, "ThroughputCosts",
                       "What a pipeline of groups costs, checked once and read in place; see "
-                      "placewise.placers.search.costs.Costs for the columns.")
+                      "placewise.placers.shared.throughput_search.pipeline_costs.PipelineCosts for the columns.")
         .def("__init__", &init_costs, "seconds"_a.noconvert(), "kind"_a.noconvert(), "transfer"_a.noconvert(),
              "phase"_a.noconvert(), "producer"_a.noconvert(), "readers"_a.noconvert(), "output"_a.noconvert(),
              "consumer_offsets"_a.noconvert(), "consumers"_a.noconvert(), "use_offsets"_a.noconvert(),

@@ -1,5 +1,5 @@
 // What a pipeline of groups of ops costs, in whole units of time: an immutable view of the columns of
-// placewise.placers.search.costs.Costs.
+// placewise.placers.shared.throughput_search.pipeline_costs.PipelineCosts.
 //
 // Locations are device indices, and `host()` for host memory. With the schedule `gpipe` there are two phases, whose
 // largest loads add up.

@@ -1,4 +1,4 @@
-"""Devices and links by name: the catalogue, one-line clusters, cluster files, and this machine."""
+"""Clusters by name: the device catalogue, one-line clusters, cluster files, and the local machine."""
 
 from placewise.catalog.detect import this_machine
 from placewise.catalog.entries import KnownDevice, KnownLink, known_devices, known_links

@@ -1,4 +1,4 @@
-"""Cluster files (TOML): devices from the catalogue or with figures of their own, and the links between them."""
+"""Cluster files (TOML): devices from the catalogue or with explicit figures, and the links between them."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from placewise._util.safe_open import read_regular
+from placewise.catalog.device_specs import DeviceSpec, add_notes, name_devices, parse_device, rename_device, with_memory
 from placewise.catalog.entries import catalog
-from placewise.catalog.fields import validated
-from placewise.catalog.nodes import Place, expanded, node_links
-from placewise.catalog.parts import Part, noted, numbered, part_of, renamed, with_memory
+from placewise.catalog.fields import validate_table
+from placewise.catalog.links import LinkSpeed, Pair, build_cluster
+from placewise.catalog.nodes import NodePath, expand_devices, link_nodes
 from placewise.catalog.tables import ClusterTable, DeviceTable
-from placewise.catalog.topology import joined
-from placewise.catalog.wiring import Pair, Speed, wired
+from placewise.catalog.topology import apply_topology
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES
-from placewise.regular import read_regular
 
 MAX_FILE = 1 << 20
-"""Bytes; a cluster file is a page of text."""
+"""Bytes."""
 
 
-def read_file(path: Path) -> Cluster:
-    """The cluster that a TOML file describes; raises ClusterError with the file and the key in front."""
+def read_cluster_file(path: Path) -> Cluster:
+    """The cluster that a TOML file describes. Raises ClusterError, prefixed with the file and the key."""
     where = str(path)
     try:
         values = tomllib.loads(read_regular(path, MAX_FILE).decode("utf-8"))
     except OSError as error:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
-    except (ValueError, RecursionError) as error:  # not text, not TOML, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not text, not TOML, or a number with thousands of digits
         raise ClusterError(f"this is not TOML ({error})", where=where) from None
-    table = validated(ClusterTable, values, where)
+    table = validate_table(ClusterTable, values, where)
     try:
-        return _cluster(table, path.parent)
+        return _build_cluster(table, path.parent)
     except ClusterError as error:
         raise error.at(where) from None
 
 
-def _cluster(table: ClusterTable, folder: Path) -> Cluster:
+def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
     if not table.devices and not table.nodes:
         raise ClusterError("is missing", where="devices", remedy="describe devices, or nodes that hold some")
-    parts: list[Part] = []
-    places: list[Place] = []
-    for where, device, place in expanded(table):
+    specs: list[DeviceSpec] = []
+    places: list[NodePath] = []
+    for where, device, place in expand_devices(table):
         try:
-            made = _parts(device)
+            expanded = _expand_device(device)
         except ClusterError as error:
             raise error.at(where) from None
-        parts += made
-        places += [place] * len(made)
-    named = numbered(parts)
+        specs += expanded
+        places += [place] * len(expanded)
+    named = name_devices(specs)
     default = table.default_link.speed if table.default_link else None
-    speeds = node_links(named, places, table)
+    speeds = link_nodes(named, places, table)
     if table.topology:
-        named, found = joined(named, folder / table.topology)
-        speeds |= found
-    return wired(named, given={**speeds, **_given(table, named)}, default=default, transfers=table.transfers)
+        named, topology_links = apply_topology(named, folder / table.topology)
+        speeds |= topology_links
+    return build_cluster(
+        named, explicit={**speeds, **_explicit_links(table, named)}, default=default, transfers=table.transfers
+    )
 
 
-def _parts(table: DeviceTable) -> list[Part]:
-    part = part_of(table.model) if table.model else _unknown(table)
+def _expand_device(table: DeviceTable) -> list[DeviceSpec]:
+    spec = parse_device(table.model) if table.model else _custom_device(table)
     changes: dict[str, Any] = {
         name: value
         for name in DeviceTable.model_fields
@@ -72,39 +74,39 @@ def _parts(table: DeviceTable) -> list[Part]:
         unknown = changes[key].keys() - set(known[key])
         if unknown:
             raise ClusterError(f"{key} has no {min(unknown)!r}", remedy=f"it knows {', '.join(known[key])}")
-        changes[key] = {**getattr(part.device, key), **changes[key]}
-    part = with_memory(replace(part, device=noted(replace(part.device, **changes), *table.notes)), table.memory)
+        changes[key] = {**getattr(spec.device, key), **changes[key]}
+    spec = with_memory(replace(spec, device=add_notes(replace(spec.device, **changes), *table.notes)), table.memory)
     if table.name and table.count == 1:
-        part = renamed(part, table.name)
+        spec = rename_device(spec, table.name)
     elif table.name:
-        part = replace(part, prefix=f"{table.name}:")
-    return [part] * table.count
+        spec = replace(spec, prefix=f"{table.name}:")
+    return [spec] * table.count
 
 
-def _unknown(table: DeviceTable) -> Part:
-    """A device without a model: what the file leaves out is unlimited, and the notes say so."""
+def _custom_device(table: DeviceTable) -> DeviceSpec:
+    """A device without a model: missing figures are unlimited, and a note reports each."""
     is_cpu = table.kind == "cpu"
     if not table.name and not is_cpu:
         raise ClusterError("the device has neither a model nor a name", remedy="give it one of the two")
-    absent = {
+    notes_of_missing = {
         "memory": "memory is not given: unlimited",
         "memory_bandwidth": "memory bandwidth is not given: unlimited",
         "peak_flops": "peak speed is not given: only memory bandwidth counts",
-        "efficiency": "efficiency is not given: the whole peak is reached",
+        "efficiency": "efficiency is not given: the full peak is assumed",
     }
-    notes = tuple(note for key, note in absent.items() if getattr(table, key) is None)
-    return Part(noted(Device(table.name or "cpu"), *notes), prefix="cpu" if is_cpu else "")
+    notes = tuple(note for key, note in notes_of_missing.items() if getattr(table, key) is None)
+    return DeviceSpec(add_notes(Device(table.name or "cpu"), *notes), prefix="cpu" if is_cpu else "")
 
 
-def _given(table: ClusterTable, parts: tuple[Part, ...]) -> dict[Pair, Speed]:
-    known = {*(part.device.name for part in parts), HOST}
-    speeds: dict[Pair, Speed] = {}
+def _explicit_links(table: ClusterTable, specs: tuple[DeviceSpec, ...]) -> dict[Pair, LinkSpeed]:
+    known = {*(spec.device.name for spec in specs), HOST}
+    speeds: dict[Pair, LinkSpeed] = {}
     for row, group in enumerate(table.groups):
-        _check(known, group.devices, f"groups[{row}]")
+        _require_known(known, group.devices, f"groups[{row}]")
         speeds |= {(a, b): group.speed for a in group.devices for b in group.devices if a != b}
     seen: set[Pair] = set()
     for row, link in enumerate(table.links):
-        _check(known, (link.source, link.target), f"links[{row}]")
+        _require_known(known, (link.source, link.target), f"links[{row}]")
         pair = (link.source, link.target)
         if pair in seen or link.source == link.target:
             problem = "ends where it begins" if link.source == link.target else "is given twice"
@@ -116,7 +118,7 @@ def _given(table: ClusterTable, parts: tuple[Part, ...]) -> dict[Pair, Speed]:
     return speeds
 
 
-def _check(known: set[str], names: tuple[str, ...], where: str) -> None:
+def _require_known(known: set[str], names: tuple[str, ...], where: str) -> None:
     for name in names:
         if name not in known:
             raise ClusterError(f"there is no device {name!r}", where=where, remedy=f"known: {', '.join(sorted(known))}")

@@ -1,7 +1,7 @@
-"""The machine at hand as a device: cores, clock, instruction set and memory, as far as Linux says them.
+"""The local machine as a device: cores, clock, instruction set and memory, as reported by Linux.
 
-Peak = cores × clock × operations per cycle of the widest vector unit; the memory's bandwidth is not
-written anywhere and is a stated default per socket. All of it is an estimate and says so.
+Peak = cores × clock × operations per cycle of the widest vector unit. Linux does not report the memory bandwidth,
+so a default per socket is assumed. All figures are estimates, and the device's notes say so.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from placewise._util.cores import allowed_cores
+from placewise._util.units import format_seconds
 from placewise.catalog.entries import catalog
-from placewise.cores import allowed_cores
 from placewise.model.cluster import Device
-from placewise.units import format_seconds
 
 SOCKET_BANDWIDTH = 50e9
-"""Bytes/s of the memory of one socket: two channels of DDR4-3200 or so, the least that is common."""
+"""Bytes/s of the memory of one socket: about two channels of DDR4-3200, the smallest common configuration."""
 
 CLOCK = 2.5e9
-"""Hertz, where nothing says them."""
+"""Hertz; the default where the system does not report a clock."""
 
-_WIDTHS = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("sse2", 8), ("asimd", 16))
+_VECTOR_WIDTHS = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("sse2", 8), ("asimd", 16))
 """float32 operations per cycle and core: two fused multiply-add units of 512, 256 or (asimd) 128 bits."""
 
-_FASTER = (
+_NARROW_TYPES = (
     ("amx_int8", "int8", 32), ("amx_bf16", "bfloat16", 16), ("amx_fp16", "float16", 16),
     ("avx512_vnni", "int8", 4), ("avx_vnni", "int8", 4), ("asimddp", "int8", 4),
     ("avx512_bf16", "bfloat16", 2), ("bf16", "bfloat16", 2),
     ("avx512_fp16", "float16", 2), ("asimdhp", "float16", 2),
 )  # fmt: skip
-"""Instruction sets that multiply the float32 rate for narrower types (the first that is there counts)."""
+"""Instruction sets and the factor by which they raise the float32 rate for narrower types; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What `/proc/cpuinfo` says: physical cores and sockets in use, Hertz, flags, and its name."""
+    """The contents of `/proc/cpuinfo`: name, physical cores and sockets in use, clock in Hertz, and flags."""
 
     title: str
     cores: int
@@ -48,21 +48,21 @@ class Processor:
 
 
 def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
-    """The processors and the memory that this process may use, as one device called ``cpu``.
+    """The processors and the memory available to this process, as one device named ``cpu``.
 
-    `root` is where ``proc`` and ``sys`` are; `cpus` the processors that may be used (default: affinity).
+    `root` contains ``proc`` and ``sys``; `cpus` are the processors to use (default: the process's affinity).
     """
     allowed = frozenset(allowed_cores()) if cpus is None else cpus
-    processor = _processor(root, allowed)
+    processor = _read_processor(root, allowed)
     cores = core_count(root=root, cpus=allowed)
-    width = next((width for flag, width in _WIDTHS if flag in processor.flags), 8)
+    width = next((width for flag, width in _VECTOR_WIDTHS if flag in processor.flags), 8)
     rate = cores * processor.clock * width
     peaks = {"float64": rate / 2, "float32": rate}
-    for flag, dtype, factor in _FASTER:
+    for flag, dtype, factor in _NARROW_TYPES:
         if flag in processor.flags and dtype not in peaks:
             peaks[dtype] = rate * factor
-    memory = _limit(root, "memory", _memory_limit)
-    installed = _installed_memory(root)
+    memory = _lowest_limit(root, "memory", _read_memory_limit)
+    installed = _read_installed_memory(root)
     behaviour = catalog().behaviour["cpu"]
     return Device(
         name="cpu",
@@ -81,68 +81,70 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
 
 
 def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
-    """One core of this machine: an equal part of its speed and of the bandwidth of its memory, and all its memory."""
+    """One core of this machine: an equal share of its speed and memory bandwidth, and all of its memory."""
     machine, cores = this_machine(root=root, cpus=cpus), core_count(root=root, cpus=cpus)
-    whole = _processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
+    physical_cores = _read_processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     return replace(
         machine,
         name="core",
         kind="core",
         peak_flops={dtype: peak / cores for dtype, peak in machine.peak_flops.items()},
-        memory_bandwidth=machine.memory_bandwidth / whole,
+        memory_bandwidth=machine.memory_bandwidth / physical_cores,
         notes=(
             *machine.notes,
-            f"one core of {whole}: an equal part of the machine's speed and memory bandwidth; the memory itself is "
-            "that of the machine, and all cores share it",
+            f"one core of {physical_cores}: an equal share of the machine's speed and memory bandwidth; "
+            "the memory is the machine's, shared by all cores",
         ),
     )
 
 
 def processor_title() -> str:
-    """What the processor of this machine calls itself, and how many of its cores there are."""
-    processor = _processor(Path("/"), frozenset(range(os.cpu_count() or 1)))
+    """The name of this machine's processor and the number of its cores."""
+    processor = _read_processor(Path("/"), frozenset(range(os.cpu_count() or 1)))
     return f"{processor.title}, {processor.cores} cores"
 
 
 def core_count(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> float:
-    """The physical cores that this process may use, fewer where a quota says so: at most 2.5, for example."""
-    cores = _processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
-    quota = _limit(root, "cpu", _cpu_quota)
+    """The physical cores available to this process, limited by its CPU quota (which may be fractional: 2.5)."""
+    cores = _read_processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
+    quota = _lowest_limit(root, "cpu", _read_cpu_quota)
     return cores if quota is None else min(cores, quota)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _processor(root: Path, allowed: frozenset[int]) -> Processor:
-    every = [_fields(block) for block in _text(root / "proc/cpuinfo").split("\n\n")]
-    blocks = [block for block in every if block.get("processor", "").isdigit() and int(block["processor"]) in allowed]
+def _read_processor(root: Path, allowed: frozenset[int]) -> Processor:
+    all_blocks = [_parse_block(block) for block in _read_text(root / "proc/cpuinfo").split("\n\n")]
+    blocks = [
+        block for block in all_blocks if block.get("processor", "").isdigit() and int(block["processor"]) in allowed
+    ]
     if not blocks:
-        return Processor(platform.machine() or "unknown processor", len(allowed), 1, CLOCK, _flags_by_name())
+        return Processor(platform.machine() or "unknown processor", len(allowed), 1, CLOCK, _guess_flags())
     cores = {(b.get("physical id", "0"), b.get("core id", b["processor"])) for b in blocks}
     first = blocks[0]
     flags = frozenset((first.get("flags") or first.get("Features", "")).split())
     title = first.get("model name", platform.machine())
-    return Processor(title, len(cores), len({core[0] for core in cores}), _clock(root, first), flags)
+    return Processor(title, len(cores), len({core[0] for core in cores}), _read_clock(root, first), flags)
 
 
-def _flags_by_name() -> frozenset[str]:
+def _guess_flags() -> frozenset[str]:
     return frozenset(("asimd",) if platform.machine().lower() in ("arm64", "aarch64") else ("sse2",))
 
 
-def _fields(block: str) -> dict[str, str]:
+def _parse_block(block: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _clock(root: Path, block: dict[str, str]) -> float:
-    """Hertz: the base frequency, the one in the processor's name, the highest one, or the present one."""
+def _read_clock(root: Path, block: dict[str, str]) -> float:
+    """Hertz: the base frequency, else the one in the processor's name, the maximum, or the current one."""
     policy = root / "sys/devices/system/cpu/cpu0/cpufreq"
-    base, highest = (_text(policy / name).strip() for name in ("base_frequency", "cpuinfo_max_freq"))
+    base, highest = (_read_text(policy / name).strip() for name in ("base_frequency", "cpuinfo_max_freq"))
     named = re.search(r"@ ([\d.]+)\s*GHz", block.get("model name", ""))
     if base.isdigit():
         return int(base) * 1e3
@@ -150,26 +152,26 @@ def _clock(root: Path, block: dict[str, str]) -> float:
         return float(named[1]) * 1e9
     if highest.isdigit():
         return int(highest) * 1e3
-    present = re.fullmatch(r"\d+(\.\d+)?", block.get("cpu MHz", ""))
-    return round(float(present[0]) / 100) * 1e8 if present and float(present[0]) >= 100 else CLOCK
+    current = re.fullmatch(r"\d+(\.\d+)?", block.get("cpu MHz", ""))
+    return round(float(current[0]) / 100) * 1e8 if current and float(current[0]) >= 100 else CLOCK
 
 
-def _installed_memory(root: Path) -> float:
-    found = re.search(r"MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"))
-    if found:
-        return int(found[1]) * 1024.0
+def _read_installed_memory(root: Path) -> float:
+    match = re.search(r"MemTotal:\s+(\d+) kB", _read_text(root / "proc/meminfo"))
+    if match:
+        return int(match[1]) * 1024.0
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def _limit(root: Path, controller: str, read: Callable[[Path], float | None]) -> float | None:
-    """The least limit of a controller over the process's control groups and all groups around them."""
-    limits = [limit for folder in _groups(root, controller) if (limit := read(folder)) is not None]
+def _lowest_limit(root: Path, controller: str, read: Callable[[Path], float | None]) -> float | None:
+    """The lowest limit of a controller over the process's control groups and all their parents."""
+    limits = [limit for folder in _cgroup_folders(root, controller) if (limit := read(folder)) is not None]
     return min(limits, default=None)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the process's control groups of both versions, innermost first."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the process's control groups (v1 and v2), innermost first."""
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if number == "0":
@@ -183,13 +185,13 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             yield base / part
 
 
-def _cpu_quota(folder: Path) -> float | None:
-    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+def _read_cpu_quota(folder: Path) -> float | None:
+    quota, _, period = _read_text(folder / "cpu.max").strip().partition(" ")
     if not quota:
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        quota, period = (_read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(quota) * int(period) else None
 
 
-def _memory_limit(folder: Path) -> float | None:
-    text = _text(folder / "memory.max").strip() or _text(folder / "memory.limit_in_bytes").strip()
+def _read_memory_limit(folder: Path) -> float | None:
+    text = _read_text(folder / "memory.max").strip() or _read_text(folder / "memory.limit_in_bytes").strip()
     return float(text) if text.isdigit() else None

@@ -1,4 +1,4 @@
-"""The catalogue: what the files of `data/` say of devices and links, found by the names that people use."""
+"""The catalogue: devices and links from the files in `data/`, looked up by common names."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
-from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
+from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validate_table
 from placewise.errors import ClusterError
 
 FILES = ("behaviour", "links", "nvidia", "nvidia_older", "others", "cpus")
-"""The parts of the catalogue, in the order in which it is listed."""
+"""The files of the catalogue, in listing order."""
 
 OWN_LINKS = ("in-place", "core-to-core")
-"""Links that only cores of this machine have."""
+"""Links between cores of the local machine; users cannot name them."""
 
 UNIFIED = "unified"
-"""The link of a device that shares the host's memory."""
+"""The link of a device that shares host memory."""
 
-_LISTED = "`placewise devices` lists all that are known"
+_LISTED = "`placewise devices` lists all known names"
 _MAKERS = ("nvidia", "tesla", "geforce", "amd", "instinct", "intel", "xeon", "core", "apple")
 
 
 class Behaviour(Table):
-    """What programs reach on a kind of device: shares of the peak and of the bandwidth, seconds per op."""
+    """Achieved performance on a kind of device: fractions of peak and bandwidth, seconds per op."""
 
     source: str
     op_overhead: Seconds
@@ -36,9 +36,9 @@ class Behaviour(Table):
 
 
 class LinkEntry(Table):
-    """A way between two memories: published bytes/s in one direction, the share reached, seconds per copy.
+    """A transfer route: published bytes/s in one direction, the achieved fraction, and seconds per copy.
 
-    `brick` is one of the links that make up an NVLink, as ``nvidia-smi topo -m`` counts them (0: it has none).
+    `brick` is the bytes/s of one NVLink brick, as counted by ``nvidia-smi topo -m`` (0: none).
     """
 
     title: str
@@ -51,7 +51,7 @@ class LinkEntry(Table):
 
 
 class DiskEntry(Table):
-    """A disk: published bytes/s of large reads, and the share reached."""
+    """A disk: published bytes/s of large reads, and the achieved fraction."""
 
     title: str
     bandwidth: BytesPerSecond
@@ -60,9 +60,9 @@ class DiskEntry(Table):
 
 
 class DeviceEntry(Table):
-    """A device as published. `prefix` begins its names; `behaviour` and the links name tables.
+    """A device as published. `prefix` starts generated names; `behaviour` and the links refer to other tables.
 
-    `peer_link` joins equals by default; `nvlink` is the NVLink that a bridge can give them.
+    `peer_link` connects equal devices by default; `nvlink` is the NVLink that an optional bridge provides.
     """
 
     title: str
@@ -80,7 +80,7 @@ class DeviceEntry(Table):
 
 
 class Defaults(Table):
-    """Which entries stand in when a user names no model."""
+    """The entries used when the user names no model."""
 
     cuda: str
     intel_gpu: str
@@ -92,7 +92,7 @@ class Defaults(Table):
 
 
 class Catalog(Table):
-    """All files together."""
+    """The contents of all catalogue files."""
 
     defaults: Defaults
     behaviour: Mapping[str, Behaviour]
@@ -103,7 +103,7 @@ class Catalog(Table):
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """One line of the list of known devices: bytes, FLOP/s per element type, bytes/s, and who says so."""
+    """A known device: memory in bytes, peak FLOP/s per element type, bytes/s, and the source of these figures."""
 
     name: str
     title: str
@@ -117,7 +117,7 @@ class KnownDevice:
 
 @dataclass(frozen=True, slots=True)
 class KnownLink:
-    """One line of the list of known links: published bytes/s each way, share reached, seconds per copy, source."""
+    """A known link: published bytes/s each way, achieved fraction, seconds per copy, and the source."""
 
     name: str
     title: str
@@ -130,17 +130,17 @@ class KnownLink:
 
 @functools.cache
 def catalog() -> Catalog:
-    """The catalogue that comes with Placewise, read once."""
+    """The catalogue shipped with Placewise; read once."""
     tables: dict[str, dict[str, object]] = {}
     for name in FILES:
         text = resources.files("placewise.catalog").joinpath("data", f"{name}.toml").read_text("utf-8")
         for key, rows in tomllib.loads(text).items():
             tables.setdefault(key, {}).update(rows)
-    return validated(Catalog, tables, "the catalogue")
+    return validate_table(Catalog, tables, "the catalogue")
 
 
 def known_devices() -> tuple[KnownDevice, ...]:
-    """Every device of the catalogue, in its order."""
+    """All devices of the catalogue, in order."""
     return tuple(
         KnownDevice(
             name, e.title, e.aliases, e.kind, e.memory, dict(e.peak_flops), e.memory_bandwidth, e.source
@@ -150,7 +150,7 @@ def known_devices() -> tuple[KnownDevice, ...]:
 
 
 def known_links() -> tuple[KnownLink, ...]:
-    """Every link of the catalogue that can be named, in its order."""
+    """All links of the catalogue that users can name, in order."""
     return tuple(
         KnownLink(name, e.title, e.aliases, e.bandwidth, e.efficiency, e.latency, e.source)
         for name, e in catalog().links.items()
@@ -158,49 +158,49 @@ def known_links() -> tuple[KnownLink, ...]:
     )
 
 
-def find(name: str) -> str:
-    """The catalogue's own name of a device, whatever case, dashes and maker's name the user writes.
+def find_device(name: str) -> str:
+    """The canonical name of a device. Case, punctuation and the vendor's name do not matter.
 
-    Raises ClusterError with the nearest names.
+    Raises ClusterError, suggesting similar names.
     """
-    names = _names()
-    if found := names.get(_plain(name)):
-        return found
-    raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+    names = _device_names()
+    if canonical := names.get(_normalize_name(name)):
+        return canonical
+    raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 
 def find_link(name: str) -> LinkEntry:
-    """The link of the catalogue that a user names. Raises ClusterError with the nearest names."""
+    """The catalogue entry of a link. Raises ClusterError, suggesting similar names."""
     names = _link_names()
-    if found := names.get(_plain(name)):
-        return catalog().links[found]
-    raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+    if canonical := names.get(_normalize_name(name)):
+        return catalog().links[canonical]
+    raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 
-def _guess(name: str, names: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.5)
-    likely = dict.fromkeys(names[match] for match in close)
-    return f"did you mean {' or '.join(likely)}? " if likely else ""
+def _suggest_names(name: str, names: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(_normalize_name(name), names, n=3, cutoff=0.5)
+    suggestions = dict.fromkeys(names[match] for match in close)
+    return f"did you mean {' or '.join(suggestions)}? " if suggestions else ""
 
 
 @functools.cache
-def _names() -> dict[str, str]:
-    return _by_plain_name({name: entry.aliases for name, entry in catalog().devices.items()})
+def _device_names() -> dict[str, str]:
+    return _index_names({name: entry.aliases for name, entry in catalog().devices.items()})
 
 
 @functools.cache
 def _link_names() -> dict[str, str]:
-    return _by_plain_name({name: entry.aliases for name, entry in catalog().links.items() if name not in OWN_LINKS})
+    return _index_names({name: entry.aliases for name, entry in catalog().links.items() if name not in OWN_LINKS})
 
 
-def _by_plain_name(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def _index_names(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     names: dict[str, str] = {}
     for name, others in aliases.items():
         for text in (name, *others):
-            names.setdefault(_plain(text), name)
+            names.setdefault(_normalize_name(text), name)
     return names
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower()))
     return "".join(word for word in words if word not in _MAKERS) or "".join(words)

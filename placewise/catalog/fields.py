@@ -1,4 +1,4 @@
-"""Fields of files with units in them, and one way to turn what pydantic says into our own error."""
+"""Field types with units, and the conversion of pydantic's errors into ClusterError."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from placewise._util.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+from placewise._util.validation_errors import first_fault
 from placewise.errors import ClusterError, InputError
-from placewise.faults import first_fault
-from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 
-def _with_units(parse: Callable[[str | float], float]) -> BeforeValidator:
+def _parse_with(parse: Callable[[str | float], float]) -> BeforeValidator:
     def convert(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise ValueError(f"{value!r} is neither a number nor a text with a unit")
+            raise ValueError(f"{value!r} is neither a number nor a string with a unit")
         try:
             return parse(value)
         except InputError as error:
@@ -25,10 +25,10 @@ def _with_units(parse: Callable[[str | float], float]) -> BeforeValidator:
     return BeforeValidator(convert)
 
 
-Bytes = Annotated[float, _with_units(parse_bytes)]
-BytesPerSecond = Annotated[float, _with_units(parse_bandwidth)]
-FlopsPerSecond = Annotated[float, _with_units(parse_flops)]
-Seconds = Annotated[float, _with_units(parse_seconds)]
+Bytes = Annotated[float, _parse_with(parse_bytes)]
+BytesPerSecond = Annotated[float, _parse_with(parse_bandwidth)]
+FlopsPerSecond = Annotated[float, _parse_with(parse_flops)]
+Seconds = Annotated[float, _parse_with(parse_seconds)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 """Above 0 and up to 1."""
 
@@ -36,7 +36,7 @@ _REMEDY = "see the cluster file in docs/devices.md"
 
 
 class Table(BaseModel):
-    """A table of a file: frozen, and no key that it does not know."""
+    """A table of a TOML file: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,38 +44,38 @@ class Table(BaseModel):
 T = TypeVar("T", bound=Table)
 
 
-def validated(table: type[T], values: object, where: str) -> T:
-    """The table that `values` describe; raises ClusterError naming `where` and the first wrong key."""
+def validate_table(table: type[T], values: object, where: str) -> T:
+    """`values` as a table. Raises ClusterError naming `where` and the first invalid key."""
     try:
         return table.model_validate(values)
     except ValidationError as error:
         fault = first_fault(error.errors(include_url=False), values)
-        key = _key(fault.place)
+        key = _format_key(fault.place)
         place = f"{where}: {key}" if key else where
         if fault.kind == "extra_forbidden":
-            raise ClusterError("this key is not known", where=place, remedy=_spelling(table, fault.place)) from None
+            raise ClusterError("unknown key", where=place, remedy=_suggest_key(table, fault.place)) from None
         words = fault.words.removeprefix("is wrong: ")
         raise ClusterError(words, where=place, remedy="" if fault.kind == "value_error" else _REMEDY) from None
 
 
-def _key(location: tuple[int | str, ...]) -> str:
+def _format_key(location: tuple[int | str, ...]) -> str:
     key = ""
     for part in location:
         key += f"[{part}]" if isinstance(part, int) else f".{part}" if key else part
     return key
 
 
-def _spelling(table: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    known = sorted(_keys(table))
+def _suggest_key(table: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    known = sorted(_collect_keys(table))
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"did you mean {close[0]!r}?" if close else "remove it, or check its spelling"
 
 
-def _keys(table: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
-    """All keys of a table and of the tables inside it, which may hold tables of their own kind."""
+def _collect_keys(table: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
+    """All keys of a table and of its nested tables, which may be recursive."""
     if not (isinstance(table, type) and issubclass(table, BaseModel)):
-        return {key for part in getattr(table, "__args__", ()) for key in _keys(part, seen)}
+        return {key for part in getattr(table, "__args__", ()) for key in _collect_keys(part, seen)}
     if table in seen:
         return set()
-    inside = (_keys(field.annotation, seen | {table}) for field in table.model_fields.values())
+    inside = (_collect_keys(field.annotation, seen | {table}) for field in table.model_fields.values())
     return set(table.model_fields).union(*inside)

@@ -1,4 +1,4 @@
-"""Nodes of devices in a cluster file, nested as the machines are: which device is where, and how fast the links are."""
+"""Nested nodes of devices in a cluster file: expand them into devices, and derive the links between these."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, permutations
 
-from placewise.catalog.parts import MAX_DEVICES, Part
+from placewise.catalog.device_specs import MAX_DEVICES, DeviceSpec
+from placewise.catalog.links import LinkSpeed, Pair
 from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
-from placewise.catalog.wiring import Pair, Speed
 from placewise.errors import ClusterError
 
-Place = tuple[tuple[tuple[int, ...], Speed | None], ...]
-"""The nodes that a device is in, from the outermost in: the path of numbers to each, and the link of what is in it."""
+NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None], ...]
+"""The nodes that contain a device, outermost first: the index path of each, and the link inside it."""
 
 
-def expanded(table: ClusterTable) -> Iterator[tuple[str, DeviceTable, Place]]:
-    """Every device table with its key and its place: those in no node first, then node after node.
+def expand_devices(table: ClusterTable) -> Iterator[tuple[str, DeviceTable, NodePath]]:
+    """Every device table with its key and node path; devices outside nodes come first.
 
-    Raises ClusterError for a node without devices and where nodes multiply to too many.
+    Raises ClusterError for a node without devices, and for too many devices in total.
     """
     for row, device in enumerate(table.devices):
         yield f"devices[{row}]", device, ()
-    for made, found in enumerate(_inside(table.nodes, "nodes", ())):
-        if made >= MAX_DEVICES:
+    for number, item in enumerate(_expand_nodes(table.nodes, "nodes", ())):
+        if number >= MAX_DEVICES:
             raise ClusterError("the nodes hold too many devices", remedy=f"describe at most {MAX_DEVICES}")
-        yield found
+        yield item
 
 
-def _inside(nodes: Sequence[NodeTable], key: str, outside: Place) -> Iterator[tuple[str, DeviceTable, Place]]:
+def _expand_nodes(
+    nodes: Sequence[NodeTable], key: str, outside: NodePath
+) -> Iterator[tuple[str, DeviceTable, NodePath]]:
     path = outside[-1][0] if outside else ()
     number = count()
     for row, node in enumerate(nodes):
@@ -39,35 +41,35 @@ def _inside(nodes: Sequence[NodeTable], key: str, outside: Place) -> Iterator[tu
             )
         for _ in range(node.count):
             own = (*path, next(number))
-            place = (*outside, (own, _link(node, own)))
+            place = (*outside, (own, _node_speed(node, own)))
             for position, device in enumerate(node.devices):
                 yield f"{where}.devices[{position}]", device, place
-            yield from _inside(node.nodes, f"{where}.nodes", place)
+            yield from _expand_nodes(node.nodes, f"{where}.nodes", place)
 
 
-def _link(node: NodeTable, path: tuple[int, ...]) -> Speed | None:
-    """The link of one node; a wire that it shares is its own: equal nodes do not share it."""
+def _node_speed(node: NodeTable, path: tuple[int, ...]) -> LinkSpeed | None:
+    """The link of one node. Copies of a node get separate shared links."""
     if node.link is None or not node.link.shared:
         return node.link.speed if node.link else None
     return replace(node.link.speed, shared=f"{node.link.shared}@{'.'.join(map(str, path))}")
 
 
-def node_links(parts: Sequence[Part], places: Sequence[Place], table: ClusterTable) -> dict[Pair, Speed]:
-    """The links of pairs of accelerators, both ways: that of the innermost node with both, or the one between nodes.
+def link_nodes(specs: Sequence[DeviceSpec], places: Sequence[NodePath], table: ClusterTable) -> dict[Pair, LinkSpeed]:
+    """The links between accelerators: that of the innermost common node, else the link between nodes.
 
-    Devices of one node that has no link of its own are left to the defaults. Raises ClusterError where nothing says
-    how fast different nodes are joined.
+    Devices of a node without a link get the default links. Raises ClusterError if the link between different nodes is
+    not given.
     """
     between = table.node_link.speed if table.node_link else None
-    placed = [(part.device.name, place) for part, place in zip(parts, places, strict=True) if not part.device.is_host]
-    found: dict[Pair, Speed] = {}
+    placed = [(spec.device.name, place) for spec, place in zip(specs, places, strict=True) if not spec.device.is_host]
+    speeds: dict[Pair, LinkSpeed] = {}
     for (a, here), (b, there) in permutations(placed, 2):
         common = [x for x, y in zip(here, there, strict=False) if x == y]
         speed = common[-1][1] if common else between
         if speed is not None and (here or there):
-            found[a, b] = speed
+            speeds[a, b] = speed
         elif here != there and table.default_link is None and table.transfers != "staged":
             where, missing = ("nodes", "link") if common else ("", "[node_link]")
-            problem = f"nothing says how fast the link between {a!r} and {b!r} is, which are in different nodes"
+            problem = f"the link between {a!r} and {b!r}, which are in different nodes, is not given"
             raise ClusterError(problem, where=where, remedy=f"add {missing}")
-    return found
+    return speeds

@@ -1,4 +1,4 @@
-"""The tables of a cluster file, as pydantic checks them."""
+"""Pydantic models of the tables of a cluster file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from placewise.catalog.device_specs import MAX_DEVICES
 from placewise.catalog.entries import find_link
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
-from placewise.catalog.parts import MAX_DEVICES
-from placewise.catalog.wiring import Speed, speed_of
+from placewise.catalog.links import LinkSpeed, catalog_speed
 from placewise.errors import ClusterError
 from placewise.model.cluster import Transfers
 
 
 class DeviceTable(Table):
-    """``[[devices]]``: a `model` of the catalogue, figures of its own, or a model with some figures changed."""
+    """``[[devices]]``: a `model` of the catalogue, explicit figures, or a model with some figures overridden."""
 
     model: str = ""
     name: str = ""
@@ -37,7 +37,7 @@ class DeviceTable(Table):
 
 
 class SpeedTable(Table):
-    """``[default_link]``: every pair that nothing else names. `model` is a link of the catalogue."""
+    """``[default_link]``: all pairs without another link. `model` is a link of the catalogue."""
 
     model: str = ""
     bandwidth: BytesPerSecond | None = None
@@ -55,14 +55,14 @@ class SpeedTable(Table):
         return self
 
     @property
-    def speed(self) -> Speed:
-        known = speed_of(find_link(self.model)) if self.model else Speed(self.bandwidth or 0.0)
+    def speed(self) -> LinkSpeed:
+        known = catalog_speed(find_link(self.model)) if self.model else LinkSpeed(self.bandwidth or 0.0)
         bandwidth = known.bandwidth if self.bandwidth is None else self.bandwidth
-        return Speed(bandwidth, known.latency if self.latency is None else self.latency, self.shared)
+        return LinkSpeed(bandwidth, known.latency if self.latency is None else self.latency, self.shared)
 
 
 class LinkTable(SpeedTable):
-    """``[[links]]``: from `source` to `target`, and back unless the way back has a table of its own."""
+    """``[[links]]``: from `source` to `target`, and back unless a separate table gives the way back."""
 
     source: str
     target: str
@@ -75,7 +75,7 @@ class GroupTable(SpeedTable):
 
 
 class NodeTable(Table):
-    """``[[nodes]]``: `count` equal nodes of devices, or of smaller nodes; `link` joins whatever is in the same one."""
+    """``[[nodes]]``: `count` equal nodes of devices or smaller nodes; `link` connects the devices of one node."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
@@ -84,7 +84,7 @@ class NodeTable(Table):
 
 
 class ClusterTable(Table):
-    """A cluster file. `topology` is a file with what ``nvidia-smi topo -m`` prints, beside this one."""
+    """A cluster file. `topology` is the path of a file with the output of ``nvidia-smi topo -m``, relative to it."""
 
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()

@@ -1,8 +1,9 @@
-"""What ``nvidia-smi topo -m`` prints → the links between the GPUs of one machine.
+"""The output of ``nvidia-smi topo -m`` → the links between the GPUs of one machine.
 
-A matrix with a code per pair (NVIDIA's legend of the command): NV# is # NVLinks, PIX and PXB a way over PCIe bridges
-that meets no host bridge, PHB, NODE, SYS (once SOC) a way over the host. NVLinks and bridges make links of their own;
-what goes over the host goes through its memory. Columns of network cards and of affinities are passed over.
+The output is a matrix with a code per pair (see the legend of the command): NV# means # NVLinks; PIX and PXB, a route
+over PCIe bridges without a host bridge; PHB, NODE and SYS (formerly SOC), a route over the host. NVLinks and PCIe
+bridges become direct links; routes over the host go through host memory. Columns of network cards and affinities are
+ignored.
 """
 
 from __future__ import annotations
@@ -12,97 +13,97 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from placewise._util.safe_open import read_regular
+from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import catalog
-from placewise.catalog.parts import Part, noted
-from placewise.catalog.wiring import Pair, Speed, speed_of
+from placewise.catalog.links import LinkSpeed, Pair, catalog_speed
 from placewise.errors import ClusterError
-from placewise.regular import read_regular
 
 MAX_FILE = 1 << 20
-"""Bytes; a topology is a page of text."""
+"""Bytes."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU, _NVLINKS = re.compile(r"GPU(\d+)"), re.compile(r"NV(\d{1,3})")
 _BRIDGES, _HOST = ("PIX", "PXB"), ("PHB", "NODE", "SYS", "SOC")
 _REMEDY = "give the text that `nvidia-smi topo -m` prints"
 
 
 def read_topology(path: Path) -> dict[tuple[int, int], str]:
-    """The code of every ordered pair of GPUs, by their numbers. Raises ClusterError with the file's name."""
+    """The code of every ordered pair of GPU numbers. Raises ClusterError, naming the file."""
     where = str(path)
     try:
         text = read_regular(path, MAX_FILE).decode("utf-8", "replace")
     except OSError as error:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
     try:
-        return _codes([_COLOUR.sub("", line).split() for line in text.splitlines()])
+        return _parse_matrix([_ANSI_COLOUR.sub("", line).split() for line in text.splitlines()])
     except ClusterError as error:
         raise error.at(where) from None
 
 
-def joined(parts: Sequence[Part], path: Path) -> tuple[tuple[Part, ...], dict[Pair, Speed]]:
-    """The parts with notes of it, and the links between those called ``cuda:N``, which is GPUN of the topology.
+def apply_topology(specs: Sequence[DeviceSpec], path: Path) -> tuple[tuple[DeviceSpec, ...], dict[Pair, LinkSpeed]]:
+    """The devices with notes about the topology, and the links between them; ``cuda:N`` is GPU N of the topology.
 
-    Raises ClusterError for devices that the topology has not, and for NVLinks of a model that has none.
+    Raises ClusterError for devices missing in the topology, and for NVLinks between models without NVLink.
     """
     codes = read_topology(path)
-    gpus = {int(found[1]): part for part in parts if (found := re.fullmatch(r"cuda:(\d{1,9})", part.device.name))}
+    gpus = {int(match[1]): spec for spec in specs if (match := re.fullmatch(r"cuda:(\d{1,9})", spec.device.name))}
     known = {gpu for gpu, _ in codes}
     missing = [f"cuda:{gpu}" for gpu in gpus if gpu not in known]
     if missing or not gpus:
-        lacks = f"{missing[0]} of the cluster is none of them" if gpus else "the cluster has none: no cuda:0, cuda:1, …"
-        remedy = "name as many NVIDIA devices as it has, or fewer"
-        raise ClusterError(f"tells of {len(known)} GPUs, and {lacks}", where=str(path), remedy=remedy)
-    speeds: dict[Pair, Speed] = {}
+        mismatch = f"{missing[0]} is not one of them" if gpus else "the cluster has no cuda:0, cuda:1, …"
+        remedy = "name at most as many NVIDIA devices as the topology has"
+        raise ClusterError(f"describes {len(known)} GPUs, and {mismatch}", where=str(path), remedy=remedy)
+    speeds: dict[Pair, LinkSpeed] = {}
     for (one, other), code in codes.items():
         if one != other and one in gpus and other in gpus:
-            speed = _speed(code, gpus[one], gpus[other], str(path))
+            speed = _link_speed(code, gpus[one], gpus[other], str(path))
             if speed is not None:
                 speeds[gpus[one].device.name, gpus[other].device.name] = speed
-    told = {part.device.name: _note(gpu, codes, gpus, path) for gpu, part in gpus.items()}
+    notes_by_device = {spec.device.name: _describe_links(gpu, codes, gpus, path) for gpu, spec in gpus.items()}
     return tuple(
-        replace(part, device=noted(part.device, told[part.device.name]), peer_link="")
-        if part.device.name in told else part
-        for part in parts
+        replace(spec, device=add_notes(spec.device, notes_by_device[spec.device.name]), peer_link="")
+        if spec.device.name in notes_by_device else spec
+        for spec in specs
     ), speeds  # fmt: skip
 
 
-def _speed(code: str, one: Part, other: Part, where: str) -> Speed | None:
-    """What joins two GPUs; None for a way over the host."""
+def _link_speed(code: str, one: DeviceSpec, other: DeviceSpec, where: str) -> LinkSpeed | None:
+    """The link between two GPUs; None for a route over the host."""
     links = catalog().links
     if code in _HOST:
         return None
     if code in _BRIDGES:
-        ways = [speed_of(links[part.host_link or catalog().defaults.link]) for part in (one, other)]
-        return min(ways, key=lambda speed: speed.bandwidth)
-    found, names = _NVLINKS.fullmatch(code), {one.nvlink, other.nvlink}
-    if found is None or len(names) > 1 or "" in names:
+        routes = [catalog_speed(links[spec.host_link or catalog().defaults.link]) for spec in (one, other)]
+        return min(routes, key=lambda speed: speed.bandwidth)
+    match, names = _NVLINKS.fullmatch(code), {one.nvlink, other.nvlink}
+    if match is None or len(names) > 1 or "" in names:
         pair = f"{one.device.name} and {other.device.name}"
         raise ClusterError(
-            f"{pair} are joined by {code}, and nothing says of which generation that NVLink is", where=where,
-            remedy="name a model that can have NVLink, such as 8xA100-80GB, or give the links in a cluster file",
+            f"{pair} are connected by {code}, and the generation of that NVLink is unknown", where=where,
+            remedy="name a model with NVLink, such as 8xA100-80GB, or give the links in a cluster file",
         )  # fmt: skip
     entry = links[one.nvlink]
-    return Speed(int(found[1]) * entry.brick * entry.efficiency, entry.latency)
+    return LinkSpeed(int(match[1]) * entry.brick * entry.efficiency, entry.latency)
 
 
-def _note(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mapping[int, Part], path: Path) -> str:
-    ways: dict[str, list[str]] = {}
-    for other, part in gpus.items():
+def _describe_links(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mapping[int, DeviceSpec], path: Path) -> str:
+    routes: dict[str, list[str]] = {}
+    for other, spec in gpus.items():
         if other != gpu:
-            ways.setdefault(codes[gpu, other], []).append(part.device.name)
-    said = "; ".join(f"{code} to {', '.join(names)}" for code, names in ways.items())
-    return f"links of {path.name}: {said or 'none'}; {', '.join(_HOST[:3])} are ways through host memory"
+            routes.setdefault(codes[gpu, other], []).append(spec.device.name)
+    described = "; ".join(f"{code} to {', '.join(names)}" for code, names in routes.items())
+    return f"links of {path.name}: {described or 'none'}; {', '.join(_HOST[:3])} go through host memory"
 
 
-def _codes(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
-    """The matrix: a line of columns, and a row per GPU, which has an X for itself."""
-    found = [words for words in lines if words and _GPU.fullmatch(words[0])]
-    head = next((words for words in found if "X" not in words), ())
-    columns = {place: gpu for place, word in enumerate(head) if (gpu := _number(word)) is not None}
-    rows = {_number(words[0]): words[1:] for words in found if "X" in words}
+def _parse_matrix(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
+    """The codes by pair of GPUs. The matrix has a header line and a row per GPU, with an X on the diagonal."""
+    gpu_lines = [words for words in lines if words and _GPU.fullmatch(words[0])]
+    head = next((words for words in gpu_lines if "X" not in words), ())
+    columns = {place: gpu for place, word in enumerate(head) if (gpu := _gpu_number(word)) is not None}
+    rows = {_gpu_number(words[0]): words[1:] for words in gpu_lines if "X" in words}
     if not columns or set(columns.values()) != set(rows) or len(rows) < len(columns):
-        raise ClusterError("this is no matrix with a row and a column per GPU", remedy=_REMEDY)
+        raise ClusterError("this is not a matrix with a row and a column per GPU", remedy=_REMEDY)
     codes = {
         (one, other): words[place] if place < len(words) else ""
         for one, words in rows.items() if one is not None
@@ -110,14 +111,14 @@ def _codes(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
     }  # fmt: skip
     for (one, other), code in codes.items():
         if not (code == "X" if one == other else code in (*_BRIDGES, *_HOST) or _NVLINKS.fullmatch(code)):
-            problem = f"{code[:20]!r} joins GPU{one} and GPU{other}, which is not known"
+            problem = f"the code {code[:20]!r} between GPU{one} and GPU{other} is unknown"
             raise ClusterError(problem, remedy="known: X for itself, NV1, NV2, …, PIX, PXB, PHB, NODE, SYS")
         if codes[other, one] != code:
-            problem = f"GPU{one} is joined to GPU{other} by {code}, and back by {codes[other, one][:20]!r}"
+            problem = f"GPU{one} is connected to GPU{other} by {code}, and back by {codes[other, one][:20]!r}"
             raise ClusterError(problem, remedy=_REMEDY)
     return codes
 
 
-def _number(word: str) -> int | None:
-    found = _GPU.fullmatch(word)
-    return int(found[1]) if found and len(word) < 8 else None
+def _gpu_number(word: str) -> int | None:
+    match = _GPU.fullmatch(word)
+    return int(match[1]) if match and len(word) < 8 else None

@@ -12,7 +12,7 @@ COMMANDS = {
     "place": "place",
     "inspect": "inspect",
     "check": "price",
-    "simulate": "price",
+    "judge": "price",
     "explain": "explain",
     "diff": "diff",
     "compare": "compare",
@@ -27,11 +27,18 @@ COMMANDS = {
 """Every verb, and the module of this package that holds it: only that of the verb at hand is imported."""
 
 
+ALIASES = {"simulate": "judge"}
+"""Former names of verbs, which still work."""
+
+
 class _Verbs(TyperGroup):
     """Loads a verb when it is named; all of them for --help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:

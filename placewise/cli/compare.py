@@ -14,12 +14,12 @@ from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, listen, progre
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.studies.compare import Entry
-    from placewise.wishes import Wishes
+    from placewise.analysis.compare import LeaderboardEntry
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def compare(
     model: opt.Model,
     devices: opt.Devices = None,
@@ -33,7 +33,7 @@ def compare(
         Path | None, typer.Option(help="A human's split or plan, which the placer 'expert' takes.")
     ] = None,
     measure: Annotated[
-        int | None, typer.Option(min=1, help="Run the best so many placements for real, in turns.")
+        int | None, typer.Option(min=1, help="Run the N best placements on this machine, in turns.")
     ] = None,
     runtime: Runtime = None,
     bind: Bind = None,
@@ -49,7 +49,7 @@ def compare(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -57,14 +57,14 @@ def compare(
 
     Exit codes: 0 one of them has a placement, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted.
     """
-    from placewise.building import build, start_of
+    from placewise._util.units import parse_seconds
+    from placewise.analysis.compare import best_plan, parse_placers, tabulate_entries
+    from placewise.analysis.compare import compare as run
+    from placewise.analysis.measure_placements import Setting, add_measurements, choose_protocol
+    from placewise.core.build import build, start_of
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.files.plan_file import save_plan as save
-    from placewise.report.leaderboard import board_view, document_of, format_for, text_of
-    from placewise.studies.compare import best_plan, board_of, parse_placers
-    from placewise.studies.compare import compare as run
-    from placewise.studies.race import Setting, measured, protocol_of
-    from placewise.units import parse_seconds
+    from placewise.reporting.leaderboard import board_view, document_of, format_for, render_leaderboard
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))
@@ -73,26 +73,28 @@ def compare(
         if path is not None:
             ensure_writable(path)
     with progress(quiet) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         human = None if expert is None else start_of(expert, problem)
         entries = run(problem, names, budget, expert=human, on_progress=on_progress)
     warn_of(problem, devices, quiet)
-    board, best = board_of(entries), best_plan(entries)
+    board, best = tabulate_entries(entries), best_plan(entries)
     if save_plan is not None and best is not None:
         save(best, save_plan)
     if measure is not None:
-        protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
-        board = measured(board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol))
+        protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
+        board = add_measurements(
+            board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol)
+        )
     if output is not None:
         with atomic_write(output) as file:
-            file.write(text_of(board, form))
+            file.write(render_leaderboard(board, form))
         show(board_view(board), f"wrote {output}")
     elif form == "table":
         show(board_view(board))
     elif form == "json":
         show_json(document_of(board))
     else:
-        emit(text_of(board, form))
+        emit(render_leaderboard(board, form))
     code = _exit_code(entries)
     if code:
         raise typer.Exit(code)
@@ -105,7 +107,7 @@ def _wanted(form: str | None, as_json: bool) -> str | None:
     return "json" if as_json else form
 
 
-def _exit_code(entries: tuple[Entry, ...]) -> int:
+def _exit_code(entries: tuple[LeaderboardEntry, ...]) -> int:
     if any(entry.interrupted for entry in entries):
         return INTERRUPTED
     results = [entry.result for entry in entries if entry.result is not None]

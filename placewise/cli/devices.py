@@ -14,8 +14,8 @@ from placewise.cli.run import guarded, listen, show, show_json
 
 if TYPE_CHECKING:
     from placewise.model.cluster import Cluster
-    from placewise.studies.calibrate import Calibration, Fit
-    from placewise.studies.links import Figure, Links
+    from placewise.profiling.calibrate import Calibration, Fit
+    from placewise.profiling.links import Figure, Links
 
 
 _CLASSES = ("matmul", "conv", "attention", "reduction", "elementwise", "memory")
@@ -54,8 +54,8 @@ def devices(
         listed = {"known": [asdict(device) for device in known], "links": [asdict(link) for link in links]}
         show_json({**listed, "this": _plain(asdict(here))})
         return
-    from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
+    from placewise._util.units import format_bytes, format_seconds
+    from placewise.reporting.console import rows_table
 
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops)), d.title) for d in known]
     speeds = _figures(here.memory, here.memory_bandwidth, dict(here.peak_flops))
@@ -69,23 +69,23 @@ def devices(
 def _show_measured(
     cluster: Cluster, measure: bool, bind: dict[str, str], fit: list[Path], output: Path | None, as_json: bool
 ) -> None:
-    from placewise.catalog.written import cluster_text
+    from placewise.catalog.write import format_cluster
     from placewise.files.atomic import atomic_write, ensure_writable
-    from placewise.files.cluster_file import cluster_to_dict
+    from placewise.files.cluster_record import cluster_to_dict
     from placewise.files.profile_file import load_profile
+    from placewise.profiling.calibrate import fit_cluster
+    from placewise.profiling.links import apply_links, measure_links
     from placewise.runtimes.binding import bind as bound
-    from placewise.studies.calibrate import fitted
-    from placewise.studies.links import measure_links, measured_cluster
 
     if output is not None:
         ensure_writable(output)
     shown: list[Any] = []
     if measure:
         links = measure_links(cluster, bound(cluster, bind))
-        cluster = measured_cluster(cluster, links)
+        cluster = apply_links(cluster, links)
         shown += _links_view(links)
     if fit:
-        calibration = fitted(cluster, [load_profile(path) for path in fit])
+        calibration = fit_cluster(cluster, [load_profile(path) for path in fit])
         cluster = calibration.cluster
         shown += _fit_view(calibration)
     if as_json:
@@ -96,14 +96,14 @@ def _show_measured(
         _show_cluster(cluster, as_json=False)
     if output is not None:
         with atomic_write(output) as file:
-            file.write(cluster_text(cluster, ("written by placewise devices; -d reads it",)))
+            file.write(format_cluster(cluster, ("written by placewise devices; -d reads it",)))
         if not as_json:
             show(f"wrote {output}")
 
 
 def _links_view(links: Links) -> list[Any]:
-    from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
+    from placewise._util.units import format_bytes, format_seconds
+    from placewise.reporting.console import rows_table
 
     def rate(figure: Figure) -> str:
         return f"{format_bytes(figure.value)}/s ± {figure.spread / 2:.0%}"
@@ -132,7 +132,7 @@ def _links_view(links: Links) -> list[Any]:
 
 
 def _fit_view(calibration: Calibration) -> list[Any]:
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     def said(fit: Fit | None) -> tuple[str, str]:
         return ("–", "–") if fit is None else (f"{fit.error:.1%}", f"{fit.rank:.3f}")
@@ -147,9 +147,9 @@ def _fit_view(calibration: Calibration) -> list[Any]:
 
 
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:
-    from placewise.files.cluster_file import cluster_to_dict
-    from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
+    from placewise._util.units import format_bytes, format_seconds
+    from placewise.files.cluster_record import cluster_to_dict
+    from placewise.reporting.console import rows_table
 
     if as_json:
         show_json(cluster_to_dict(cluster))
@@ -168,7 +168,7 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
 
 
 def _figures(memory: float, bandwidth: float, peak: dict[str, float]) -> tuple[str, str, str, str]:
-    from placewise.units import format_bytes, format_count
+    from placewise._util.units import format_bytes, format_count
 
     speeds = [f"{format_count(peak[dtype])}FLOP/s" if dtype in peak else "–" for dtype in ("float32", "float16")]
     return format_bytes(memory), f"{format_bytes(bandwidth)}/s", speeds[0], speeds[1]

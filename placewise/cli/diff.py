@@ -11,27 +11,27 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, working
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def diff(
     before: Annotated[Path, typer.Argument(help="Plan file, or a published split.")],
     after: Annotated[Path, typer.Argument(help="Another one, of the same model.")],
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plans say.")] = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Show what differs between two plans: the value and where its seconds go, what moved, and what devices do."""
-    from placewise.report.difference import difference_view, document_of
-    from placewise.studies.diff import diff as compare
+    from placewise.analysis.diff import diff as compare
+    from placewise.reporting.difference import difference_view, document_of
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        found = compare(before, after, model, wishes)
+        found = compare(before, after, model, problem_options)
     if as_json:
         show_json(document_of(found))
     else:

@@ -11,8 +11,8 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import ProblemOptions
     from placewise.runtimes.inputs import Arrays
-    from placewise.wishes import Wishes
 
 Runtime = Annotated[
     str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
@@ -38,7 +38,7 @@ Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring aft
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def run(
     plan: opt.PlanPath,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
@@ -51,7 +51,7 @@ def run(
     option: RuntimeOption = None,
     seed: opt.Seed = 0,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -59,26 +59,32 @@ def run(
 
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
-    from placewise.building import build_for_plan
+    from placewise._util.units import parse_seconds
+    from placewise.analysis.measure_placements import (
+        PLAN,
+        Setting,
+        choose_protocol,
+        measure_placements,
+        tabulate_measurements,
+    )
+    from placewise.core.build import build_for_plan
     from placewise.errors import RunError
-    from placewise.files.plan_file import model_behind
-    from placewise.report.measured import document_of, sheet_view
-    from placewise.studies.race import PLAN, Setting, protocol_of, race, sheet_of
-    from placewise.units import parse_seconds
+    from placewise.files.plan_file import find_model
+    from placewise.reporting.measured import document_of, measurement_view
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
-    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
+        problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
+    protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)
-    found = race(problem, {PLAN: placement}, setting)
-    sheet = sheet_of(found, PLAN)
+    found = measure_placements(problem, {PLAN: placement}, setting)
+    sheet = tabulate_measurements(found, PLAN)
     if as_json:
         show_json(document_of(sheet))
     else:
         warn(problem.warnings, quiet)
-        show(sheet_view(sheet))
+        show(measurement_view(sheet))
     failure = found.of(PLAN).measurement.failure
     if failure:
         raise RunError(failure)

@@ -12,11 +12,11 @@ from placewise.cli.run import guarded, listen, progress, show, show_json, warn
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def explain(
     plan: opt.PlanPath,
     op: Annotated[str, typer.Argument(help="An op's name, a module, or a regular expression that finds one op.")],
@@ -37,7 +37,7 @@ def explain(
     threads: opt.Threads = None,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -45,11 +45,11 @@ def explain(
 
     With --why-not, the op is forced onto that device and the rest is placed anew: what does the move really cost?
     """
-    from placewise.building import build_for_plan
+    from placewise.analysis.explain import explain as study
+    from placewise.core.build import build_for_plan
     from placewise.files.atomic import ensure_writable
-    from placewise.files.plan_file import model_behind, save_plan
-    from placewise.report.explanation import document_of, explanation_view
-    from placewise.studies.explain import explain as study
+    from placewise.files.plan_file import find_model, save_plan
+    from placewise.reporting.explanation import document_of, explanation_view
 
     listen(quiet)
     if output is not None:
@@ -58,7 +58,7 @@ def explain(
         ensure_writable(output)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
-        problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+        problem, placement = build_for_plan(find_model(plan, model), plan, devices, problem_options)
         found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
     warn(problem.warnings, quiet)
     kept = [result for result in found.results if result.placement is not None]

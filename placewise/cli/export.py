@@ -12,12 +12,12 @@ from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show
 from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:
-    from placewise.export.writing import Export
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
+    from placewise.exporters.writing import Export
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def export(
     plan: Annotated[Path | None, typer.Argument(help="Plan file, or a published split.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="The target: see --list.")] = None,
@@ -34,7 +34,7 @@ def export(
     list_targets: Annotated[bool, typer.Option("--list", help="Show the targets, and stop.")] = False,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -42,7 +42,7 @@ def export(
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """
-    from placewise.export.writing import beside, export_placement, plan_said, sentence, write
+    from placewise.exporters.writing import describe_projection, export_placement, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
 
     if list_targets:
@@ -52,10 +52,10 @@ def export(
         raise InputError("export takes a plan and a target", remedy="write placewise export PLAN --to TARGET")
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = _opened(plan, model, devices, wishes)
+        problem, placement = _opened(plan, model, devices, problem_options)
         made = export_placement(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
-    told = sentence(made, problem.n_ops)
+    told = describe_projection(made, problem.n_ops)
     if told and not quiet:
         say(told)
     if made.said.violations and not force:
@@ -64,11 +64,11 @@ def export(
         chain = any(broken.kind == "contiguity" for broken in made.said.violations)
         say(f"nothing is written: --force writes it as it is{', --free asks for no chain of stages' if chain else ''}")
         raise typer.Exit(INFEASIBLE)
-    written = () if output is None else write(made.exported, made.info, output)
+    written = () if output is None else write_files(made.exported, made.info, output)
     if save_plan is None and output is not None and made.projected:
-        save_plan = beside(made.info, output)
+        save_plan = plan_path(made.info, output)
     if save_plan is not None:
-        save(plan_said(made, problem), save_plan)
+        save(result_of(made, problem), save_plan)
     if as_json:
         show_json(_document(made, problem.n_ops, written, save_plan))
     elif output is None:
@@ -77,13 +77,13 @@ def export(
         show(*(f"wrote {path}" for path in (*written, *([save_plan] if save_plan else []))))
 
 
-def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) -> Any:
-    from placewise.building import build_for_plan
-    from placewise.files.plan_file import model_behind, same_file
+def _opened(plan: Path, model: str | None, devices: str | None, problem_options: ProblemOptions) -> Any:
+    from placewise.core.build import build_for_plan
+    from placewise.files.plan_file import find_model, require_same_file
 
-    problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+    problem, placement = build_for_plan(find_model(plan, model), plan, devices, problem_options)
     if model is None:
-        same_file(plan, problem.graph)
+        require_same_file(plan, problem.graph)
     return problem, placement
 
 
@@ -113,10 +113,10 @@ def _document(made: Export, n_ops: int, written: tuple[Path, ...], plan: Path | 
 
 
 def _show_targets(as_json: bool) -> None:
-    from placewise.export.registry import exporter, names
-    from placewise.report.console import rows_table
+    from placewise.exporters.registry import create_exporter, names
+    from placewise.reporting.console import rows_table
 
-    infos = [exporter(name).info for name in names()]
+    infos = [create_exporter(name).info for name in names()]
     if as_json:
         columns = ("name", "writes", "loaded_by", "verified", "cannot_say", "takes", "extra")
         show_json([{column: getattr(info, column) for column in columns} for info in infos])

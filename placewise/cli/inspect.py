@@ -11,34 +11,30 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.studies.inspect import Inspection, Row
+    from placewise.analysis.inspect import Inspection, InspectionRow
+    from placewise.core.options import ProblemOptions
+
 
 _MOST_ROWS = 30
 
 
 @guarded
+@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "dtype")
 def inspect(
     model: opt.Model,
-    dim: opt.Dims = None,
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
-    view: opt.View = None,
-    graph: opt.GraphName = None,
-    optimizer: opt.Optimizer = None,
-    freeze: opt.Freeze = None,
-    dtype: opt.Dtype = None,
+    *,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
-    from placewise.opening import open_model
-    from placewise.studies.inspect import inspect as look
-    from placewise.wishes import Wishes
+    from placewise.analysis.inspect import inspect as look
+    from placewise.core.open_model import open_model
 
     listen(quiet)
-    frozen = tuple(freeze or ())
-    wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen)
     with working(quiet, "reading the model"):
-        inspection = look(open_model(model, wishes), depth=depth)
+        inspection = look(open_model(model, problem_options), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return
@@ -47,8 +43,8 @@ def inspect(
 
 
 def _print(found: Inspection) -> None:
-    from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_count
+    from placewise._util.units import format_bytes, format_count
+    from placewise.reporting.console import rows_table
 
     flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
     backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""
@@ -78,8 +74,8 @@ def _columns(what: str) -> tuple[str, ...]:
     return (what, "ops ", "FLOPs ", "weights ", "outputs ")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    from placewise.units import format_bytes, format_count
+def _cells(row: InspectionRow) -> tuple[str, ...]:
+    from placewise._util.units import format_bytes, format_count
 
     return (
         row.name, str(row.ops), format_count(row.flops), format_bytes(row.weight_bytes), format_bytes(row.output_bytes),

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from placewise._util.option_table import PROBLEM_OPTIONS, OptionInfo
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
+    from placewise.core.options import ProblemOptions
     from placewise.model.problem import Rule
     from placewise.placers.base import Budget
-    from placewise.wishes import Wishes
 
 _MODEL = typer.Argument(
     help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
@@ -29,110 +30,6 @@ Devices = Annotated[
     str | None,
     typer.Option("--devices", "-d", help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON."),
 ]
-ObjectiveName = Annotated[str | None, typer.Option("--objective", help="latency or throughput.")]
-Execution = Annotated[
-    str | None,
-    typer.Option(help="How latency is executed: operator, subgraph or sequential.", rich_help_panel="Meaning"),
-]
-Communication = Annotated[
-    str | None, typer.Option(help="Throughput: blocking, overlap or duplex.", rich_help_panel="Meaning")
-]
-Schedule = Annotated[
-    str | None,
-    typer.Option(
-        help="Throughput of training: 1f1b, or gpipe, which flushes between forward and backward.",
-        rich_help_panel="Meaning",
-    ),
-]
-Memory = Annotated[str | None, typer.Option(help="How memory is counted: live or sum.", rich_help_panel="Meaning")]
-Contiguous = Annotated[
-    bool | None, typer.Option("--contiguous/--free", help="Must stages form a chain?", rich_help_panel="Meaning")
-]
-Convex = Annotated[
-    bool,
-    typer.Option("--convex", help="No chain, but no path may leave a device and return.", rich_help_panel="Meaning"),
-]
-Replicas = Annotated[
-    str | None,
-    typer.Option(help="Throughput: how many equal devices may share a stage, or 'any'.", rich_help_panel="Meaning"),
-]
-StepSamples = Annotated[
-    int | None,
-    typer.Option(min=0, help="Samples per synchronization of replicas; 0: one per replica.", rich_help_panel="Meaning"),
-]
-View = Annotated[
-    str | None, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
-]
-GraphName = Annotated[
-    str | None,
-    typer.Option("--graph", help="inference or training: with a backward pass and an optimizer (default: inference)."),
-]
-Optimizer = Annotated[
-    str | None, typer.Option(help="Of a training graph: sgd, momentum or adam.", rich_help_panel="Meaning")
-]
-Freeze = Annotated[
-    list[str] | None,
-    typer.Option(help="REGEX: weights whose name matches are not trained; may be repeated.", rich_help_panel="Meaning"),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="Element type of zoo: and hf: models, as bfloat16.", rich_help_panel="Meaning"),
-]
-Dims = Annotated[list[str] | None, typer.Option("--dim", help="A symbolic dimension, as batch=8; may be repeated.")]
-Pins = Annotated[
-    list[str] | None,
-    typer.Option("--pin", help="REGEX=DEVICE: ops whose name or scope matches go there.", rich_help_panel="Rules"),
-]
-Forbidden = Annotated[
-    list[str] | None,
-    typer.Option("--forbid", help="REGEX=DEVICE: ops whose name or scope matches stay away.", rich_help_panel="Rules"),
-]
-Together = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--together",
-        "--no-split",
-        help="REGEX: ops in whose scope or name it finds the same text share a device, or the class of modules that "
-        "stay whole, as BertLayer; may be repeated.",
-        rich_help_panel="Rules",
-    ),
-]
-Headroom = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Memory to keep free of every accelerator, as 10% or 2GiB, or of one: cuda:0=2GiB; may be repeated.",
-        rich_help_panel="Rules",
-    ),
-]
-MaxMemory = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="DEVICE=SIZE: what may be used of a device, 0 for nothing; may be repeated. Or all of them as JSON.",
-        rich_help_panel="Rules",
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(help="DEVICE or REGEX: devices to leave out; may be repeated.", rich_help_panel="Rules"),
-]
-Offload = Annotated[
-    bool, typer.Option("--no-offload", help="Nothing may be on a CPU or a disk.", rich_help_panel="Rules")
-]
-InOrder = Annotated[
-    bool, typer.Option("--in-order", help="Stages in the order of the devices of -d.", rich_help_panel="Meaning")
-]
-Unsupported = Annotated[
-    list[str] | None,
-    typer.Option(help="REGEX=DEVICE: kinds of op that a device cannot run.", rich_help_panel="Rules"),
-]
-Costs = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Measured op times: CSV or JSON, a profile of ours, of ONNX Runtime, OpenVINO or PyTorch, or a cost table "
-        "(.npz); may be repeated, and DEVICE=FILE says whose they are.",
-        rich_help_panel="Meaning",
-    ),
-]
 TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
 Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
 Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_panel="Search")]
@@ -143,68 +40,87 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings.")]
 
 
-def wishes_of(
-    objective: ObjectiveName = None,
-    dim: Dims = None,
-    execution: Execution = None,
-    communication: Communication = None,
-    memory: Memory = None,
-    contiguous: Contiguous = None,
-    convex: Convex = False,
-    replicas: Replicas = None,
-    step_samples: StepSamples = None,
-    schedule: Schedule = None,
-    view: View = None,
-    costs: Costs = None,
-    graph: GraphName = None,
-    optimizer: Optimizer = None,
-    freeze: Freeze = None,
-    dtype: Dtype = None,
-    pin: Pins = None,
-    forbid: Forbidden = None,
-    together: Together = None,
-    headroom: Headroom = None,
-    max_memory: MaxMemory = None,
-    exclude: Exclude = None,
-    no_offload: Offload = False,
-    unsupported: Unsupported = None,
-    in_order: InOrder = False,
-) -> Wishes:
-    """The options that say what is wanted, as `Wishes`. Raises InputError."""
-    from placewise.wishes import Wishes
-
-    most: Any = replicas
-    room: Any = headroom or None
-    limits: Any = _memory(max_memory)
-    return Wishes(
-        objective, execution, communication, memory, contiguous, room,
-        _rules(pin, "--pin"), _rules(forbid, "--forbid"), parse_dims(dim), view, tuple(costs or ()), graph,
-        convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        frozen=tuple(freeze or ()), together=tuple(together) if together else None, max_memory=limits,
-        exclude=tuple(exclude or ()), offload=False if no_offload else None,
-        unsupported=_rules(unsupported, "--unsupported"), ordered=in_order or None,
-    )  # fmt: skip
+_TYPES: dict[str, Any] = {
+    "text": str | None,
+    "whole": int | None,
+    "switch": bool,
+    "negation": bool,
+    "either": bool | None,
+}
+"""What a flag of each kind is on the command line; the others may be repeated."""
 
 
-def wishing(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `wishes_of` in the place of its parameter `wishes`, which they fill."""
-    shared, parameters = _parameters(wishes_of), dict[str, inspect.Parameter]()
-    for name, parameter in _parameters(command).items():
-        parameters |= shared if name == "wishes" else {name: parameter}
+def annotated(option: OptionInfo) -> Any:
+    """The type of a parameter that typer reads as this option."""
+    shown = typer.Option(
+        option.flag,
+        *option.aliases,
+        help=option.help,
+        rich_help_panel=option.panel or None,
+        min=0 if option.kind == "whole" else None,
+    )
+    return Annotated[list[str] | None if option.repeats else _TYPES[option.kind], shown]
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        wishes = wishes_of(**{name: given.pop(name) for name in shared})
-        command(wishes=wishes, **given)
 
-    run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    return run
+_PROBLEM = {
+    option.name: inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if option.kind in ("switch", "negation") else None,
+        annotation=annotated(option),
+    )
+    for option in PROBLEM_OPTIONS
+}
+"""Every option of a problem as a parameter of a command."""
+
+
+def with_problem_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command with the options of a problem (those of `names`, or all) instead of `problem_options`."""
+    chosen = {name: _PROBLEM[name] for name in names or _PROBLEM}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = dict[str, inspect.Parameter]()
+        for name, parameter in _parameters(command).items():
+            parameters |= chosen if name == "problem_options" else {name: parameter}
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            values = {name: given.pop(name) for name in chosen}
+            command(problem_options=read_problem_options(values), **given)
+
+        run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+        run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+        return run
+
+    return decorate
+
+
+def read_problem_options(values: Mapping[str, Any]) -> ProblemOptions:
+    """What the flags say, as `ProblemOptions`. Raises InputError."""
+    from placewise.core.options import ProblemOptions
+
+    read = {option.name: _read(option, values[option.name]) for option in PROBLEM_OPTIONS if option.name in values}
+    return ProblemOptions(**{name: value for name, value in read.items() if value is not None})
+
+
+def _read(option: OptionInfo, value: Any) -> Any:
+    """The value of a flag as Python has it; None where it is not given."""
+    if not value and option.kind not in ("either", "whole", "text"):
+        return None
+    if option.kind == "rules":
+        return _rules(value, option.flag)
+    if option.kind == "sizes":
+        return parse_dims(value)
+    if option.kind == "amounts":
+        return _memory(value)
+    if option.kind == "texts":
+        return list(value)
+    return False if option.kind == "negation" else value
 
 
 def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function by name, all by keyword, with their types as objects."""
-    hints = get_type_hints(command, localns={"Wishes": Any}, include_extras=True)
+    hints = get_type_hints(command, localns={"ProblemOptions": Any}, include_extras=True)
     return {
         name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in inspect.signature(command).parameters.items()
@@ -213,8 +129,8 @@ def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def budget_of(time_limit: str | None, gap: str, seed: int, threads: int | None) -> Budget:
     """The shared search options as a `Budget`. Raises InputError."""
+    from placewise._util.units import parse_fraction, parse_seconds
     from placewise.placers.base import Budget
-    from placewise.units import parse_fraction, parse_seconds
 
     seconds = parse_seconds(time_limit) if time_limit is not None else float("inf")
     return Budget(seconds, gap=parse_fraction(gap), seed=seed, threads=threads)

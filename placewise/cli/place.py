@@ -12,11 +12,11 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def place(
     model: opt.Model,
     devices: opt.Devices = None,
@@ -33,7 +33,7 @@ def place(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -41,19 +41,19 @@ def place(
 
     Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
     """
-    from placewise.building import build, start_of
+    from placewise.core.build import build, start_of
+    from placewise.core.place import place as place_problem
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
-    from placewise.placing import place as place_problem
 
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
         result = place_problem(problem, placer, budget, options=opt.typed(option), hints=hints, on_progress=on_progress)
     warn_of(problem, devices, quiet)
@@ -62,7 +62,7 @@ def place(
     if as_json:
         show_json(plan_of(result).model_dump(mode="json"))
     else:
-        from placewise.report.console import result_view
+        from placewise.reporting.console import result_view
 
         show(result_view(result, gantt=not quiet))
         if output is not None and result.placement is not None:

@@ -1,4 +1,4 @@
-"""placewise simulate and placewise check: what a given plan is worth, and which rules it breaks."""
+"""placewise judge and placewise check: what a given plan is worth, and which rules it breaks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import ProblemOptions
     from placewise.model.placement import Placement
     from placewise.model.problem import Problem
     from placewise.model.result import Judgement
-    from placewise.wishes import Wishes
 
 
 @guarded
-@opt.wishing
-def simulate(
+@opt.with_problem_options()
+def judge(
     model: opt.Model,
     plan: opt.PlanPath,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -32,11 +32,11 @@ def simulate(
 
     What is not said is the plan's own.
     """
-    from placewise.report.console import judgement_view
-    from placewise.report.peaks import peak_record
+    from placewise.reporting.console import judgement_view
+    from placewise.reporting.devices import peak_record
     from placewise.simulate import memory_peaks
 
-    problem, placement, judgement = _judge(model, plan, devices, wishes, quiet)
+    problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
     peaks = memory_peaks(problem, placement, judgement.timeline)
     if as_json:
         show_json(_document(judgement) | {"peaks": [peak_record(peak) for peak in peaks]})
@@ -45,22 +45,22 @@ def simulate(
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def check(
     model: opt.Model,
     plan: opt.PlanPath,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    _, _, judgement = _judge(model, plan, devices, wishes, quiet)
+    _, _, judgement = _judge(model, plan, devices, problem_options, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
     else:
-        from placewise.report.console import violation_view
+        from placewise.reporting.console import violation_view
 
         show(violation_view(judgement))
     if not judgement.valid:
@@ -68,15 +68,15 @@ def check(
 
 
 def _judge(
-    model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
+    model: opt.Model, plan: opt.PlanPath, devices: str | None, problem_options: ProblemOptions, quiet: bool
 ) -> tuple[Problem, Placement, Judgement]:
-    from placewise.building import build_for_plan
-    from placewise.simulate import judge
+    from placewise.core.build import build_for_plan
+    from placewise.simulate import judge_placement
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = build_for_plan(model, plan, devices, wishes)
-        judgement = judge(problem, placement)
+        problem, placement = build_for_plan(model, plan, devices, problem_options)
+        judgement = judge_placement(problem, placement)
     warn(problem.warnings, quiet)
     return problem, placement, judgement
 

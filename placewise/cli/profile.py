@@ -12,25 +12,27 @@ from placewise.cli.execute import Bind
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import ProblemOptions
     from placewise.files.profile_file import ProfileFile
 
 
 @guarded
+@opt.with_problem_options("dims", "view")
 def profile(
     model: opt.Model,
     devices: opt.Devices = "cores",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
     runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
-    dim: opt.Dims = None,
-    view: opt.View = None,
     bind: Bind = None,
-    repeats: Annotated[int, typer.Option(min=3, help="Run the model at least so often on each device.")] = 20,
+    repeats: Annotated[int, typer.Option(min=3, help="The least number of runs on each device.")] = 20,
     loaded: Annotated[
         bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
     ] = False,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
-    afresh: Annotated[bool, typer.Option("--afresh", help="Measure what is kept again, and keep that.")] = False,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Ignore kept times, and replace them.")] = False,
     seed: opt.Seed = 0,
+    *,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -38,20 +40,19 @@ def profile(
 
     Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
     """
-    from placewise.building import build
+    from placewise.core.build import build
     from placewise.files.atomic import ensure_writable
     from placewise.files.profile_file import save_profile
-    from placewise.studies.profile import Profiling
-    from placewise.studies.profile import profile as measure
-    from placewise.studies.remembered import Shelf
-    from placewise.wishes import Wishes
+    from placewise.profiling.profile import Profiling
+    from placewise.profiling.profile import profile as measure
+    from placewise.profiling.profile_cache import ProfileCache
 
     listen(quiet)
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
-        problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
-    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
+        problem = build(model, devices, problem_options)
+    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, ProfileCache() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)
     if output is not None:
@@ -65,8 +66,8 @@ def profile(
 
 
 def _show(found: ProfileFile) -> None:
-    from placewise.report.console import rows_table
-    from placewise.units import format_seconds
+    from placewise._util.units import format_seconds
+    from placewise.reporting.console import rows_table
 
     rows = []
     for device in found.devices:

@@ -11,11 +11,11 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def report(
     plan: Annotated[Path, typer.Argument(help="Plan file.")],
     output: Annotated[
@@ -24,7 +24,7 @@ def report(
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -33,10 +33,10 @@ def report(
     It needs the model for the timeline, the graph, the memory and the cuts; without it, the page says what is missing.
     With --json the data of the page is printed, and nothing is written unless --output says where.
     """
+    from placewise.analysis.report import open_plan, write_page
     from placewise.files.atomic import ensure_writable
-    from placewise.report.page.data import page_data
-    from placewise.report.page.html import page_text
-    from placewise.studies.report import open_plan, write_page
+    from placewise.reporting.page.data import page_data
+    from placewise.reporting.page.html import page_text
 
     listen(quiet)
     if output is None and not as_json:
@@ -44,7 +44,7 @@ def report(
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
-        opened = open_plan(plan, model, devices, wishes)
+        opened = open_plan(plan, model, devices, problem_options)
     if opened.problem is not None:
         warn(opened.problem.warnings, quiet)
     elif not quiet:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
+from placewise._util.text import visible
+from placewise._util.voice import SPEAKS_FLAGS
 from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
 from placewise.errors import InternalError, OutputError, PlacewiseError
-from placewise.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +36,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        spoken = SPEAKS_FLAGS.set(True)
         try:
             return command(*args, **kwargs)
         except InternalError as error:
@@ -45,6 +47,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            SPEAKS_FLAGS.reset(spoken)
 
     return run
 
@@ -71,7 +75,7 @@ def show(*parts: RenderableType) -> None:
     """
     from rich.console import Console
 
-    from placewise.report.plain import lines, printable
+    from placewise.reporting.plain import lines, printable
 
     console = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 10_000)
     if not console.is_terminal:
@@ -130,7 +134,7 @@ def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
         return
     from rich.console import Console
 
-    from placewise.report.plain import printable
+    from placewise.reporting.plain import printable
 
     line = ProgressLine(limit)
     with Console(stderr=True).status("reading") as status:
@@ -145,7 +149,7 @@ def working(quiet: bool, on_what: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    from placewise.report.plain import printable
+    from placewise.reporting.plain import printable
 
     with Console(stderr=True).status(printable(on_what)):
         yield
@@ -160,7 +164,7 @@ class ProgressLine:
 
     def of(self, state: Progress) -> str:
         """Who works, for how long, how long it still may, and what is known so far."""
-        from placewise.units import format_seconds
+        from placewise._util.units import format_seconds
 
         now = self._clock()
         self._start = now - state.seconds if self._start is None else self._start

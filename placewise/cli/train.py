@@ -13,8 +13,8 @@ from placewise.cli.execute import Bind, Inputs, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.studies.pretrain import PretrainSetting
-    from placewise.wishes import Wishes
+    from placewise.core.options import ProblemOptions
+    from placewise.training.pretrain import PretrainSetting
 
 LEARNING = "Learning"
 Policy = Annotated[str | None, typer.Option(help="Which policy learns (default: hsdag).", rich_help_panel=LEARNING)]
@@ -34,26 +34,30 @@ Updates = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Stop after so many updates (default: 100, without a limit; what a corpus file says).",
+        help="Stop after this many updates (default: 100 without another limit; the corpus file's).",
         rich_help_panel=LEARNING,
     ),
 ]
 Evaluations = Annotated[
-    int | None, typer.Option(min=0, help="Stop after pricing so many placements.", rich_help_panel=LEARNING)
+    int | None, typer.Option(min=0, help="Stop after pricing this many placements.", rich_help_panel=LEARNING)
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(min=0, help="Stop after so many updates without a better placement.", rich_help_panel=LEARNING),
+    typer.Option(min=0, help="Stop after this many updates without a better placement.", rich_help_panel=LEARNING),
 ]
 CheckpointPath = Annotated[
     Path | None, typer.Option(help="Keep the training here: a folder, or a .json file.", rich_help_panel=LEARNING)
 ]
-Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many updates.", rich_help_panel=LEARNING)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
-From = Annotated[
+Every = Annotated[int, typer.Option(min=1, help="Keep a checkpoint every N updates.", rich_help_panel=LEARNING)]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the checkpoint.", rich_help_panel=LEARNING)]
+Weights = Annotated[
     Path | None,
     typer.Option(
-        "--from", metavar="CHECKPOINT", help="Begin with its weights, and its policy.", rich_help_panel=LEARNING
+        "--weights",
+        "--from",
+        metavar="CHECKPOINT",
+        help="Begin with its weights, and its policy.",
+        rich_help_panel=LEARNING,
     ),
 ]
 CorpusPath = Annotated[
@@ -67,26 +71,26 @@ CorpusPath = Annotated[
 ]
 TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
 
-CREW = "Many workers"
+WORKERS = "Many workers"
 Controllers = Annotated[
     int | None,
-    typer.Option(help="So many processes roll out and learn at the same time (default: 2).", rich_help_panel=CREW),
+    typer.Option(help="Processes that roll out and learn (default: 2).", rich_help_panel=WORKERS),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Each of them has so many that measure (default: 1; 0 where the reward is simulated).",
-        rich_help_panel=CREW,
+        help="Measuring processes per controller (default: 1; 0 where the reward is simulated).",
+        rich_help_panel=WORKERS,
     ),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=CREW),
+    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=WORKERS),
 ]
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def train(
     model: opt.OptionalModel = None,
     devices: opt.Devices = None,
@@ -100,14 +104,14 @@ def train(
     checkpoint: CheckpointPath = None,
     every: Every = 50,
     resume: Resume = False,
-    from_: From = None,
+    weights: Weights = None,
     corpus: CorpusPath = None,
     tensorboard: TensorBoard = None,
     controllers: Controllers = None,
     workers: Workers = None,
     ray: Ray = None,
     start: Annotated[
-        Path | None, typer.Option(help="Know this plan or published split.", rich_help_panel=LEARNING)
+        Path | None, typer.Option(help="A plan or published split to start from.", rich_help_panel=LEARNING)
     ] = None,
     bind: Bind = None,
     inputs: Inputs = None,
@@ -115,7 +119,7 @@ def train(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -125,37 +129,37 @@ def train(
     """
     from dataclasses import replace
 
-    from placewise.building import build, start_of
+    from placewise.analysis.measure_placements import Setting
+    from placewise.core.build import build, start_of
+    from placewise.core.options import ProblemOptions
     from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
-    from placewise.report.console import result_view
-    from placewise.studies.begun import with_weights
-    from placewise.studies.pretrain import PretrainSetting
-    from placewise.studies.race import Setting
-    from placewise.studies.train import TrainingSetting, crew_of
-    from placewise.studies.train import train as learn
-    from placewise.studies.trained import SIMULATED, document, lines
-    from placewise.wishes import Wishes
+    from placewise.reporting.console import result_view
+    from placewise.training.pretrain import PretrainSetting
+    from placewise.training.resume import with_weights
+    from placewise.training.train import TrainingSetting, worker_config
+    from placewise.training.train import train as learn
+    from placewise.training.train_result import SIMULATED, document, lines
 
     listen(quiet)
     budget = replace(opt.budget_of(time_limit, "0%", seed, threads), iterations=updates, evaluations=evaluations)
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
-    crew = crew_of(controllers, workers, ray, reward)
+    crew = worker_config(controllers, workers, ray, reward)
     if corpus is not None:
         given = {"MODEL": model, "--devices": devices, "--output": output, "--reward": reward, "--start": start,
                  "--evaluations": evaluations, "--patience": patience, "--workers": workers, "--bind": bind,
                  "--inputs": inputs}  # fmt: skip
         strangers = [name for name, value in given.items() if value not in (None, [], ())]
-        if strangers or wishes != Wishes():
+        if strangers or problem_options != ProblemOptions():
             stranger = strangers[0] if strangers else "what a model is given"
             raise InputError(
                 f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
             )
         pretrained = PretrainSetting(
-            corpus, policy, options, budget, checkpoint, every, resume, from_, tensorboard, crew
+            corpus, policy, options, budget, checkpoint, every, resume, weights, tensorboard, crew
         )
         _on_corpus(pretrained, as_json=as_json, quiet=quiet)
         return
@@ -166,7 +170,7 @@ def train(
             f"{'--bind' if bind else '--inputs'} goes with a measured reward only",
             remedy="say which: --reward onnxruntime",
         )
-    policy, options = with_weights(from_, policy, options)
+    policy, options = with_weights(weights, policy, options)
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(
         policy,
@@ -183,7 +187,7 @@ def train(
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
         trained = learn(problem, setting, hints=hints, on_progress=on_progress)
     result = trained.result
@@ -204,8 +208,8 @@ def train(
 
 def _on_corpus(setting: PretrainSetting, *, as_json: bool, quiet: bool) -> None:
     """Pre-train, and say what came of it."""
-    from placewise.studies.pretrain import pretrain
-    from placewise.studies.pretrained import document, lines
+    from placewise.training.pretrain import pretrain
+    from placewise.training.pretrain_result import document, lines
 
     with progress(quiet, setting.budget.seconds) as on_progress:
         done = pretrain(setting, on_progress=on_progress)

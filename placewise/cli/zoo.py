@@ -22,7 +22,7 @@ def list_(as_json: opt.Json = False) -> None:
     if as_json:
         show_json([_document(entry) for entry in entries])
         return
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     show(rows_table(("name", "", "source"), [(f"zoo:{entry.name}", entry.summary, entry.paper) for entry in entries]))
 
@@ -40,7 +40,7 @@ def show_one(
     if as_json:
         show_json(_document(entry))
         return
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     show(f"zoo:{entry.name}: {entry.summary}", f"source: {entry.paper}", "")
     show(rows_table(("dimension", "default "), [(dim, str(size)) for dim, size in entry.dims.items()]))

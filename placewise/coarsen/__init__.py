@@ -1,5 +1,5 @@
-"""Smaller problems whose ops are groups of ops, and how groups are chosen."""
+"""Coarsening: smaller problems whose ops are groups of ops, and the choice of groups."""
 
-from placewise.coarsen.contraction import Coarse, coarse_problem, colocated, frozen_labels
+from placewise.coarsen.coarse import CoarseProblem, coarse_problem, colocate, frozen_labels
 
-__all__ = ["Coarse", "coarse_problem", "colocated", "frozen_labels"]
+__all__ = ["CoarseProblem", "coarse_problem", "colocate", "frozen_labels"]

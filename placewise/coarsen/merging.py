@@ -1,4 +1,4 @@
-"""Tensors that travel together, and weights that stay together, made one."""
+"""Merge tensors with the same readers, and weights with the same users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewise.simulate.blocks import storage_bytes
 Hashes = npt.NDArray[np.uint64]
 
 
-class Crossing(NamedTuple):
+class MergedTensors(NamedTuple):
     """Coarse tensors, the one of each fine tensor (−1: none), and their distinct uses: (tensor, coarse op) pairs."""
 
     tensors: Tensors
@@ -24,7 +24,7 @@ class Crossing(NamedTuple):
     consumer: Longs
 
 
-class Held(NamedTuple):
+class MergedWeights(NamedTuple):
     """Coarse weights and their distinct uses: (weight, coarse op) pairs."""
 
     weights: Weights
@@ -33,13 +33,13 @@ class Held(NamedTuple):
 
 
 def sums(values: Floats, row: npt.NDArray[np.integer], n: int) -> Floats:
-    """Σ of a column over the rows [n] that its entries belong to."""
+    """Sums of a column over the rows [n] that its entries belong to."""
     total: Floats = np.bincount(row, weights=values, minlength=n).astype(np.float64)
     return total
 
 
-def merged_tensors(graph: Graph, op: Ints, n: int) -> Crossing:
-    """One tensor for all that a coarse op makes for the same others; `op` [n_ops] is each op's coarse op, of n."""
+def merge_tensors(graph: Graph, op: Ints, n: int) -> MergedTensors:
+    """Merge all tensors that a coarse op sends to the same others; `op` [n_ops] is each op's coarse op, of n."""
     tensors, n_fine = graph.tensors, graph.n_tensors
     maker = frozen(np.where(tensors.producer >= 0, op[tensors.producer], -1), np.int32)
     tensor = np.repeat(np.arange(n_fine), np.diff(graph.consumer_offsets))
@@ -50,8 +50,8 @@ def merged_tensors(graph: Graph, op: Ints, n: int) -> Crossing:
     readers = pair % max(n, 1)
     kept = np.flatnonzero(tensors.output | (np.diff(offsets) > 0))
     of = np.full(n_fine, -1, np.int64)
-    of[kept] = _merge((maker[kept], tensors.output[kept]), Ragged(offsets, readers).take(kept))
-    first = _first(of, int(of.max(initial=-1)) + 1)
+    of[kept] = _find_classes((maker[kept], tensors.output[kept]), Ragged(offsets, readers).take(kept))
+    first = _find_first_rows(of, int(of.max(initial=-1)) + 1)
     bytes_ = np.zeros(len(first), np.int64)
     np.add.at(bytes_, of[kept], np.maximum(tensors.bytes[kept], 0))
     name = tensors.name
@@ -64,11 +64,11 @@ def merged_tensors(graph: Graph, op: Ints, n: int) -> Crossing:
         output=tensors.output[first],
     )
     uses = Ragged(offsets, readers).take(first)
-    return Crossing(merged, of, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), uses.values)
+    return MergedTensors(merged, of, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), uses.values)
 
 
-def merged_weights(graph: Graph, label: Ints, op: Ints) -> Held:
-    """One weight for all storages that the same labels use, each used by the first coarse op of the label."""
+def merge_weights(graph: Graph, label: Ints, op: Ints) -> MergedWeights:
+    """Merge all storages that the same labels use; the first coarse op of each label uses the result."""
     size = storage_bytes(graph)
     n_labels = int(label.max(initial=-1)) + 1
     reader = np.full(n_labels, len(op), np.int64)
@@ -79,11 +79,11 @@ def merged_weights(graph: Graph, label: Ints, op: Ints) -> Held:
     used = np.flatnonzero(np.diff(offsets))
     sets = Ragged(offsets, users)
     of = np.full(len(size), -1, np.int64)
-    of[used] = _merge((), sets.take(used))
-    first = _first(of, int(of.max(initial=-1)) + 1)
+    of[used] = _find_classes((), sets.take(used))
+    first = _find_first_rows(of, int(of.max(initial=-1)) + 1)
     bytes_ = np.zeros(len(first), np.int64)
     np.add.at(bytes_, of[used], size[used].astype(np.int64))
-    example = _first(graph.weights.storage.astype(np.int64), len(size))[first]
+    example = _find_first_rows(graph.weights.storage.astype(np.int64), len(size))[first]
     name = graph.weights.name
     weights = Weights(
         name=tuple([name[i] for i in example.tolist()]),
@@ -94,31 +94,33 @@ def merged_weights(graph: Graph, label: Ints, op: Ints) -> Held:
         trainable=graph.weights.trainable[example],
     )
     uses = sets.take(first)
-    return Held(weights, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), reader[uses.values])
+    return MergedWeights(weights, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), reader[uses.values])
 
 
-def merged_edges(uses: Crossing | Held) -> Edges:
-    """The uses as a table: an op's arguments in the order of their numbers."""
+def merge_edges(uses: MergedTensors | MergedWeights) -> Edges:
+    """The uses as a table, with arguments sorted by number."""
     order = np.lexsort((uses.value, uses.consumer))
     value, consumer = frozen(uses.value[order], np.int32), frozen(uses.consumer[order], np.int32)
     start = np.searchsorted(consumer, consumer)
     return Edges(value, consumer, frozen(np.arange(len(consumer)) - start, np.int32))
 
 
-def _first(of: Longs, n: int) -> Longs:
-    """The first row of each of n classes; rows of class −1 count for none."""
-    found = np.full(n, len(of), np.int64)
+def _find_first_rows(of: Longs, n: int) -> Longs:
+    """The first row of each of n classes; rows of class −1 do not count."""
+    first = np.full(n, len(of), np.int64)
     kept = np.flatnonzero(of >= 0)
-    np.minimum.at(found, of[kept], kept)
-    return found
+    np.minimum.at(first, of[kept], kept)
+    return first
 
 
-def _merge(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
-    """The class [rows] of each row: rows with equal keys and equal sets are one; classes ascend with the first key.
+def _find_classes(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
+    """The class [rows] of each row: rows with equal keys and equal sets; classes ascend with the first key.
 
-    Equal sets are brought together by a hash of theirs, and compared.
+    Sorting by a hash brings equal sets together; then they are compared.
     """
-    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed(sets.values.astype(np.uint64)), dtype=np.uint64)))
+    total = np.concatenate(
+        (np.zeros(1, np.uint64), np.cumsum(mix_hash(sets.values.astype(np.uint64)), dtype=np.uint64))
+    )
     order = np.lexsort((total[sets.offsets[1:]] - total[sets.offsets[:-1]], *keys[::-1]))
     sets = sets.take(order)
     length = np.diff(sets.offsets)
@@ -128,14 +130,14 @@ def _merge(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
     for key in keys:
         fresh[1:] |= key[order][1:] != key[order][:-1]
     fresh[1:] |= length[1:] != length[:-1]
-    # The values of the row before stand as far ahead as that row is long, where both are of one length.
+    # Rows of equal length: each value is compared with that of the previous row, one row length before it.
     fresh[row[sets.values != sets.values[np.maximum(np.arange(len(row)) - length[row], 0)]]] = True
     of = np.empty(len(sets), np.int64)
     of[order] = np.cumsum(fresh) - 1
     return of
 
 
-def mixed(values: Hashes) -> Hashes:
+def mix_hash(values: Hashes) -> Hashes:
     """A hash of each number (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
     state = values + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""The graph that groupings work on: blocks that nothing may part, what flows between them, and how much they are."""
+"""The quotient graph that groupings work on: indivisible components, the flow between them, and their sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from placewise.coarsen.merging import sums
 from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes
-from placewise.simulate.contract import contract, strong_components
-from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
+from placewise.simulate.contiguity import contract, strong_components
+from placewise.simulate.judge.ranks import mean_op_seconds, mean_transfer_seconds
 
 
 class Limits(NamedTuple):
@@ -24,9 +24,9 @@ class Limits(NamedTuple):
 
 
 class Quotient(NamedTuple):
-    """An acyclic graph of groups in a topological order; edges are distinct and sorted by tail, then head.
+    """An acyclic graph of groups in topological order; edges are distinct and sorted by tail, then head.
 
-    Only groups of one `key` may become one.
+    Only groups of one `key` may merge.
     """
 
     tail: Ints  # [n_edges]
@@ -41,11 +41,11 @@ class Quotient(NamedTuple):
         return len(self.seconds)
 
     def native(self) -> _native.GroupGraph:
-        """The same graph as C++ kernels read it: checked once, never copied."""
+        """The same graph for C++ kernels: checked once, never copied."""
         return _native.GroupGraph(*self)
 
     def mirrored(self) -> Quotient:
-        """The same groups with all edges turned round, numbered from the last to the first."""
+        """The same groups with all edges reversed, numbered from the last to the first."""
         last = self.n - 1
         order = np.lexsort((last - self.tail, last - self.head))
         return Quotient(
@@ -54,12 +54,12 @@ class Quotient(NamedTuple):
         )  # fmt: skip
 
 
-def quotient_of(problem: Problem, key: npt.NDArray[np.integer] | None = None) -> tuple[Ints, Quotient]:
+def build_quotient(problem: Problem, key: npt.NDArray[np.integer] | None = None) -> tuple[Ints, Quotient]:
     """The component [n_ops] of every op, and the graph of components (see `simulate.contract`).
 
-    Components are of one key if all their ops are; by themselves they differ in where their ops may run, and blocks
-    without forward ops, which stand for mirrored ones where stages are contiguous, differ from the rest. `key`
-    [n_ops] tells more of them apart: what is never to be grouped.
+    Components have one key if all their ops do. By default, keys differ if allowed devices differ, and between
+    blocks with and without forward ops, since the latter represent mirrored blocks if stages are contiguous. `key`
+    [n_ops] separates more of them.
     """
     graph = contract(problem)
     component, n = graph.component, graph.n
@@ -73,10 +73,10 @@ def quotient_of(problem: Problem, key: npt.NDArray[np.integer] | None = None) ->
     return component, quotient
 
 
-def joined(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
-    """The number [n] of every group after groups of one label became one, and the graph of those.
+def merge_groups(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
+    """Merge groups of one label; return the new number [n] of every group, and the resulting graph.
 
-    Groups on a cycle are fused.
+    Groups on a cycle are merged too.
     """
     n_labels = int(label.max(initial=-1)) + 1
     component, n = strong_components(label[quotient.tail], label[quotient.head], n_labels)
@@ -94,28 +94,28 @@ def joined(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
     )  # fmt: skip
 
 
-def dense(label: npt.NDArray[np.integer]) -> Ints:
+def renumber(label: npt.NDArray[np.integer]) -> Ints:
     """The same groups, numbered from 0 without gaps."""
-    found: Ints = np.unique(label, return_inverse=True)[1].astype(np.int32)
-    return found
+    numbers: Ints = np.unique(label, return_inverse=True)[1].astype(np.int32)
+    return numbers
 
 
 def _flow(problem: Problem, component: Ints, n: int, tail: Ints, head: Ints) -> Floats:
-    """Mean transfer seconds over each edge [n_edges]: of all tensors between two components, whichever way they go."""
+    """Mean transfer seconds per edge [n_edges]: of all tensors between two components, in both directions."""
     graph = problem.graph
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
-    made = graph.tensors.producer[tensor] >= 0
-    source = component[graph.tensors.producer[tensor[made]]].astype(np.int64)
-    target = component[graph.consumers[made]].astype(np.int64)
+    has_producer = graph.tensors.producer[tensor] >= 0
+    source = component[graph.tensors.producer[tensor[has_producer]]].astype(np.int64)
+    target = component[graph.consumers[has_producer]].astype(np.int64)
     low, high = np.minimum(source, target), np.maximum(source, target)
-    wanted = np.minimum(tail, head).astype(np.int64) * max(n, 1) + np.maximum(tail, head)
-    pairs = distinct(wanted)
+    edges = np.minimum(tail, head).astype(np.int64) * max(n, 1) + np.maximum(tail, head)
+    pairs = distinct(edges)
     pair = low * max(n, 1) + high
     at = np.minimum(np.searchsorted(pairs, pair), max(len(pairs) - 1, 0))
     known = (low != high) & (pairs[at] == pair) if len(pairs) else np.zeros(len(pair), np.bool_)
     share = mean_transfer_seconds(problem) / np.maximum(np.diff(graph.consumer_offsets), 1)
-    flow = sums(share[tensor[made]][known], at[known], len(pairs))
-    return flow[np.searchsorted(pairs, wanted)]
+    flow = sums(share[tensor[has_producer]][known], at[known], len(pairs))
+    return flow[np.searchsorted(pairs, edges)]
 
 
 def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer] | None) -> Longs:
@@ -123,21 +123,21 @@ def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer
     barred = np.zeros((n, problem.n_devices), np.bool_)
     for d in range(problem.n_devices):
         barred[component[~problem.allowed[:, d]], d] = True
-    found = np.zeros(n, np.int64)
-    found[component[~problem.graph.ops.backward]] = 1
-    columns = [*barred.T, *([] if key is None else [_shared(component, n, key)])]
+    codes = np.zeros(n, np.int64)
+    codes[component[~problem.graph.ops.backward]] = 1
+    columns = [*barred.T, *([] if key is None else [_component_keys(component, n, key)])]
     for column in columns:
         if len(column) and (column != column[0]).any():
-            found = dense(found).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
-            found += column.astype(np.int64) - int(column.min())
-    return dense(found).astype(np.int64)
+            codes = renumber(codes).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
+            codes += column.astype(np.int64) - int(column.min())
+    return renumber(codes).astype(np.int64)
 
 
-def _shared(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
-    """The key of each component [n]; one of its own where its ops differ."""
-    found = np.zeros(n, np.int64)
-    found[component] = key
+def _component_keys(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
+    """The key of each component [n]; a unique one if its ops differ."""
+    keys = np.zeros(n, np.int64)
+    keys[component] = key
     torn = np.zeros(n, np.bool_)
-    torn[component[found[component] != key]] = True
-    found[torn] = int(key.max(initial=0)) + 1 + np.arange(int(torn.sum()))
-    return found
+    torn[component[keys[component] != key]] = True
+    keys[torn] = int(key.max(initial=0)) + 1 + np.arange(int(torn.sum()))
+    return keys

@@ -1,9 +1,9 @@
-"""Repeated layers: where a graph does the same again and again, each time is one group.
+"""Repeated layers: each repetition of a part of the graph becomes one group.
 
-Components are told apart by signatures: what their ops are, then what is around them, a few steps far. Occurrences of
-one signature, *anchors*, cut the graph: a component goes with the first anchor that needs it, so that the groups are
-differences of a chain of ideals and no cycle can come of them. Of many signatures the one counts whose groups are most
-alike and part least of the traffic; what its alike groups leave is cut again by another one (a decoder after an
+Signatures distinguish components: first by their ops, then by their surroundings within a few steps. Occurrences of
+one signature, *anchors*, cut the graph: a component joins the first anchor that depends on it, so the groups are
+differences of a chain of ideals and cannot form cycles. Among many signatures, the one wins whose groups are most
+alike and cut least of the traffic. What its equal groups leave is cut again by another signature (a decoder after an
 encoder, stages of other widths).
 """
 
@@ -15,30 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise import _native
-from placewise.coarsen.merging import Hashes, mixed
-from placewise.coarsen.quotient import Quotient, dense, quotient_of
+from placewise.coarsen.merging import Hashes, mix_hash
+from placewise.coarsen.quotient import Quotient, build_quotient, renumber
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 
 HOPS = (0, 1, 2, 4, 8)
-"""How many steps far signatures look."""
+"""Radii of signatures, in steps."""
 COUNTS, ANCHORS = 4, 3
-"""Of signatures that look equally far: so many numbers of occurrences are tried, with so many signatures each."""
+"""For each radius: how many numbers of occurrences are tried, and how many signatures for each of them."""
 OFTEN, FEWEST, SMALLEST = 3, 2, 2
-"""Anchors occur so often, and make so many groups that are alike, of so many components each, at least."""
+"""The least occurrences of an anchor, equal groups, and components per group."""
 WORTH = 0.2
-"""A cut is worth the share of the components that alike groups hold, by the share of the flow that stays in groups: at
-least so much."""
+"""The least worth of a cut: the fraction of components in equal groups times the fraction of flow inside groups."""
 CUTS, REST = 5, 0.1
-"""What is left over is cut again so often at most, and no more if it is but this share of all."""
+"""The most cuts, and the fraction of components below which the rest is not cut again."""
 ENOUGH = 0.9
-"""A cut worth so much needs none that looks farther."""
+"""A cut of this worth ends the search for larger radii."""
 
 
 class _Cut(NamedTuple):
-    """A cut by one signature: its worth, the group [n] of each component left over, and which are among the alike.
+    """A cut by one signature: its worth, the group [n] of each remaining component, and which are in equal groups.
 
-    Groups that follow each other and are none of the alike are one again.
+    Consecutive groups outside the equal ones are merged again.
     """
 
     worth: float
@@ -47,29 +46,29 @@ class _Cut(NamedTuple):
 
 
 def repeated_layers(problem: Problem) -> Ints:
-    """Labels [n_ops]: ops of one layer; every component on its own where nothing repeats.
+    """Labels [n_ops]: ops of one layer; every component separate if nothing repeats.
 
-    Whole blocks, no cycles between groups (see `simulate.contract`): backward ops go with the forward ops of their
-    colocation group, or else with their mirrored order. Linear in ops and edges but for sorting.
+    Blocks stay whole and groups acyclic (see `simulate.contract`): backward ops join the forward ops of their
+    colocation group, or else their mirrored order. Linear in ops and edges except for sorting.
     """
-    component, quotient = quotient_of(problem)
-    label = layers(problem, component, quotient)
+    component, quotient = build_quotient(problem)
+    label = find_layers(problem, component, quotient)
     return (np.arange(quotient.n, dtype=np.int32) if label is None else label)[component]
 
 
-def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
-    """The layer [n] of every group of a fresh quotient; None where nothing repeats.
+def find_layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
+    """The layer [n] of every group of a fresh quotient; None if nothing repeats.
 
-    Layers are looked for at equal costs first, then at equal kinds and sizes (measured costs are never equal).
+    Layers must have equal costs, or else equal kinds and sizes (measured costs are never equal).
     """
     for costs in (True, False):
-        looks = [_signatures(problem, component, quotient.n, costs=costs)]
+        signatures = [_sign_components(problem, component, quotient.n, costs=costs)]
         label, left = np.zeros(quotient.n, np.int32), np.ones(quotient.n, np.bool_)
         for _ in range(CUTS):
-            cut = _best_cut(quotient, looks, label, left)
+            cut = _best_cut(quotient, signatures, label, left)
             if cut is None:
                 break
-            label = dense(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
+            label = renumber(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
             left &= ~cut.alike
             if left.sum() < REST * quotient.n:
                 break
@@ -78,10 +77,10 @@ def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None
     return None
 
 
-def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
-    """The cut that is worth most, of the groups `outer` [n] as far as their components are left [n].
+def _best_cut(quotient: Quotient, signatures: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
+    """The cut of highest worth within the groups `outer` [n], for the components that are left [n].
 
-    `looks`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
+    `signatures` holds those of the radii in `HOPS` computed so far; more are added on demand.
     """
     n_left = int(left.sum())
     if n_left < OFTEN * SMALLEST:
@@ -97,11 +96,11 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     for number in range(len(HOPS)):
         if best is not None and best.worth >= ENOUGH:
             break
-        if number == len(looks):
-            looks.append(_farther(quotient, looks[-1], HOPS[number] - HOPS[number - 1]))
-        for anchors in _anchors(looks[number], left, late, wide):
-            group, content, size, crossing = _native.divide_at_anchors(graph, looks[0], outer, left, anchors)
-            regular, covered = _alike(content[:-1], size[:-1])
+        if number == len(signatures):
+            signatures.append(_extend_signatures(quotient, signatures[-1], HOPS[number] - HOPS[number - 1]))
+        for anchors in _choose_anchors(signatures[number], left, late, wide):
+            group, content, size, crossing = _native.divide_at_anchors(graph, signatures[0], outer, left, anchors)
+            regular, covered = _find_alike_groups(content[:-1], size[:-1])
             worth = covered / n_left * (1 - crossing / total)
             if worth > (best.worth if best else WORTH) * (1 + 1e-9):
                 alone = np.append(regular, False)
@@ -110,8 +109,8 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     return best
 
 
-def _alike(content: Hashes, size: Longs) -> tuple[Bools, int]:
-    """Which groups are alike, of those of one content that hold most components, and how many these are."""
+def _find_alike_groups(content: Hashes, size: Longs) -> tuple[Bools, int]:
+    """Which groups are alike: those of the content that covers most components, and that number of components."""
     kind = np.unique(content, return_inverse=True)[1]
     members = np.bincount(kind)
     nodes = np.bincount(kind, weights=size).astype(np.int64)
@@ -120,10 +119,10 @@ def _alike(content: Hashes, size: Longs) -> tuple[Bools, int]:
     return kind == most if nodes[most] else np.zeros(len(content), np.bool_), int(nodes[most])
 
 
-def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
-    """Components of one signature, ascending, for those signatures that occur most regularly along the graph.
+def _choose_anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
+    """Components of one signature, ascending, for the signatures that occur most regularly along the graph.
 
-    Regularly: at equal distances of levels; then where few edges go past.
+    Regular means at equal distances of levels; ties prefer places that few edges pass.
     """
     nodes = np.flatnonzero(left)
     kind, count = np.unique(signature[nodes], return_inverse=True, return_counts=True)[1:]
@@ -137,42 +136,42 @@ def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[
     if not len(usable):
         return []
     weight = np.bincount(count[usable], weights=(share * count)[usable])
-    chosen = [k for k in np.argsort(-weight, kind="stable")[:COUNTS].tolist() if weight[k] > 0]
+    kinds = [k for k in np.argsort(-weight, kind="stable")[:COUNTS].tolist() if weight[k] > 0]
     end = np.cumsum(count)
-    found: list[Longs] = []
-    for k in chosen:
+    anchors: list[Longs] = []
+    for k in kinds:
         mine = usable[count[usable] == k]
         for one in mine[np.lexsort((mine, past[mine], -share[mine]))][:ANCHORS].tolist():
-            found.append(nodes[end[one] - k : end[one]])
-    return found
+            anchors.append(nodes[end[one] - k : end[one]])
+    return anchors
 
 
-def _signatures(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
-    """A hash [n] of what the ops of each component are: kinds, directions, sizes, and seconds if `costs`."""
+def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
+    """A hash [n] of the ops in each component: kinds, directions, sizes, and seconds if `costs`."""
     graph = problem.graph
     ops, tensors = graph.ops, graph.tensors
-    op = mixed(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
-    op = mixed(op + ops.phase.astype(np.uint64))
+    op = mix_hash(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
+    op = mix_hash(op + ops.phase.astype(np.uint64))
     if costs:
         for column in problem.costs.op_seconds.T:
-            op = mixed(op + (column + 0.0).view(np.uint64))
-    made = tensors.producer >= 0
-    _add(op, tensors.producer[made], mixed(tensors.bytes[made].astype(np.uint64)))
-    held = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
-    _add(op, graph.weight_edges.consumer, mixed(mixed(held)))
+            op = mix_hash(op + (column + 0.0).view(np.uint64))
+    has_producer = tensors.producer >= 0
+    _add(op, tensors.producer[has_producer], mix_hash(tensors.bytes[has_producer].astype(np.uint64)))
+    weight_bytes = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
+    _add(op, graph.weight_edges.consumer, mix_hash(mix_hash(weight_bytes)))
     total = np.zeros(n, np.uint64)
-    _add(total, component, mixed(op))
+    _add(total, component, mix_hash(op))
     return total
 
 
-def _farther(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
-    """Signatures [n] that look so many steps farther, both ways."""
+def _extend_signatures(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
+    """Signatures [n] that cover `steps` more steps, in both directions."""
     for _ in range(steps):
         before, after = np.zeros_like(signature), np.zeros_like(signature)
-        hashed = mixed(signature)
+        hashed = mix_hash(signature)
         _add(before, quotient.head, hashed[quotient.tail])
         _add(after, quotient.tail, hashed[quotient.head])
-        signature = mixed(signature + mixed(before + mixed(after)))
+        signature = mix_hash(signature + mix_hash(before + mix_hash(after)))
     return signature
 
 

@@ -1,30 +1,30 @@
-"""Scopes: ops of one layer, or of one step of a layer, are one group.
+"""Group ops by scope: those of one layer, or of one step of a layer.
 
-A scope is a path of names; its numbers count what repeats: ``encoder.layer.3.forward.step.17.dropout`` is a part of
-step 17 of layer 3.
+A scope is a path of names whose numbers count repetitions: ``encoder.layer.3.forward.step.17.dropout`` is in step 17
+of layer 3.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from placewise.coarsen.quotient import dense
+from placewise.coarsen.quotient import renumber
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_firsts
 
 
 def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
-    """Labels [n_ops]: blocks whose first ops have one scope, cut off behind so many of its numbers (None: all)."""
+    """Labels [n_ops]: blocks whose first ops have one scope, cut off after so many `numbers` (None: all)."""
     scope = problem.graph.ops.scope
     known: dict[str, int] = {}
-    code = np.array([known.setdefault(_stem(path, numbers), len(known)) for path in scope.values], np.int32)
+    code = np.array([known.setdefault(_cut_scope(path, numbers), len(known)) for path in scope.values], np.int32)
     first = block_firsts(problem)
-    return dense(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
+    return renumber(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
 
 
-def _stem(path: str, numbers: int | None) -> str:
-    """The path up to and with its last number, or the one that is `numbers`-th; all of it if it has none."""
+def _cut_scope(path: str, numbers: int | None) -> str:
+    """The path through its last number, or through number `numbers`; all of it if it has none."""
     parts = path.split(".")
     places = [place for place, part in enumerate(parts) if part.isdigit()]
     if not places:

@@ -1,1 +1,1 @@
-"""What ops cost: FLOPs and bytes from shapes, seconds from FLOPs, bytes and a cluster."""
+"""Costs of ops: FLOPs and bytes from shapes, then seconds from FLOPs, bytes and a cluster."""

@@ -1,4 +1,4 @@
-"""The table of all kinds whose cost is known, and the one place where a rule is applied to an op."""
+"""The table of kinds with known costs, and the function that applies a rule to an op."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from placewise.costing.case import FREE, Case, Cost, Rule, Value
+from placewise.costing.op_instance import FREE, Cost, OpInstance, OpValue, Rule
 from placewise.costing.rules import (
     aten,
     attention,
@@ -42,64 +42,66 @@ _FORWARD: Mapping[str, Rule] = {
     for kind, rule in family.RULES.items()
 }
 
-RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assumed(_FORWARD), **gradients.RULES})
+RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assume_gradients(_FORWARD), **gradients.RULES})
 """Kind → rule. ONNX names; kinds of other domains are ``domain::op_type``."""
 
 _SEARCHES = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap", *(f"com.microsoft::{kind}" for kind in _SEARCHES)))
-"""Ops that run bodies: counted as often as they run, or by what goes in and out where the reader does not say."""
+"""Ops that run bodies, counted once per iteration; if the reader provides no body, by their arguments and results."""
 
 
-def cost_of(case: Case) -> Cost:
-    """The cost of one op; of an unknown kind only its bytes.
+def compute_cost(op: OpInstance) -> Cost:
+    """Compute the cost of one op; only its bytes if the kind is unknown.
 
-    Raises ModelFileError if the op's shapes or attributes do not fit its kind, or one that is needed is unknown.
+    Raises ModelFileError if shapes or attributes do not fit the kind, or if a required size is unknown.
     """
-    rule = RULES.get(case.kind)
-    if case.kind in CONTROL and case.attributes.get("bodies"):
-        return _of_bodies(case)
+    rule = RULES.get(op.kind)
+    if op.kind in CONTROL and op.attributes.get("bodies"):
+        return _cost_of_bodies(op)
     if rule is None:
-        return Cost(0, case.moved, "control" if case.kind in CONTROL else "unknown", known=False)
+        return Cost(0, op.bytes_moved, "control" if op.kind in CONTROL else "unknown", known=False)
     try:
-        cost = rule(case)
+        cost = rule(op)
         cost = cost._replace(flops=float(cost.flops), nbytes=float(cost.nbytes))
         if cost.flops < 0:
             raise ValueError("negative sizes")
         return cost
     except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError):
-        shapes = ", ".join("×".join(map(str, value.dims)) or "scalar" for value in case.inputs.values())
+        shapes = ", ".join("×".join(map(str, value.dims)) or "scalar" for value in op.inputs.values())
         raise ModelFileError(
             f"its arguments ({shapes or 'none'}) and attributes do not fit its kind", remedy="check the model"
         ) from None
 
 
-def _of_bodies(case: Case) -> Cost:
-    """As many rounds of the body as are known, else one; of two branches the dearer one."""
-    return max((_rounds(case, body) for body in case.attributes["bodies"]), key=lambda cost: (cost.flops, cost.nbytes))
+def _cost_of_bodies(op: OpInstance) -> Cost:
+    """Multiply by the trip count, or count one iteration if it is unknown; of branches take the most expensive one."""
+    return max(
+        (_cost_of_body(op, body) for body in op.attributes["bodies"]), key=lambda cost: (cost.flops, cost.nbytes)
+    )
 
 
-def _rounds(case: Case, body: Mapping[str, Any]) -> Cost:
-    """The class and element type are those of the op that computes most."""
-    costs = [_of_inner(op) for op in body["ops"]]
+def _cost_of_body(op: OpInstance, body: Mapping[str, Any]) -> Cost:
+    """Class and element type are those of the op that computes most."""
+    costs = [_cost_of_inner(op) for op in body["ops"]]
     rounds = max(int(body["rounds"]), 1) if body["rounds"] else 0
     flops = rounds * sum(times * cost.flops for times, cost in costs)
     nbytes = rounds * sum(times * cost.nbytes for times, cost in costs)
     _, most = max(costs, key=lambda pair: pair[0] * pair[1].flops, default=(0, FREE))
     op_class = most.op_class if most.flops else "control"
     known = body["rounds"] >= 0 and all(cost.known for _, cost in costs)
-    return Cost(flops, max(nbytes, case.moved), op_class, most.dtype, known)
+    return Cost(flops, max(nbytes, op.bytes_moved), op_class, most.dtype, known)
 
 
-def _of_inner(op: Mapping[str, Any]) -> tuple[int, Cost]:
-    """How often an op of a body stands there, and its cost; what is unknown costs nothing, and is not known."""
-    inputs = {at: _value(dims, dtype) for at, dims, dtype in op["inputs"]}
-    case = Case(op["kind"], op["attributes"], inputs, tuple(_value(*kind) for kind in op["outputs"]))
+def _cost_of_inner(inner: Mapping[str, Any]) -> tuple[int, Cost]:
+    """Return how often an op occurs in a body, and its cost; an unknown cost counts as zero and is marked unknown."""
+    inputs = {at: _value(dims, dtype) for at, dims, dtype in inner["inputs"]}
+    op = OpInstance(inner["kind"], inner["attributes"], inputs, tuple(_value(*kind) for kind in inner["outputs"]))
     try:
-        cost = cost_of(case)
+        cost = compute_cost(op)
     except ModelFileError:
         cost = FREE._replace(known=False)
-    return int(op["times"]), cost._replace(dtype=cost.dtype or op["dtype"])
+    return int(inner["times"]), cost._replace(dtype=cost.dtype or inner["dtype"])
 
 
-def _value(dims: tuple[int, ...] | None, dtype: str) -> Value:
-    return Value("", dims or (), -1 if dims is None else bytes_of(dims, dtype), dtype)
+def _value(dims: tuple[int, ...] | None, dtype: str) -> OpValue:
+    return OpValue("", dims or (), -1 if dims is None else bytes_of(dims, dtype), dtype)

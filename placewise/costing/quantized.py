@@ -1,7 +1,7 @@
-"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes compute as one op of int8.
+"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes fuse into one int8 op.
 
-ONNX Runtime makes QLinearConv, QLinearMatMul and QGemm of them, and MatMulIntegerToFloat of a product without
-QuantizeLinear behind it (onnxruntime.ai, Quantize ONNX Models).
+ONNX Runtime replaces them by QLinearConv, QLinearMatMul and QGemm, and by MatMulIntegerToFloat if no QuantizeLinear
+follows (onnxruntime.ai, Quantize ONNX Models).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.costing.case import CLASSES
-from placewise.costing.work import Work
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.work import OpWork
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Interned
@@ -21,34 +21,35 @@ _FROM_INT8 = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
 _TO_INT8 = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _ALWAYS_ROUNDED = "Conv"
-"""It stays an op of floats unless QuantizeLinear takes its result."""
+"""Runs in float unless a QuantizeLinear reads its result."""
 
 
-def in_int8(graph: Graph, work: Work) -> Work:
-    """The work of every op on a device that computes in int8: products in it, what they are fused with for nothing.
+def quantize_work(graph: Graph, work: OpWork) -> OpWork:
+    """Return the work of every op on a device that computes in int8: products in int8, and the ops fused into them
+    free.
 
-    Both factors come from DequantizeLinear of 8 bits. What else reads such a DequantizeLinear needs its floats, and it
-    costs what it costs; one that products alone read is part of them, as is a QuantizeLinear that alone reads one.
+    Both factors come from a DequantizeLinear of 8 bits. A DequantizeLinear that only products read is part of them,
+    as is a QuantizeLinear that is the only reader of a product; one with other readers keeps its cost.
     """
-    of_int8 = {op: _first_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
+    of_int8 = {op: _count_quantized_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
     of_int8 = {op: size for op, size in of_int8.items() if size >= 0}
     if not of_int8:
         return work
     nbytes, dtype, op_class = work.bytes.copy(), work.dtype.copy(), work.op_class.codes.copy()
     flops, fused = work.flops.copy(), set[int]()
     for op in _of_kinds(graph, _PRODUCTS):
-        makers = {position: made for position, made, _ in _arguments(graph, op)}
-        rounded = _rounded_by(graph, op)
+        makers = {position: producer for position, producer, _ in _arguments(graph, op)}
+        rounded = _find_quantizer(graph, op)
         if not {makers.get(0), makers.get(1)} <= of_int8.keys() or (
             graph.ops.kind[op] == _ALWAYS_ROUNDED and rounded < 0
         ):
             continue
         fused.add(op)
         dtype[op] = dtype_code("int8")
-        for position, made, size in _arguments(graph, op):
-            nbytes[op] -= size - of_int8[made] if position < 2 else 0
+        for position, producer, size in _arguments(graph, op):
+            nbytes[op] -= size - of_int8[producer] if position < 2 else 0
         if rounded >= 0:
-            nbytes[op] -= _made_bytes(graph, op) - _made_bytes(graph, rounded)
+            nbytes[op] -= _count_output_bytes(graph, op) - _count_output_bytes(graph, rounded)
             flops[rounded], nbytes[rounded], op_class[rounded] = 0.0, 0.0, CLASSES.index("free")
     for op in of_int8:
         readers = [user for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist()]
@@ -59,20 +60,20 @@ def in_int8(graph: Graph, work: Work) -> Work:
 
 def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
     codes = [code for code, kind in enumerate(graph.ops.kind.values) if kind in kinds]
-    found: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
-    return found
+    ops: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
+    return ops
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
-    """Position, producer and bytes of what an op reads of others."""
+    """Position, producer and bytes of the tensors that an op reads."""
     rows = slice(int(graph.in_offsets[op]), int(graph.in_offsets[op + 1]))
     value, position = graph.edges.value[rows], graph.edges.position[rows]
     producer, size = graph.tensors.producer[value], graph.tensors.bytes[value]
     return list(zip(position.tolist(), producer.tolist(), size.tolist(), strict=True))
 
 
-def _first_bytes(graph: Graph, op: int) -> int:
-    """The bytes of what an op dequantizes, −1 if that is not of 8 bits."""
+def _count_quantized_bytes(graph: Graph, op: int) -> int:
+    """Bytes of the value that an op dequantizes, −1 if that is not of 8 bits."""
     for edges, offsets, values in (
         (graph.edges, graph.in_offsets, graph.tensors),
         (graph.weight_edges, graph.weight_offsets, graph.weights),
@@ -84,13 +85,13 @@ def _first_bytes(graph: Graph, op: int) -> int:
     return -1
 
 
-def _rounded_by(graph: Graph, op: int) -> int:
-    """The QuantizeLinear that alone reads what an op makes, −1 if there is none."""
-    made = graph.outputs_of(op)
-    readers = [user for tensor in made for user in graph.consumers_of(tensor).tolist()]
-    alone = len(readers) == 1 and not graph.tensors.output[made].any()
+def _find_quantizer(graph: Graph, op: int) -> int:
+    """The QuantizeLinear that is the only reader of an op's results, or −1."""
+    outputs = graph.outputs_of(op)
+    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
+    alone = len(readers) == 1 and not graph.tensors.output[outputs].any()
     return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
 
 
-def _made_bytes(graph: Graph, op: int) -> int:
+def _count_output_bytes(graph: Graph, op: int) -> int:
     return int(graph.tensors.bytes[graph.outputs_of(op)].sum())

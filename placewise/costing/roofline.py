@@ -2,11 +2,10 @@
 
     seconds = max(flops / (peak[dtype] · efficiency[class]), bytes / (bandwidth · efficiency[memory])) + op_overhead
 
-Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants cost
-nothing. Products between DequantizeLinear and QuantizeLinear are ops of int8 where a device has a peak for it. Where
-weights are read anew at every run, as from a disk, an op takes that much longer. A device without a peak for an element
-type is taken to run at that of another, and one without any peak to wait for its memory alone; such figures are marked
-as assumed.
+Williams, Waterman and Patterson (2009), with the fraction of each peak that programs reach. Views and constants are
+free. Products between DequantizeLinear and QuantizeLinear run in int8 on devices with an int8 peak. If weights are
+read anew in every run, as from a disk, their reading is added. A device without a peak for an element type uses that
+of another type; a device without any peak is limited by its memory alone. Both are marked as assumed.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.costing.case import CLASSES
-from placewise.costing.quantized import in_int8
-from placewise.costing.work import Work, work_of
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.quantized import quantize_work
+from placewise.costing.work import OpWork, work_of
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Bools, Bytes8, Floats, distinct
@@ -37,35 +36,36 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "int4": ("int8",), "uint4": ("int8",), "int2": ("int8",), "uint2": ("int8",),
     "complex128": ("float64",),
 }  # fmt: skip
-"""Element types tried before float32: what a device computes in when it does not know the type itself."""
+"""Element types to try before float32 if a device has no peak for a type."""
 
 
-def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> CostTable:
-    """Seconds of every op on every device and of every tensor on every link; `work` saves counting it again.
+def cost_table(graph: Graph, cluster: Cluster, *, work: OpWork | None = None) -> CostTable:
+    """Return the seconds of every op on every device and of every tensor on every link; `work` avoids counting it
+    again.
 
-    Raises ModelFileError for an unknown shape that is needed, CostError for a device of which neither a peak speed nor
-    a memory bandwidth is known.
+    Raises ModelFileError for a required shape that is unknown, CostError for a device with neither a peak speed nor a
+    memory bandwidth.
     """
     as_written = work_of(graph) if work is None else work
-    quantized = in_int8(graph, as_written)
+    quantized = quantize_work(graph, as_written)
     plain = [replace(device, name="any", notes=()) for device in cluster]
     like = [plain.index(device) for device in plain]
     columns = {}
     for first in sorted(set(like)):
         device = cluster.devices[first]
-        columns[first] = _column(device, quantized if "int8" in device.peak_flops else as_written)
+        columns[first] = _cost_column(device, quantized if "int8" in device.peak_flops else as_written)
     seconds = np.stack([columns[first][0] for first in like], axis=1)
     source = np.stack([columns[first][1] for first in like], axis=1)
-    _add_reading(seconds, graph, cluster)
+    _add_weight_reads(seconds, graph, cluster)
     if graph.phases:
         seconds *= graph.op_repeats[:, None]
     return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
 
 
-def _column(device: Device, work: Work) -> tuple[Floats, Bytes8]:
-    """Seconds of every op on one device, and the code of where they come from."""
+def _cost_column(device: Device, work: OpWork) -> tuple[Floats, Bytes8]:
+    """Seconds of every op on one device, and the codes of their sources."""
     arithmetic = work.flops > 0
-    rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
+    rate, assumed = _find_flop_rates(device, np.unique(work.dtype[arithmetic]).tolist())
     compute = work.flops / rate[work.dtype, work.op_class.codes]
     bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
     seconds = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
@@ -73,8 +73,8 @@ def _column(device: Device, work: Work) -> tuple[Floats, Bytes8]:
     return seconds, (~work.known | (assumed[work.dtype] & arithmetic)).astype(np.int8)
 
 
-def _add_reading(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
-    """Add what it takes to read the weights of every op where a device holds none between runs."""
+def _add_weight_reads(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
+    """Add the time to read the weights of every op on devices that do not keep them between runs."""
     bandwidth = np.array([device.weight_bandwidth for device in cluster])
     slow = np.flatnonzero(np.isfinite(bandwidth))
     if not len(slow):
@@ -86,20 +86,22 @@ def _add_reading(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
     seconds[:, slow] += size[:, None] / bandwidth[slow]
 
 
-def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
+def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
     """FLOP/s [n_dtypes, n_classes] that the device reaches, and the element types [n_dtypes] with a stand-in."""
     peak = np.full(len(DTYPES), math.inf)
     assumed = np.zeros(len(DTYPES), np.bool_)
     for code in needed:
         dtype = DTYPES[code]
-        found = next((name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), "")
+        stand_in = next(
+            (name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), ""
+        )
         if not device.peak_flops and not math.isfinite(device.memory_bandwidth):
             raise CostError(
                 "it has no peak speed and no memory bandwidth",
                 where=f"device {device.name!r}",
-                remedy="give peak_flops or memory_bandwidth in the cluster file; measured costs go over them",
+                remedy="give peak_flops or memory_bandwidth in the cluster file; measured costs override them",
             )
-        peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values(), default=math.inf)
-        assumed[code] = found != dtype
+        peak[code] = device.peak_flops[stand_in] if stand_in else min(device.peak_flops.values(), default=math.inf)
+        assumed[code] = stand_in != dtype
     share = np.array([device.efficiency.get(name, 1.0) for name in CLASSES])
     return peak[:, None] * share, assumed

@@ -1,8 +1,8 @@
-"""The columnar container: named arrays and a JSON header in one zip, which numpy opens as an ``.npz``.
+"""The columnar file format: named arrays and a JSON header in a zip archive, which numpy opens as an ``.npz``.
 
-Members are ``header.json`` and one ``.npy`` per array, deflated at the fastest level (a seventh of the size
-of stored ones, and no slower to write and read). Only plain numbers are held: no pickles, no objects.
-Text is one UTF-8 blob and the byte offsets of its rows.
+Members are ``header.json`` and one ``.npy`` per array, deflated at the fastest level (a seventh of the stored size,
+and no slower to write and read). Arrays hold plain numbers only: no pickles, no objects. A text column is one UTF-8
+blob with the byte offsets of its rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
-from placewise.files.records import checked, json_bytes, naming, parse_json, reason_of
+from placewise.files.records import describe_os_error, json_bytes, locate_errors, parse_json, parse_versioned
 from placewise.model.columns import Longs, Ragged
-from placewise.regular import open_regular
 
 Array = npt.NDArray[Any]
 H = TypeVar("H", bound=BaseModel)
@@ -35,7 +35,7 @@ HEADER = "header.json"
 ALWAYS_ALLOWED, LARGEST_RATIO, NEVER_ALLOWED = 64 << 20, 300, 16 << 30
 """A file may unpack to `LARGEST_RATIO` times its size, within these two limits in bytes."""
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
 _DTYPES = {np.dtype(code).str: np.dtype(code) for code in "?bBhHiIqQfd"}
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf]\d)', 'fortran_order': (?P<order>True|False), "
@@ -45,18 +45,18 @@ _NPY = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
-    """Named read-only arrays; whoever takes one says what it must look like. Raises ModelFileError."""
+class ColumnReader:
+    """Access to named read-only arrays with checks of dtype and shape. Raises ModelFileError."""
 
     members: Mapping[str, Array]
     prefix: str = ""
 
-    def under(self, prefix: str) -> Arrays:
-        """The arrays whose names start with `prefix`, without it."""
-        return Arrays(self.members, self.prefix + prefix)
+    def under(self, prefix: str) -> ColumnReader:
+        """The arrays whose names start with `prefix`, under the rest of their names."""
+        return ColumnReader(self.members, self.prefix + prefix)
 
     def take(self, name: str, dtype: npt.DTypeLike, *shape: int | None) -> Array:
-        """The array of this name, element type and shape (None: any length)."""
+        """The array `name`, checked to have this dtype and shape (None: any length)."""
         name = self.prefix + name
         array = self.members.get(name)
         if array is None:
@@ -64,17 +64,17 @@ class Arrays:
         if array.dtype != np.dtype(dtype):
             raise ModelFileError(f"the array {name!r} holds {array.dtype} instead of {np.dtype(dtype)}")
         if len(array.shape) != len(shape) or any(b not in (a, None) for a, b in zip(array.shape, shape, strict=True)):
-            wanted = " × ".join("any" if length is None else str(length) for length in shape)
-            raise ModelFileError(f"the array {name!r} has shape {array.shape} instead of {wanted}")
+            expected = " × ".join("any" if length is None else str(length) for length in shape)
+            raise ModelFileError(f"the array {name!r} has shape {array.shape} instead of {expected}")
         return array
 
     def ragged(self, name: str, rows: int) -> Ragged:
-        """`rows` rows of different lengths."""
+        """A ragged column with `rows` rows."""
         values = self.take(f"{name}.values", np.int64, None)
         return Ragged(self._offsets(name, rows, len(values)), values)
 
     def strings(self, name: str, rows: int | None) -> tuple[str, ...]:
-        """Rows of text, decoded in one pass over the blob."""
+        """A text column with `rows` rows (None: any number)."""
         blob = self.take(f"{name}.text", np.uint8, None)
         offsets = self._offsets(name, rows, len(blob))
         try:
@@ -84,7 +84,7 @@ class Arrays:
         if len(text) < len(blob):
             begins = (blob & 0xC0) != 0x80
             if not begins[offsets[offsets < len(blob)]].all():
-                raise ModelFileError(f"the text column {self.prefix + name!r} cuts a character in two")
+                raise ModelFileError(f"the text column {self.prefix + name!r} splits a character")
             offsets = np.concatenate(([0], np.cumsum(begins)))[offsets]
         ends = offsets.tolist()
         return tuple([text[start:end] for start, end in pairwise(ends)])
@@ -97,7 +97,7 @@ class Arrays:
 
 
 def string_arrays(name: str, rows: Iterable[str]) -> dict[str, Array]:
-    """Rows of text as ``name.text`` and ``name.offsets``; raises OutputError for text that is not Unicode."""
+    """A text column as ``name.text`` and ``name.offsets``. Raises OutputError for invalid Unicode."""
     try:
         encoded = [row.encode() for row in rows]
     except UnicodeEncodeError as error:
@@ -110,12 +110,12 @@ def string_arrays(name: str, rows: Iterable[str]) -> dict[str, Array]:
 
 
 def ragged_arrays(name: str, column: Ragged) -> dict[str, Array]:
-    """Rows of different lengths as ``name.values`` and ``name.offsets``."""
+    """A ragged column as ``name.values`` and ``name.offsets``."""
     return {f"{name}.values": column.values, f"{name}.offsets": column.offsets}
 
 
 def write_columns(path: str | os.PathLike[str], header: BaseModel, arrays: Mapping[str, Array]) -> None:
-    """Write header and arrays, atomically; equal content makes equal bytes. Raises OutputError."""
+    """Write header and arrays atomically and reproducibly. Raises OutputError."""
     text = json_bytes(header)
     with atomic_write(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open(HEADER, "w") as member:
@@ -125,39 +125,40 @@ def write_columns(path: str | os.PathLike[str], header: BaseModel, arrays: Mappi
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, Arrays]:
-    """Header and arrays of a file; raises ModelFileError for anything that is not exactly such a file.
+def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, ColumnReader]:
+    """The header and the arrays of a file. Raises ModelFileError if the file is not valid.
 
-    What the file claims to hold is compared with its size before a byte of it is unpacked.
+    The claimed sizes are checked before anything is decompressed.
     """
-    with naming(path):
-        members = _unpack(path)
+    with locate_errors(path):
+        members = _read_members(path)
         if HEADER not in members:
-            raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
-        record = checked(header, parse_json(members.pop(HEADER)))
-        arrays = {name.removesuffix(".npy"): _array(name, data) for name, data in members.items()}
-    return record, Arrays(arrays)
+            raise ModelFileError(f"has no {HEADER}", remedy="is it a Placewise file?")
+        record = parse_versioned(header, parse_json(members.pop(HEADER)))
+        arrays = {name.removesuffix(".npy"): _parse_array(name, data) for name, data in members.items()}
+    return record, ColumnReader(arrays)
 
 
-def read_header(path: str | os.PathLike[str]) -> Any:
-    """The JSON value of a file's header alone, unchecked; raises ModelFileError."""
-    with naming(path):
-        members = _unpack(path, only=HEADER)
-        if HEADER not in members:
-            raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
-        return parse_json(members[HEADER])
+def format_name(path: str | os.PathLike[str]) -> str:
+    """``"placewise-graph"``, ``"placewise-problem"``, ``"placewise-costs"``, or "" for any other file."""
+    try:
+        header = parse_json(_read_members(path, only=HEADER)[HEADER])
+    except (ModelFileError, KeyError):
+        return ""
+    name = header.get("format") if isinstance(header, dict) else None
+    return name if isinstance(name, str) and name.startswith("placewise-") else ""
 
 
-def _unpack(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
+def _read_members(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if only in ("", entry.filename)]
             _refuse_bombs(entries, os.fstat(file.fileno()).st_size)
-            return {entry.filename: _member(archive, entry) for entry in entries}
+            return {entry.filename: _read_member(archive, entry) for entry in entries}
     except OSError as error:
-        raise ModelFileError(f"cannot be read ({reason_of(error)})", remedy="check the path") from None
-    except _BROKEN as error:
-        raise ModelFileError(f"is not a whole columnar file ({error})", remedy="make or copy it again") from None
+        raise ModelFileError(f"cannot be read ({describe_os_error(error)})", remedy="check the path") from None
+    except _ZIP_ERRORS as error:
+        raise ModelFileError(f"is not a complete columnar file ({error})", remedy="make or copy it again") from None
 
 
 def _refuse_bombs(entries: list[zipfile.ZipInfo], size: int) -> None:
@@ -173,18 +174,18 @@ def _refuse_bombs(entries: list[zipfile.ZipInfo], size: int) -> None:
         raise ModelFileError("holds members that are neither stored nor deflated", remedy="make it again")
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     with archive.open(entry) as member:
         data = member.read(entry.file_size)
     if len(data) != entry.file_size:
-        raise zipfile.BadZipFile(f"{entry.filename} ends too early")
+        raise zipfile.BadZipFile(f"{entry.filename} is truncated")
     return data
 
 
-def _array(name: str, data: bytes) -> Array:
-    """The array of an ``.npy`` text, as a view of it; its claims are compared with its length first.
+def _parse_array(name: str, data: bytes) -> Array:
+    """The array in ``.npy`` data, as a view; the claimed size is checked first.
 
-    numpy's own reader evaluates the header as Python text, and makes room before it counts.
+    numpy's own reader evaluates the header as Python and allocates before it checks the size.
     """
     begin = 10 + int.from_bytes(data[8:10], "little")
     header = _NPY.fullmatch(data[:begin])
@@ -193,7 +194,7 @@ def _array(name: str, data: bytes) -> Array:
     shape = tuple(int(length) for length in header["shape"].replace(b",", b" ").split())
     dtype = _DTYPES.get(header["dtype"].decode())
     if dtype is None or prod(shape) * dtype.itemsize != len(data) - begin:
-        raise ModelFileError(f"the array {name!r} does not hold the numbers that it claims", remedy="copy it again")
+        raise ModelFileError(f"the array {name!r} does not have the claimed size", remedy="copy it again")
     array = np.frombuffer(data, dtype, offset=begin).reshape(shape, order="F" if header["order"] == b"True" else "C")
     if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise ModelFileError(f"the array {name!r} holds bytes that are neither true nor false")

@@ -1,11 +1,11 @@
-"""Cost tables as files of their own: columnar (everything) or CSV (op seconds).
+"""Cost table files: columnar (complete) or CSV (op seconds).
 
-Rows and columns are matched by name, so that a table also serves a model or a cluster that lists the same
-ops or devices in another order.
+Rows and columns are matched by name, so a table also serves a model or a cluster with another order of ops or devices.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 from typing import Literal, TypeVar
 
@@ -13,18 +13,20 @@ import numpy as np
 from pydantic import Field
 
 from placewise.errors import CostError, ModelFileError
-from placewise.files.columns import Array, Arrays, read_columns, string_arrays, write_columns
-from placewise.files.records import Record, naming
+from placewise.files.atomic import atomic_write
+from placewise.files.columns import Array, ColumnReader, read_columns, string_arrays, write_columns
+from placewise.files.records import Record, locate_errors
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Longs
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 
 K = TypeVar("K")
+CSV_COLUMNS = ["op", "device", "seconds"]
 
 
 class CostSources(Record):
-    """Where figures come from."""
+    """The sources of the figures in a cost table."""
 
     sources: tuple[str, ...] = Field(description="names of the codes in op_source")
     transfer_source: str
@@ -39,22 +41,22 @@ class CostsHeader(CostSources):
 
 
 def save_costs(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write a cost table with the names that its rows and columns stand for. Raises OutputError or CostError."""
+    """Write a cost table with the names of its rows and columns. Raises OutputError or CostError."""
     costs.validate(graph, cluster)
     header = CostsHeader(devices=cluster.names, **dict(cost_sources(costs)))
     names = string_arrays("ops", graph.ops.name) | string_arrays("tensors", graph.tensors.name)
     links = {"links.bandwidth": cluster.class_bandwidth, "links.latency": cluster.class_latency}
-    write_columns(path, header, {**cost_arrays(costs), **names, **links})
+    write_columns(path, header, {**encode_costs(costs), **names, **links})
 
 
 def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> CostTable:
     """The table of a file, in the order of `graph` and `cluster`.
 
-    The file may know more devices and kinds of links than the cluster has, but its ops and tensors must be
-    those of the graph. Raises ModelFileError or CostError.
+    The file may have more devices and link classes than the cluster, but its ops and tensors must be those of the
+    graph. Raises ModelFileError or CostError.
     """
     header, arrays = read_columns(path, CostsHeader)
-    with naming(path):
+    with locate_errors(path):
         ops, tensors = arrays.strings("ops", None), arrays.strings("tensors", None)
         bandwidth = arrays.take("links.bandwidth", np.float64, None)
         links = [
@@ -62,12 +64,12 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
         ]
         if not links:
             raise ModelFileError("has no transfer times", remedy="make the file again")
-        table = costs_of(header, arrays, (len(ops), len(header.devices)), (len(tensors), len(links)))
-        op_rows = _rows(ops, graph.ops.name, "op", complete=True)
-        columns = _rows(header.devices, cluster.names, "device")
-        tensor_rows = _rows(tensors, graph.tensors.name, "tensor", complete=True)
+        table = decode_costs(header, arrays, (len(ops), len(header.devices)), (len(tensors), len(links)))
+        op_rows = _match_rows(ops, graph.ops.name, "op", complete=True)
+        columns = _match_rows(header.devices, cluster.names, "device")
+        tensor_rows = _match_rows(tensors, graph.tensors.name, "tensor", complete=True)
         wanted = [*zip(cluster.class_bandwidth.tolist(), cluster.class_latency.tolist(), strict=True)]
-        classes = np.concatenate(([0], 1 + _rows(links[1:], wanted[1:], "link with (bandwidth, latency)")))
+        classes = np.concatenate(([0], 1 + _match_rows(links[1:], wanted[1:], "link with (bandwidth, latency)")))
         costs = CostTable(
             table.op_seconds[np.ix_(op_rows, columns)],
             table.transfer_seconds[np.ix_(tensor_rows, classes)],
@@ -79,18 +81,33 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
         return costs
 
 
+def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Write op seconds as CSV rows ``op,device,seconds``; ``inf`` where a device cannot run an op.
+
+    Raises OutputError or CostError.
+    """
+    costs.validate(graph, cluster)
+    with atomic_write(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for op, row in zip(graph.ops.name, costs.op_seconds.tolist(), strict=True):
+            writer.writerows((op, device, repr(seconds)) for device, seconds in zip(cluster.names, row, strict=True))
+
+
 def cost_sources(costs: CostTable) -> CostSources:
-    """Where the figures of a table come from."""
+    """The sources of the figures in a table."""
     return CostSources(sources=costs.sources, transfer_source=costs.transfer_source)
 
 
-def cost_arrays(costs: CostTable) -> dict[str, Array]:
-    """The arrays of a table, without names."""
+def encode_costs(costs: CostTable) -> dict[str, Array]:
+    """The arrays of a table, without the names of rows and columns."""
     return {name: getattr(costs, name) for name in ("op_seconds", "op_source", "transfer_seconds")}
 
 
-def costs_of(header: CostSources, arrays: Arrays, ops: tuple[int, int], tensors: tuple[int, int]) -> CostTable:
-    """The table of header and arrays of these shapes. Raises ModelFileError or CostError."""
+def decode_costs(
+    header: CostSources, arrays: ColumnReader, ops: tuple[int, int], tensors: tuple[int, int]
+) -> CostTable:
+    """The table in header and arrays; `ops` and `tensors` are its shapes. Raises ModelFileError or CostError."""
     source = arrays.take("op_source", np.int8, *ops)
     if source.size and not 0 <= source.min() <= source.max() < len(header.sources):
         raise CostError("'op_source' holds a code outside the header's list", remedy="make the file again")
@@ -99,18 +116,20 @@ def costs_of(header: CostSources, arrays: Arrays, ops: tuple[int, int], tensors:
     return CostTable(op_seconds, transfer_seconds, source, header.sources, header.transfer_source)
 
 
-def _rows(have: tuple[K, ...] | list[K], want: tuple[K, ...] | list[K], what: str, *, complete: bool = False) -> Longs:
-    """Where each of `want` stands in `have`; `complete`: nothing else may stand there."""
-    place = {name: row for row, name in enumerate(have)}
-    if len(place) < len(have):
-        raise CostError(f"the table names a {what} twice", remedy="make the file again")
-    missing = next((name for name in want if name not in place), None)
+def _match_rows(
+    names: tuple[K, ...] | list[K], wanted: tuple[K, ...] | list[K], what: str, *, complete: bool = False
+) -> Longs:
+    """The row of each `wanted` name in `names`. With `complete`, `names` must not have others."""
+    place = {name: row for row, name in enumerate(names)}
+    if len(place) < len(names):
+        raise CostError(f"the table has a {what} twice", remedy="make the file again")
+    missing = next((name for name in wanted if name not in place), None)
     if missing is not None:
         raise CostError(
             f"there are no costs for the {what} {missing!r}", remedy="make a table for this model and cluster"
         )
-    if complete and len(have) > len(want):
-        known = set(want)
-        stranger = next(name for name in have if name not in known)
-        raise CostError(f"the model has no {what} {stranger!r}", remedy="use the table of this model")
-    return np.array([place[name] for name in want], np.int64)
+    if complete and len(names) > len(wanted):
+        known = set(wanted)
+        unexpected = next(name for name in names if name not in known)
+        raise CostError(f"the model has no {what} {unexpected!r}", remedy="use the table of this model")
+    return np.array([place[name] for name in wanted], np.int64)

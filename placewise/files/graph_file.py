@@ -1,4 +1,4 @@
-"""Graph files: every column of a graph in one columnar file, vocabularies and source in its header."""
+"""Graph files: the columns of a graph in a columnar file; dtypes, phases and source in its header."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.files.attributes import attributes_from_json, attributes_to_json
-from placewise.files.columns import Array, Arrays, ragged_arrays, read_columns, string_arrays, write_columns
-from placewise.files.records import Record, naming
+from placewise.files.columns import Array, ColumnReader, ragged_arrays, read_columns, string_arrays, write_columns
+from placewise.files.records import Record, locate_errors
 from placewise.model.builder import plain
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph, Source
@@ -27,18 +27,18 @@ _COLUMNS: Mapping[str, Mapping[str, type[np.generic]]] = {
 
 
 class SourceRecord(Record):
-    """Where a graph came from."""
+    """The model file of a graph."""
 
     path: str
     sha256: str = Field(description="of the model file")
     format: str
     options: Annotated[dict[str, Any], BeforeValidator(plain)] = Field({}, description="options of the reader")
     view: str = Field("folded", description="raw or folded")
-    transforms: tuple[str, ...] = Field((), description="in the order in which they were applied")
+    transforms: tuple[str, ...] = Field((), description="in order of application")
 
 
 class PhaseRecord(Record):
-    """A phase of a graph: its ops run so often for one sample, after those of the phases before it."""
+    """A phase of a graph: its ops run `repeats` times per sample, after the previous phases."""
 
     name: str
     repeats: int = Field(1, ge=1)
@@ -52,26 +52,26 @@ class GraphHeader(Record):
     n_ops: int = Field(ge=0)
     n_tensors: int = Field(ge=0)
     n_weights: int = Field(ge=0)
-    dtypes: tuple[str, ...] = Field(description="names of the codes in the columns called dtype")
+    dtypes: tuple[str, ...] = Field(description="names of the codes in the dtype columns")
     source: SourceRecord | None = None
-    phases: tuple[PhaseRecord, ...] = Field((), description="none, or those that the column ops.phase indexes")
-    frozen: bool = Field(False, description="whether the column weights.trainable is there; without it all train")
+    phases: tuple[PhaseRecord, ...] = Field((), description="phases that the column ops.phase indexes; empty: none")
+    frozen: bool = Field(False, description="whether the column weights.trainable exists; without it all train")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph file. Raises OutputError."""
-    write_columns(path, *graph_parts(graph))
+    write_columns(path, *encode_graph(graph))
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of a graph file, equal in every column. Raises ModelFileError or GraphError."""
+    """The graph of a graph file. Raises ModelFileError or GraphError."""
     header, arrays = read_columns(path, GraphHeader)
-    with naming(path):
-        return graph_of(header, arrays)
+    with locate_errors(path):
+        return decode_graph(header, arrays)
 
 
-def graph_parts(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
-    """Header and arrays of a graph."""
+def encode_graph(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
+    """The header and the arrays of a graph."""
     ops = graph.ops
     arrays: dict[str, Array] = {
         **string_arrays("ops.name", ops.name),
@@ -103,40 +103,40 @@ def graph_parts(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
     return header, arrays
 
 
-def graph_of(header: GraphHeader, arrays: Arrays) -> Graph:
-    """The graph of header and arrays. Raises ModelFileError or GraphError."""
+def decode_graph(header: GraphHeader, arrays: ColumnReader) -> Graph:
+    """The graph in header and arrays. Raises ModelFileError or GraphError."""
     n_ops, n_tensors, n_weights = header.n_ops, header.n_tensors, header.n_weights
     codes = np.array([dtype_code(name) for name in header.dtypes], np.int8)
     attributes = attributes_from_json(arrays.take("ops.attributes.json", np.uint8, None).tobytes())
     ops = Ops(
         name=arrays.strings("ops.name", n_ops),
-        kind=_interned(arrays, "ops.kind", _distinct(arrays, "ops.kind"), n_ops),
-        scope=_interned(arrays, "ops.scope", _distinct(arrays, "ops.scope"), n_ops),
-        attributes=_interned(arrays, "ops.attributes", attributes, n_ops),
-        dtype=_dtype(arrays, "ops", n_ops, codes),
+        kind=_read_interned(arrays, "ops.kind", _read_vocabulary(arrays, "ops.kind"), n_ops),
+        scope=_read_interned(arrays, "ops.scope", _read_vocabulary(arrays, "ops.scope"), n_ops),
+        attributes=_read_interned(arrays, "ops.attributes", attributes, n_ops),
+        dtype=_read_dtypes(arrays, "ops", n_ops, codes),
         origin=arrays.ragged("ops.origin", n_ops),
         phase=arrays.take("ops.phase", np.int8, n_ops) if header.phases else np.zeros(n_ops, np.int8),
-        **_plain_columns(arrays, "ops", n_ops),
+        **_read_plain_columns(arrays, "ops", n_ops),
     )
     tensors = Tensors(
         name=arrays.strings("tensors.name", n_tensors),
-        dtype=_dtype(arrays, "tensors", n_tensors, codes),
+        dtype=_read_dtypes(arrays, "tensors", n_tensors, codes),
         shape=arrays.ragged("tensors.shape", n_tensors),
-        **_plain_columns(arrays, "tensors", n_tensors),
+        **_read_plain_columns(arrays, "tensors", n_tensors),
     )
     weights = Weights(
         name=arrays.strings("weights.name", n_weights),
-        dtype=_dtype(arrays, "weights", n_weights, codes),
+        dtype=_read_dtypes(arrays, "weights", n_weights, codes),
         shape=arrays.ragged("weights.shape", n_weights),
-        trainable=_trainable(header, arrays),
-        **_plain_columns(arrays, "weights", n_weights),
+        trainable=_read_trainable(header, arrays),
+        **_read_plain_columns(arrays, "weights", n_weights),
     )
-    edges, weight_edges = _edges(arrays, "edges"), _edges(arrays, "weight_edges")
+    edges, weight_edges = _read_edges(arrays, "edges"), _read_edges(arrays, "weight_edges")
     phases = tuple(Phase(phase.name, phase.repeats) for phase in header.phases)
-    return Graph(ops, tensors, weights, edges, weight_edges, _source(header.source), phases)
+    return Graph(ops, tensors, weights, edges, weight_edges, _source_from_record(header.source), phases)
 
 
-def _trainable(header: GraphHeader, arrays: Arrays) -> Array:
+def _read_trainable(header: GraphHeader, arrays: ColumnReader) -> Array:
     if not header.frozen:
         return np.ones(header.n_weights, np.bool_)
     return arrays.take("weights.trainable", np.bool_, header.n_weights)
@@ -147,22 +147,22 @@ def source_record(source: Source | None) -> SourceRecord | None:
     return None if source is None else SourceRecord.model_validate(source)
 
 
-def _source(record: SourceRecord | None) -> Source | None:
+def _source_from_record(record: SourceRecord | None) -> Source | None:
     return None if record is None else Source(**dict(record))
 
 
-def _distinct(arrays: Arrays, name: str) -> tuple[str, ...]:
+def _read_vocabulary(arrays: ColumnReader, name: str) -> tuple[str, ...]:
     values = arrays.strings(name, None)
     if len(set(values)) < len(values):
         raise ModelFileError(f"the vocabulary {name!r} holds a word twice", remedy="make the file again")
     return values
 
 
-def _interned(arrays: Arrays, name: str, values: tuple[Any, ...], rows: int) -> Interned[Any]:
+def _read_interned(arrays: ColumnReader, name: str, values: tuple[Any, ...], rows: int) -> Interned[Any]:
     return Interned(values, arrays.take(f"{name}.codes", np.int32, rows))
 
 
-def _dtype(arrays: Arrays, table: str, rows: int, codes: Array) -> Array:
+def _read_dtypes(arrays: ColumnReader, table: str, rows: int, codes: Array) -> Array:
     column = arrays.take(f"{table}.dtype", np.int8, rows)
     if len(column) and not 0 <= column.min() <= column.max() < len(codes):
         raise ModelFileError(f"'{table}.dtype' holds a code outside the header's list", remedy="make the file again")
@@ -170,11 +170,11 @@ def _dtype(arrays: Arrays, table: str, rows: int, codes: Array) -> Array:
     return renamed
 
 
-def _plain_columns(arrays: Arrays, table: str, rows: int) -> dict[str, Array]:
+def _read_plain_columns(arrays: ColumnReader, table: str, rows: int) -> dict[str, Array]:
     return {name: arrays.take(f"{table}.{name}", dtype, rows) for name, dtype in _COLUMNS[table].items()}
 
 
-def _edges(arrays: Arrays, table: str) -> Edges:
+def _read_edges(arrays: ColumnReader, table: str) -> Edges:
     value = arrays.take(f"{table}.value", np.int32, None)
     columns = {name: arrays.take(f"{table}.{name}", np.int32, len(value)) for name in _COLUMNS["edges"]}
     if columns["position"].min(initial=0) < 0:

@@ -1,4 +1,4 @@
-"""The plan: the answer of `place()` as a JSON file that people and other tools can read."""
+"""Plan files: the result of `place()` as JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from placewise._util.regex import compiled
 from placewise.errors import InputError, PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
+from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
@@ -21,39 +22,38 @@ from placewise.files.problem_file import (
     constraints_record,
     objective_record,
 )
-from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
 from placewise.model.result import Judgement, Result
-from placewise.patterns import compiled
 
 
 class DeviceUseRecord(Record):
     """One device under the plan: seconds per sample and bytes."""
 
     device: str
-    ops: int = Field(description="how many it runs")
+    ops: int = Field(description="number of ops on the device")
     compute: Amount = Field(description="seconds")
     send: Amount = Field(description="seconds")
     receive: Amount = Field(description="seconds")
-    load: Amount = Field(description="seconds that count against the objective")
-    idle: Amount = Field(description="seconds: the rest of the value")
-    resident: Amount = Field(description="bytes held all the time")
-    peak: Amount = Field(description="bytes held at the worst moment")
-    capacity: Amount = Field(description="bytes that may be used")
+    load: Amount = Field(description="seconds that count towards the objective")
+    idle: Amount = Field(description="seconds: value minus load")
+    resident: Amount = Field(description="bytes held throughout")
+    peak: Amount = Field(description="peak bytes")
+    capacity: Amount = Field(description="available bytes")
     waits_for: str = ""
     forward: float | None = Field(None, description="seconds of the forward phase, with the schedule gpipe")
     backward: float | None = Field(None, description="seconds of the backward phase, with the schedule gpipe")
-    sync: Amount = Field(0.0, description="seconds that keep the weights of a replicated stage the same")
-    replicas: int = Field(1, description="how many devices share its stage")
-    repeats: str = Field("", description="the device whose stage it shares and on which `assignment` puts the ops")
+    sync: Amount = Field(0.0, description="seconds of synchronizing the weights of a replicated stage")
+    replicas: int = Field(1, description="number of devices that share its stage")
+    repeats: str = Field("", description="the device that holds the ops of the shared stage in `assignment`")
 
 
 class PhaseUseRecord(Record):
-    """One phase of the model under the plan, for latency."""
+    """One phase of the model under the plan, for the objective latency."""
 
     phase: str
     repeats: int = Field(ge=1, description="runs per sample")
@@ -73,29 +73,29 @@ class ViolationRecord(Record):
 
 
 class BaselineRecord(Record):
-    """What people do without a placer, judged the same way."""
+    """A baseline placement, judged in the same way."""
 
     value: Amount = Field(description="seconds")
     valid: bool
-    violations: int = Field(description="how many rules it breaks")
-    broken: str = Field("", description="the first rule that it breaks, in words")
-    devices: tuple[str, ...] = Field((), description="the devices that run an op")
+    violations: int = Field(description="number of broken rules")
+    broken: str = Field("", description="message of the first broken rule")
+    devices: tuple[str, ...] = Field((), description="devices that run at least one op")
 
 
 class RankRecord(Record):
-    """What one placer answered, where several were compared."""
+    """The result of one placer in a comparison."""
 
     placer: str
     value: Amount = Field(None, validate_default=True, description="seconds; null: no placement")
-    lower_bound: Amount = Field(0.0, description="seconds: what it proved itself")
-    status: str = Field("", description="what its answer is worth")
-    seconds: Amount = Field(0.0, description="the time that it took")
-    devices: int = Field(0, description="how many run an op")
-    remark: str = Field("", description="why there is no placement, or why it did not run")
+    lower_bound: Amount = Field(0.0, description="seconds: the bound that this placer proved")
+    status: str = Field("", description="status of its result")
+    seconds: Amount = Field(0.0, description="run time of the placer")
+    devices: int = Field(0, description="number of devices that run an op")
+    remark: str = Field("", description="why there is no placement, or why the placer did not run")
 
 
 class ImprovementRecord(Record):
-    """When the search got better."""
+    """An improvement during the search."""
 
     seconds: Amount = Field(description="after the start")
     value: Amount = Field(description="seconds")
@@ -103,16 +103,16 @@ class ImprovementRecord(Record):
 
 
 class ToolRecord(Record):
-    """The program that made the plan."""
+    """The program that wrote the file."""
 
     name: str
     version: str
 
 
 class PlanFile(Record):
-    """A plan. Times are seconds, sizes bytes; `null` in the file is infinite or undefined, inf in memory.
+    """A plan. Times are in seconds, sizes in bytes; `null` in the file is infinite or undefined (inf in memory).
 
-    Only `format`, `version` and `assignment` are needed to read one.
+    Only `format`, `version` and `assignment` are required.
     """
 
     format: Literal["placewise-plan"] = "placewise-plan"
@@ -122,31 +122,31 @@ class PlanFile(Record):
     gap: Amount = Field(1.0, description="(value − lower_bound) / value")
     status: Literal["optimal", "feasible", "infeasible", "unknown"] = "unknown"
     reason: Literal["proved", "time limit", "finished", "interrupted"] = "finished"
-    unmet: str = Field("", description="why no placement exists, in words")
-    bound_method: str = Field("", description="what proved the lower bound")
+    unmet: str = Field("", description="why no placement exists")
+    bound_method: str = Field("", description="method that proved the lower bound")
     objective: ObjectiveRecord | None = None
     constraints: ConstraintsRecord | None = None
     cluster: ClusterRecord | None = None
     devices: tuple[DeviceUseRecord, ...] = ()
-    phases: tuple[PhaseUseRecord, ...] = Field((), description="for latency, of models that have phases")
+    phases: tuple[PhaseUseRecord, ...] = Field((), description="for latency, if the model has phases")
     wires: dict[str, Amount] = Field({}, description="seconds per sample of every shared link")
     violations: tuple[ViolationRecord, ...] = ()
-    bottleneck: str = Field("", description="the device or wire that sets the value")
+    bottleneck: str = Field("", description="the device or shared link that determines the value")
     baselines: dict[str, BaselineRecord] = Field({}, description="the best single device, the naive balanced split")
     placer: str = ""
     seed: int = 0
-    seconds: Amount = Field(0.0, description="the time that placing took")
+    seconds: Amount = Field(0.0, description="run time of the placement")
     history: tuple[ImprovementRecord, ...] = ()
-    leaderboard: tuple[RankRecord, ...] = Field((), description="of all placers that were compared, the best first")
+    leaderboard: tuple[RankRecord, ...] = Field((), description="all compared placers, best first")
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
+    warnings: tuple[str, ...] = Field((), description="assumptions made when building the problem")
     source: SourceRecord | None = Field(None, description="the model file")
     graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
-    placement_hash: str = Field("", description="sha256 of the placement: equal for equal ones, however found")
+    placement_hash: str = Field("", description="sha256 of the placement")
     assignment: dict[str, str] = Field(description="op name → device name; empty if there is no placement")
     calls: dict[str, int] | None = Field(None, description="op name → number of its call on its device")
     order: dict[str, int] | None = Field(None, description="op name → priority; smaller starts earlier")
-    replicas: dict[str, str] | None = Field(None, description="device → the device whose stage it runs as well")
+    replicas: dict[str, str] | None = Field(None, description="device → device whose stage it replicates")
     tool: ToolRecord | None = None
 
 
@@ -182,9 +182,9 @@ def plan_of(result: Result) -> PlanFile:
             "graph_hash": problem.graph.digest(),
             "placement_hash": placement.digest(problem.graph, problem.cluster) if placement else "",
             "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
-            "calls": _numbers(names, placement.call) if placement else None,
-            "order": _numbers(names, placement.order) if placement else None,
-            "replicas": _repeated(placement, problem.cluster.names) if placement else None,
+            "calls": _number_by_op(names, placement.call) if placement else None,
+            "order": _number_by_op(names, placement.order) if placement else None,
+            "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
     )
@@ -204,29 +204,29 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
-    with naming(path):
+    with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
     with atomic_write(path, "wb") as file:
         file.write(text)
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """The plan of a plan file. Raises PlanError naming the file, the field and the remedy."""
-    plan = load_unless_split(path)
+    """The plan in a plan file. Raises PlanError naming the file, the field and the remedy."""
+    plan = load_plan_unless_split(path)
     if plan is None:
-        remedy = "give the workload that it belongs to as well"
+        remedy = "give its workload as well"
         raise PlanError("is a published split, not a plan", where=str(path), remedy=remedy)
     return plan
 
 
-def load_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
-    """The same, None for a published split."""
+def load_plan_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
+    """The plan in a plan file; None if the file is a published split. Raises PlanError."""
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         document = parse_json(data, PlanError)
         if is_split(document):
             return None
-        plan = checked(PlanFile, document, PlanError)
+        plan = parse_versioned(PlanFile, document, PlanError)
         try:
             _check_parts(plan)
         except InputError as error:
@@ -235,7 +235,7 @@ def load_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
 
 
 def _check_parts(plan: PlanFile) -> None:
-    """Refuse a plan whose parts mean nothing: devices, rules and options that nobody could have written."""
+    """Raise for a plan with invalid rules, devices or source options."""
     if plan.constraints is not None:
         constraints = constraints_of(plan.constraints)
         known = None if plan.cluster is None else {device.name for device in plan.cluster.devices}
@@ -251,11 +251,11 @@ def _check_rule(rule: Rule, known: set[str] | None) -> None:
     try:
         compiled(rule.pattern)
     except InputError as error:
-        raise PlanError(f"the rule {error.problem}", remedy="mend it in 'constraints'") from None
+        raise PlanError(f"the rule {error.problem}", remedy="correct it in 'constraints'") from None
     if known is not None and rule.device not in known:
         raise PlanError(
-            f"the rule {rule.pattern!r} names the device {rule.device!r}, which the plan's cluster has not",
-            remedy="mend it in 'constraints'",
+            f"the rule {rule.pattern!r} names the device {rule.device!r}, which is not in the plan's cluster",
+            remedy="correct it in 'constraints'",
         )
 
 
@@ -263,33 +263,33 @@ def _check_source(source: SourceRecord) -> None:
     dims, graph = source.options.get("dims", {}), source.options.get("graph")
     sizes = list(dims.values()) if isinstance(dims, Mapping) else [None]
     if not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 40 for size in sizes):
-        raise PlanError("'source.options.dims' maps no names to sizes", remedy='write it like {"batch": 8}')
+        raise PlanError("'source.options.dims' does not map names to sizes", remedy='write it like {"batch": 8}')
     if graph is not None and not isinstance(graph, str):
-        raise PlanError("'source.options.graph' is not a text", remedy="choose inference or training")
+        raise PlanError("'source.options.graph' is not a string", remedy="choose inference or training")
     if source.view not in ("folded", "raw"):
         raise PlanError(f"'source.view' is {source.view!r}", remedy="choose folded or raw")
 
 
 def is_plan(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a plan rather than a published split. Raises PlanError if it is no JSON at all."""
+    """Whether a file is a plan rather than a published split. Raises PlanError if it is not JSON."""
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         return not is_split(parse_json(data, PlanError))
 
 
-def model_behind(path: str | os.PathLike[str], given: str | None = None) -> str:
-    """The model that a plan was made from, or the one that is given instead.
+def find_model(path: str | os.PathLike[str], model: str | None = None) -> str:
+    """The model of a plan, unless another one is given.
 
-    Raises PlanError where nothing is given and the plan names no model, or one that is not there any more.
+    Raises PlanError if no model is given and the plan names none, or one that no longer exists.
     """
-    if given is not None:
-        return given
-    plan = load_unless_split(path)
+    if model is not None:
+        return model
+    plan = load_plan_unless_split(path)
     if plan is None:
         raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")
     source = plan.source
     if source is None or not source.path or source.format == "torch-module":
-        raise PlanError("does not say which model file it is for", where=str(path), remedy="give it with --model")
+        raise PlanError("does not name its model file", where=str(path), remedy="give it with --model")
     if ":" not in source.path and not os.path.exists(source.path):
         raise PlanError(
             f"was made from {source.path}, which is not there", where=str(path), remedy="give the model with --model"
@@ -302,8 +302,8 @@ def is_split(document: object) -> bool:
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)
 
 
-def same_model(plan: PlanFile, graph: Graph) -> None:
-    """Raise PlanError if the plan says that it was made for a graph of another structure or other shapes."""
+def require_same_model(plan: PlanFile, graph: Graph) -> None:
+    """Raise PlanError if the plan was made for a graph of another structure or with other shapes."""
     if plan.graph_hash and plan.graph_hash != graph.digest():
         made_from = f" (it was made from {plan.source.path})" if plan.source else ""
         raise PlanError(
@@ -312,14 +312,14 @@ def same_model(plan: PlanFile, graph: Graph) -> None:
         )
 
 
-def same_file(path: str | os.PathLike[str], graph: Graph) -> None:
-    """Raise PlanError if the model's file is not, byte for byte, the one that the plan of a file was made from."""
-    plan, found = load_unless_split(path), graph.source
+def require_same_file(path: str | os.PathLike[str], graph: Graph) -> None:
+    """Raise PlanError if the model's file has changed since the plan in `path` was made."""
+    plan, current = load_plan_unless_split(path), graph.source
     source = None if plan is None else plan.source
-    if source is None or found is None or not source.sha256 or not found.sha256 or source.sha256 == found.sha256:
+    if source is None or current is None or not source.sha256 or not current.sha256 or source.sha256 == current.sha256:
         return
     raise PlanError(
-        f"{found.path} has changed since the plan was made from {source.path}",
+        f"{current.path} has changed since the plan was made from {source.path}",
         where=str(path),
         remedy="place it again, or give the file as it was with --model",
     )
@@ -328,39 +328,39 @@ def same_file(path: str | os.PathLike[str], graph: Graph) -> None:
 def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
     """The placement of a plan (or plan file) for this graph and cluster.
 
-    Raises PlanError if the plan was made for another model, names an op or device that does not exist,
-    leaves an op out, or holds no placement at all.
+    Raises PlanError if the plan was made for another model, names an unknown op or device, misses an op, or holds no
+    placement.
     """
     if not isinstance(plan, PlanFile):
-        with naming(plan):
+        with locate_errors(plan):
             return placement_of(load_plan(plan), graph, cluster)
-    same_model(plan, graph)
+    require_same_model(plan, graph)
     if graph.n_ops and not plan.assignment:
         raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
     device = Placement.named(graph, cluster, plan.assignment).device
-    calls, order = _column(graph, plan.calls, "call"), _column(graph, plan.order, "priority")
-    return Placement(device, calls, order, _replicas(plan.replicas, cluster.names))
+    calls, order = _parse_column(graph, plan.calls, "call"), _parse_column(graph, plan.order, "priority")
+    return Placement(device, calls, order, _parse_replicas(plan.replicas, cluster.names))
 
 
 def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, ...]) -> dict[str, str]:
     return {op: devices[device] for op, device in zip(ops, placement.device.tolist(), strict=True) if device >= 0}
 
 
-def _numbers(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
+def _number_by_op(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
     return None if column is None else dict(zip(ops, column.tolist(), strict=True))
 
 
-def _repeated(placement: Placement, devices: tuple[str, ...]) -> dict[str, str] | None:
+def _replica_names(placement: Placement, devices: tuple[str, ...]) -> dict[str, str] | None:
     if placement.replicas is None:
         return None
     return {devices[d]: devices[e] for d, e in enumerate(placement.replicas.tolist()) if d != e}
 
 
-def _replicas(named: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints | None:
-    if named is None:
+def _parse_replicas(replicas: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints | None:
+    if replicas is None:
         return None
     stage = np.arange(len(devices), dtype=np.int32)
-    for device, repeated in named.items():
+    for device, repeated in replicas.items():
         for name in (device, repeated):
             if name not in devices:
                 remedy = f"the cluster has {', '.join(devices)}"
@@ -369,12 +369,12 @@ def _replicas(named: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints
     return stage
 
 
-def _column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:
+def _parse_column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:
     if numbers is None:
         return None
     missing = next((name for name in graph.ops.name if name not in numbers), None)
     if missing is not None:
-        raise PlanError(f"op {missing!r} has no {what}", remedy="a plan gives one to every op or to none")
+        raise PlanError(f"op {missing!r} has no {what}", remedy="give one to every op or to none")
     values = [numbers[name] for name in graph.ops.name]
     if values and not -(1 << 31) <= min(values) <= max(values) < 1 << 31:
         raise PlanError(f"a {what} is too large", remedy="number from 0")

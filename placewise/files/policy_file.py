@@ -1,7 +1,7 @@
-"""Policy checkpoints: a header in JSON, which names a file of tensors (safetensors) beside it. Never pickle.
+"""Policy checkpoints: a JSON header that names a safetensors file in the same folder. No pickle.
 
-The tensors are written first, under a name of their own, and the header takes the place of the older one at once:
-whenever the writer is killed, the header that is there names tensors that are there.
+The tensors are written first, under a new name; then the header is replaced atomically. If the writer is killed, the
+existing header still names existing tensors.
 """
 
 from __future__ import annotations
@@ -23,97 +23,97 @@ from placewise.errors import MissingExtraError, ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 NAME = "policy.json"
-"""The header's name in a checkpoint that is a folder."""
+"""The name of the header file if the checkpoint is a folder."""
 
 
 class SectionRecord(Record):
-    """One section of the features that the policy reads."""
+    """One section of the policy's input features."""
 
     name: str
     columns: int = Field(ge=0)
 
 
 class BudgetRecord(Record):
-    """When training ends: whichever comes first."""
+    """The training budget: the first limit reached ends the training."""
 
     seconds: Amount = Field(None, validate_default=True, description="of training")
     updates: int | None = None
-    evaluations: int | None = Field(None, description="placements that were priced and not seen before")
+    evaluations: int | None = Field(None, description="new placements that were priced")
 
 
 class StepRecord(Record):
-    """When training found something better."""
+    """An improvement during training."""
 
     evaluations: int
     seconds: float = Field(description="of training")
-    value: float = Field(description="seconds: the reward's, measured or simulated")
+    value: float = Field(description="seconds by the reward, measured or simulated")
 
 
 class PolicyFile(Record):
-    """The header of a checkpoint. The tensors hold the parameters, Adam's moments, chance, and the prices seen."""
+    """The header of a checkpoint. The tensors are parameters, Adam's moments, random state, and known prices."""
 
     format: Literal["placewise-policy"] = "placewise-policy"
     version: Literal[1] = 1
-    policy: str = Field(description="its name, as of a placer")
-    options: dict[str, bool | int | float | str] = Field({}, description="of training and of the network")
-    network: int = Field(1, description="version: of one name, only networks of one version understand each other")
-    features: tuple[SectionRecord, ...] = Field((), description="what the policy reads of every unit, in this order")
-    devices: tuple[str, ...] = Field(description="names, in the order of the policy's answers")
-    corpus: dict[str, Any] | None = Field(None, description="the corpus file, where it was trained on many problems")
+    policy: str = Field(description="name of the policy, as in the placer registry")
+    options: dict[str, bool | int | float | str] = Field({}, description="options of the training and of the network")
+    network: int = Field(1, description="version of the network; other versions are incompatible")
+    features: tuple[SectionRecord, ...] = Field((), description="the features of every unit, in order")
+    devices: tuple[str, ...] = Field(description="device names, in the order of the policy's outputs")
+    corpus: dict[str, Any] | None = Field(None, description="the corpus file, if the policy was trained on one")
     score: Amount = Field(
-        None, validate_default=True, description="its favourites over the best known, on problems for validation"
+        None, validate_default=True, description="its best placements over the best known, on validation problems"
     )
-    reward: str = Field("simulated", description="simulated, or the runtime that measured")
+    reward: str = Field("simulated", description="simulated, or the runtime that measures")
     seed: int = 0
     budget: BudgetRecord = Field(default_factory=lambda: BudgetRecord.model_validate({}))
     source: SourceRecord | None = Field(None, description="the model file")
     graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
     problem_hash: str = Field("", description="sha256 of graph, devices, costs, objective and rules")
-    updates: int = Field(0, ge=0, description="made so far")
-    asked: int = Field(0, ge=0, description="placements that the policy made")
-    evaluations: int = Field(0, ge=0, description="those of them that were priced, not seen before")
-    seconds: float = Field(0.0, ge=0, description="spent on training")
-    figures: dict[str, Any] = Field({}, description="what training goes on from besides: baseline, scale, …")
+    updates: int = Field(0, ge=0, description="updates so far")
+    asked: int = Field(0, ge=0, description="placements sampled from the policy")
+    evaluations: int = Field(0, ge=0, description="new placements among them that were priced")
+    seconds: float = Field(0.0, ge=0, description="training time so far")
+    figures: dict[str, Any] = Field({}, description="further training state: baseline, scale, …")
     value: Amount = Field(None, validate_default=True, description="seconds of the best placement, by the reward")
     assignment: dict[str, str] = Field({}, description="the best placement: op name → device name")
     history: tuple[StepRecord, ...] = ()
-    diverged: bool = Field(False, description="training ended since a figure was not finite; these are from before")
-    tensors: str = Field("", description="name of the file of tensors, in the same folder")
-    sha256: str = Field("", description="of that file")
+    diverged: bool = Field(False, description="training ended with a non-finite value; this is the last finite state")
+    tensors: str = Field("", description="name of the tensor file in the same folder")
+    sha256: str = Field("", description="of the tensor file")
     tool: ToolRecord | None = None
 
 
-def header_of(path: str | os.PathLike[str]) -> Path:
-    """Where the header of a checkpoint is: the path itself if it ends in .json, else policy.json in that folder."""
-    found = Path(path)
-    return found if found.suffix == ".json" and not os.path.isdir(found) else found / NAME
+def header_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a checkpoint's header: `path` itself if it ends in .json, else policy.json in that folder."""
+    checkpoint = Path(path)
+    return checkpoint if checkpoint.suffix == ".json" and not os.path.isdir(checkpoint) else checkpoint / NAME
 
 
 def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint over an older one, of which something whole is there at every moment.
+    """Write a checkpoint; an older one at this path stays intact until it is replaced.
 
-    Raises OutputError, and MissingExtraError where safetensors is not installed.
+    Raises OutputError, and MissingExtraError without safetensors.
     """
-    library = safetensors()
-    place = header_of(path)
-    if place.name == NAME and not place.parent.exists():
+    library = import_safetensors()
+    header_file = header_path(path)
+    if header_file.name == NAME and not header_file.parent.exists():
         with suppress(OSError):
-            place.parent.mkdir()
+            header_file.parent.mkdir()
     data = library.save({name: np.array(array, order="C") for name, array in tensors.items()})
-    name = f"{place.stem}-{header.updates:07d}-{secrets.token_hex(4)}.safetensors"
-    with naming(path):
+    name = f"{header_file.stem}-{header.updates:07d}-{secrets.token_hex(4)}.safetensors"
+    with locate_errors(path):
         text = json_bytes(header.model_copy(update={"tensors": name, "sha256": hashlib.sha256(data).hexdigest()}))
-    with atomic_write(place.with_name(name), "wb") as file:
+    with atomic_write(header_file.with_name(name), "wb") as file:
         file.write(data)
-    with atomic_write(place, "wb") as file:
+    with atomic_write(header_file, "wb") as file:
         file.write(text)
-    for older in place.parent.glob(f"{place.stem}-*.safetensors"):
-        if older.name != name and _numbered(older.name, place.stem):
+    for older in header_file.parent.glob(f"{header_file.stem}-*.safetensors"):
+        if older.name != name and _is_tensor_file(older.name, header_file.stem):
             with suppress(OSError):
                 older.unlink()
 
@@ -121,51 +121,53 @@ def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[st
 def load_policy(path: str | os.PathLike[str]) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
     """The header and the tensors of a checkpoint.
 
-    Raises ModelFileError naming the file, and MissingExtraError where safetensors is not installed.
+    Raises ModelFileError naming the file, and MissingExtraError without safetensors.
     """
-    library = safetensors()
+    library = import_safetensors()
     header = load_header(path)
-    place = header_of(path)
+    header_file = header_path(path)
     if not header.tensors or Path(header.tensors).name != header.tensors:
-        raise ModelFileError("names no file of tensors beside it", where=str(place), remedy="is the file whole?")
-    beside = place.with_name(header.tensors)
-    data = read_bytes(beside, ModelFileError)
+        raise ModelFileError("names no file of tensors", where=str(header_file), remedy="is the file complete?")
+    tensor_file = header_file.with_name(header.tensors)
+    data = read_bytes(tensor_file, ModelFileError)
     if hashlib.sha256(data).hexdigest() != header.sha256:
-        raise ModelFileError(f"is not the file that {place.name} was written with", where=str(beside),
+        raise ModelFileError(f"is not the file that {header_file.name} was written with", where=str(tensor_file),
                              remedy="keep the two files of a checkpoint together")  # fmt: skip
     try:
         return header, library.load(data)
     except Exception as error:
-        raise ModelFileError(f"holds no tensors ({error})", where=str(beside), remedy="is the file whole?") from None
+        raise ModelFileError(
+            f"holds no tensors ({error})", where=str(tensor_file), remedy="is the file whole?"
+        ) from None
 
 
 def load_header(path: str | os.PathLike[str]) -> PolicyFile:
     """The header of a checkpoint. Raises ModelFileError naming the file and the field."""
-    place = header_of(path)
-    data = read_bytes(place, ModelFileError)
-    with naming(place):
-        return checked(PolicyFile, parse_json(data))
+    header_file = header_path(path)
+    data = read_bytes(header_file, ModelFileError)
+    with locate_errors(header_file):
+        return parse_versioned(PolicyFile, parse_json(data))
 
 
-def safetensors() -> Any:
-    """The library that packs tensors. Raises MissingExtraError where it is not installed."""
+def import_safetensors() -> Any:
+    """The module `safetensors.numpy`. Raises MissingExtraError if it is not installed."""
     try:
         return import_module("safetensors.numpy")
     except ModuleNotFoundError:
         raise MissingExtraError("a checkpoint (safetensors)", "learn") from None
 
 
-def ensure_room(path: str | os.PathLike[str]) -> None:
-    """Raise OutputError now if a checkpoint plainly cannot be written to `path` later."""
-    folder = header_of(path).parent
-    there = folder if folder.exists() or header_of(path).name != NAME else folder.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+def ensure_checkpoint_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError early if a checkpoint cannot be written to `path` later."""
+    folder = header_path(path).parent
+    existing = folder if folder.exists() or header_path(path).name != NAME else folder.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise OutputError(
-            "cannot be written", where=str(path), remedy=f"make the directory {there}, or choose another place"
+            "cannot be written", where=str(path), remedy=f"make the directory {existing}, or choose another path"
         )
 
 
-def _numbered(name: str, stem: str) -> bool:
-    """Whether a name is one that `save_policy` gives to tensors."""
+def _is_tensor_file(name: str, stem: str) -> bool:
+    """Whether `save_policy` wrote a file of this name."""
     parts = name.removeprefix(f"{stem}-").removesuffix(".safetensors").split("-")
     return len(parts) == 2 and parts[0].isdigit() and len(parts[1]) == 8

@@ -7,12 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
+from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.columns import read_columns, write_columns
-from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
-from placewise.files.graph_file import GraphHeader, graph_of, graph_parts
-from placewise.files.records import Amount, Record, naming
-from placewise.model.problem import Constraints, Objective, Problem, Rule, Spare
+from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
+from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
+from placewise.files.records import Amount, Record, locate_errors
+from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
 
 class ObjectiveRecord(Record):
@@ -35,30 +35,30 @@ class RuleRecord(Record):
     device: str
 
 
-class SpareRecord(Record):
-    """What stays free of a device's memory."""
+class HeadroomRecord(Record):
+    """Memory of a device that stays free."""
 
-    device: str = Field(description="its name; empty: every accelerator")
-    share: float = Field(0.0, description="of its memory, where no bytes are given")
+    device: str = Field(description="device name; empty: every accelerator")
+    share: float = Field(0.0, description="share of its memory, if no bytes are given")
     bytes: Amount = 0.0
 
 
 class ConstraintsRecord(Record):
-    """What a placement must respect besides memory, support and colocation."""
+    """The constraints besides memory, support and colocation."""
 
     pins: tuple[RuleRecord, ...] = ()
     forbidden: tuple[RuleRecord, ...] = ()
     contiguous: bool = Field(False, description="stages form a chain of ideals")
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
-    convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
-    replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
+    convex: bool = Field(False, description="no path of forward ops leaves a device and returns to it")
+    replicas: int = Field(1, ge=0, description="maximum devices per stage; 0: any number")
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
-    spare: tuple[SpareRecord, ...] = Field((), description="what stays free of a device, instead of the headroom")
-    ordered: bool = Field(False, description="stages follow each other as the devices do in the cluster")
+    spare: tuple[HeadroomRecord, ...] = Field((), description="free memory per device, instead of the headroom")
+    ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
 
 
 class ProblemHeader(Record):
-    """The header of a problem file; arrays of the graph begin with graph/, those of the costs with costs/."""
+    """The header of a problem file. Arrays are named graph/… and costs/…."""
 
     format: Literal["placewise-problem"] = "placewise-problem"
     version: Literal[1] = 1
@@ -67,12 +67,12 @@ class ProblemHeader(Record):
     costs: CostSources
     objective: ObjectiveRecord
     constraints: ConstraintsRecord
-    warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
+    warnings: tuple[str, ...] = Field((), description="assumptions made when building the problem")
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
     """Write a problem file. Raises OutputError."""
-    graph_header, graph_arrays = graph_parts(problem.graph)
+    graph_header, graph_arrays = encode_graph(problem.graph)
     header = ProblemHeader(
         graph=graph_header,
         cluster=cluster_record(problem.cluster),
@@ -82,23 +82,23 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
         warnings=problem.warnings,
     )
     arrays = {f"graph/{name}": array for name, array in graph_arrays.items()}
-    arrays |= {f"costs/{name}": array for name, array in cost_arrays(problem.costs).items()}
+    arrays |= {f"costs/{name}": array for name, array in encode_costs(problem.costs).items()}
     write_columns(path, header, arrays)
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:
-    """The problem of a problem file, equal in every column.
+    """The problem in a problem file.
 
-    Raises ModelFileError, GraphError, ClusterError, CostError or InputError, each with the file's name.
+    Raises ModelFileError, GraphError, ClusterError, CostError or InputError, naming the file.
     """
     header, arrays = read_columns(path, ProblemHeader)
-    with naming(path):
-        graph, cluster = graph_of(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
+    with locate_errors(path):
+        graph, cluster = decode_graph(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
         tensors = graph.n_tensors, len(cluster.class_bandwidth)
         return Problem(
             graph,
             cluster,
-            costs_of(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
+            decode_costs(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
             objective_of(header.objective),
             constraints_of(header.constraints),
             header.warnings,
@@ -125,5 +125,5 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
-        tuple(Spare(**dict(spare)) for spare in record.spare), record.ordered,
+        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Profiles: what every op of a model took on the devices of a machine, measured while the whole model ran."""
+"""Profiles: measured times of all ops of a model on the devices of a machine."""
 
 from __future__ import annotations
 
@@ -7,50 +7,48 @@ from typing import Literal
 
 from pydantic import Field
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import CostError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_file import ClusterRecord
+from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Record, checked, json_bytes, naming, parse_json, read_bytes
-from placewise.regular import open_regular
+from placewise.files.records import Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 FORMAT = "placewise-profile"
 _START = 4096
 
 
 class Figures(Record):
-    """The times of one device in one state of the machine, in seconds per run of the whole model."""
+    """The times of one device, idle or loaded, in seconds per run of the whole model."""
 
-    whole: float | None = Field(None, description="the whole model in one call, without the profiler: median")
-    spread: float = Field(0.0, description="distance between the quartiles of the runs, as a share of the median")
-    runs: int = Field(0, description="how often the whole model ran")
-    kernels: float = Field(0.0, description="all kernels together, as the profiler says")
-    outside: float = Field(0.0, description="the part of `kernels` that belongs to no op: changes of layout, copies")
-    dispatch: float = Field(0.0, description="what the run takes besides its kernels, per kernel; it is in `ops`")
-    slowdown: float = Field(
-        1.0, description="kernels over what the run without the profiler has for them; divides `ops`"
-    )
+    whole: float | None = Field(None, description="median time of the whole model in one call, without the profiler")
+    spread: float = Field(0.0, description="interquartile range of the runs, as a fraction of the median")
+    runs: int = Field(0, description="number of runs of the whole model")
+    kernels: float = Field(0.0, description="total time of all kernels, by the profiler")
+    outside: float = Field(0.0, description="the part of `kernels` that belongs to no op: layout changes, copies")
+    dispatch: float = Field(0.0, description="overhead of the run per kernel; included in `ops`")
+    slowdown: float = Field(1.0, description="kernel time with the profiler over that without; divides `ops`")
     ops: tuple[float | None, ...] = Field(
-        description="per op; with the call overhead they add up to `whole`; null: no kernel of its own"
+        description="per op; with the call overhead they add up to `whole`; null: no separate kernel"
     )
 
 
 class DeviceProfile(Record):
-    """What was measured on one device."""
+    """The measurements of one device."""
 
     name: str
-    place: str = Field("", description="where on the machine it is")
-    processor: str = Field("", description="what it is, so that times are not taken for those of another")
-    call_overhead: float = Field(0.0, description="seconds of a call that does nothing")
-    measured: str = Field("", description="when, in UTC")
-    cached: bool = Field(False, description="nothing ran: every op was measured before")
-    fused: tuple[tuple[int, ...], ...] = Field((), description="sets of ops that one kernel runs")
-    idle: Figures = Field(description="while the other devices did nothing")
-    loaded: Figures | None = Field(None, description="while the other devices ran the same")
+    place: str = Field("", description="location on the machine")
+    processor: str = Field("", description="name of the processor; times of another one do not apply")
+    call_overhead: float = Field(0.0, description="seconds of an empty call")
+    measured: str = Field("", description="time of the measurement, in UTC")
+    cached: bool = Field(False, description="all ops were measured before; nothing ran")
+    fused: tuple[tuple[int, ...], ...] = Field((), description="groups of ops that one kernel computes")
+    idle: Figures = Field(description="while the other devices were idle")
+    loaded: Figures | None = Field(None, description="while the other devices ran the same model")
 
     def figures(self, *, loaded: bool) -> Figures:
-        """Those of the wished state, if they were measured, else the other ones."""
+        """The loaded figures if wanted and measured, else the idle ones."""
         return self.loaded if loaded and self.loaded is not None else self.idle
 
 
@@ -69,13 +67,13 @@ class ProfileFile(Record):
     bytes: tuple[float, ...] = Field((), description="per op, read and written")
     classes: tuple[str, ...] = Field((), description="class of op, as in the efficiency of devices")
     dtypes: tuple[str, ...] = Field((), description="element type of the arithmetic")
-    cluster: ClusterRecord | None = Field(None, description="the devices, with what was assumed of them")
+    cluster: ClusterRecord | None = Field(None, description="the devices, with assumed figures")
     devices: tuple[DeviceProfile, ...] = Field(min_length=1)
     notes: tuple[str, ...] = ()
     tool: ToolRecord | None = None
 
     def device(self, name: str) -> DeviceProfile:
-        """The device called `name`. Raises CostError."""
+        """The profile of the device `name`. Raises CostError."""
         for device in self.devices:
             if device.name == name:
                 return device
@@ -84,23 +82,23 @@ class ProfileFile(Record):
 
 def save_profile(profile: ProfileFile, path: str | os.PathLike[str]) -> None:
     """Write a profile, atomically. Raises OutputError."""
-    with naming(path):
+    with locate_errors(path):
         text = json_bytes(profile)
     with atomic_write(path, "wb") as file:
         file.write(text)
 
 
 def load_profile(path: str | os.PathLike[str]) -> ProfileFile:
-    """The profile of a file. Raises CostError, naming the file and the field."""
+    """The profile in a file. Raises CostError, naming the file and the field."""
     data = read_bytes(path, CostError)
-    with naming(path):
-        profile = checked(ProfileFile, parse_json(data, CostError), CostError)
-        _check(profile)
+    with locate_errors(path):
+        profile = parse_versioned(ProfileFile, parse_json(data, CostError), CostError)
+        _check_profile(profile)
     return profile
 
 
 def is_profile(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says at its beginning that it is a profile of ours."""
+    """Whether the start of a file marks it as a Placewise profile."""
     try:
         with open_regular(path) as file:
             start = file.read(_START)
@@ -109,14 +107,14 @@ def is_profile(path: str | os.PathLike[str]) -> bool:
     return start.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode() in start
 
 
-def _check(profile: ProfileFile) -> None:
+def _check_profile(profile: ProfileFile) -> None:
     count = len(profile.ops)
     columns = {name: getattr(profile, name) for name in ("kinds", "flops", "bytes", "classes", "dtypes")}
     for name, column in columns.items():
         if column and len(column) != count:
             raise CostError(f"{name!r} has {len(column)} entries for {count} ops", remedy="profile the model again")
     if len({device.name for device in profile.devices}) < len(profile.devices):
-        raise CostError("a device is there twice", remedy="profile the model again")
+        raise CostError("a device occurs twice", remedy="profile the model again")
     for device in profile.devices:
         for figures in filter(None, (device.idle, device.loaded)):
             if len(figures.ops) != count:
@@ -126,4 +124,4 @@ def _check(profile: ProfileFile) -> None:
             if bad is not None:
                 raise CostError(f"{bad} is not a time", where=device.name, remedy="profile the model again")
         if any(not 0 <= op < count for fused in device.fused for op in fused):
-            raise CostError("'fused' names an op that is not there", where=device.name, remedy="profile it again")
+            raise CostError("'fused' names an op that does not exist", where=device.name, remedy="profile it again")

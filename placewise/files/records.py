@@ -1,4 +1,4 @@
-"""What the JSON parts of all our files share: the kinds of records, and how a bad one is refused."""
+"""Shared by all JSON-based files: the base record, parsing, validation and errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 from pydantic_core import from_json, to_json
 
+from placewise._util.safe_open import read_regular
+from placewise._util.validation_errors import first_fault
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.faults import first_fault
-from placewise.regular import read_regular
 
 LARGEST_JSON = 1 << 30
-"""Bytes; a larger JSON file is refused unread (the plan of a million ops takes about a tenth of it)."""
+"""Bytes; larger JSON files are refused unread (a plan of a million ops takes about a tenth)."""
 
 Amount = Annotated[
     float,
@@ -25,49 +25,49 @@ Amount = Annotated[
     PlainSerializer(lambda value: value if math.isfinite(value) else None, return_type=float | None),
     WithJsonSchema({"type": ["number", "null"]}),
 ]
-"""A number; what is infinite, unlimited or undefined is ``null`` in the file and inf in memory."""
+"""A number; infinite, unlimited or undefined values are ``null`` in the file and inf in memory."""
 
-Refusal = type[InputError]
+ErrorType = type[InputError]
 R = TypeVar("R", bound=BaseModel)
 
 
 class Record(BaseModel):
-    """A JSON object with named fields; fields that we do not know are passed over."""
+    """A JSON object with named fields; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, allow_inf_nan=True)
 
 
-def parse_json(data: bytes, error: Refusal = ModelFileError) -> Any:
-    """The value of a JSON text; raises `error` for anything else, bare NaN and Infinity included."""
+def parse_json(data: bytes, error: ErrorType = ModelFileError) -> Any:
+    """The value of JSON text. Raises `error` for invalid JSON, including bare NaN and Infinity."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as cause:
-        raise error(f"is not JSON ({cause})", remedy="is the file whole, and the right one?") from None
+        raise error(f"is not JSON ({cause})", remedy="is the file complete, and the right one?") from None
 
 
 def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
-    """The record as JSON, indented, without the fields in `exclude`; raises OutputError for what JSON cannot hold."""
+    """The record as indented JSON without the fields in `exclude`. Raises OutputError for invalid Unicode."""
     try:
         return to_json(record.model_dump(exclude=exclude), indent=1, inf_nan_mode="null") + b"\n"
     except ValueError as error:
         raise OutputError(f"cannot be written as JSON ({error})", remedy="rename what is not valid Unicode") from None
 
 
-def read_bytes(path: str | os.PathLike[str], error: Refusal, largest: int = LARGEST_JSON) -> bytes:
-    """A whole file; raises `error` if it is missing, unreadable or larger than `largest` bytes."""
+def read_bytes(path: str | os.PathLike[str], error: ErrorType, largest: int = LARGEST_JSON) -> bytes:
+    """The content of a file. Raises `error` if it is missing, unreadable or larger than `largest` bytes."""
     try:
         return read_regular(path, largest)
     except OSError as cause:
-        raise error(f"cannot be read ({reason_of(cause)})", where=str(path), remedy="check the path") from None
+        raise error(f"cannot be read ({describe_os_error(cause)})", where=str(path), remedy="check the path") from None
 
 
-def reason_of(cause: OSError) -> str:
-    """The cause in a few words."""
+def describe_os_error(cause: OSError) -> str:
+    """The reason of an OSError, in lower case."""
     return (cause.strerror or str(cause)).lower()
 
 
-def checked(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
-    """`document` as a record of a known format and version; raises `error` saying what is wrong, and where."""
+def parse_versioned(record: type[R], document: object, error: ErrorType = ModelFileError) -> R:
+    """`document` as a record, after checking its format and version. Raises `error` naming the fault."""
     name, newest = record.model_fields["format"].default, record.model_fields["version"].default
     if not isinstance(document, dict) or not isinstance(document.get("format"), str):
         raise error(f"is not a {name} file: it names no format", remedy="is it the right file?")
@@ -78,11 +78,11 @@ def checked(record: type[R], document: object, error: Refusal = ModelFileError) 
         raise error(f"names no version of {name} (it says {reprlib.repr(version)})", remedy="is the file whole?")
     if version > newest:
         raise error(f"is {name} version {version}, newer than {newest}", remedy="upgrade placewise to read it")
-    return validated(record, document, error)
+    return parse_record(record, document, error)
 
 
-def validated(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
-    """`document` as a record; raises `error` saying which field is wrong."""
+def parse_record(record: type[R], document: object, error: ErrorType = ModelFileError) -> R:
+    """`document` as a record. Raises `error` naming the wrong field."""
     try:
         return record.model_validate(document)
     except ValidationError as cause:
@@ -93,8 +93,8 @@ def validated(record: type[R], document: object, error: Refusal = ModelFileError
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Puts the file's name in front of any complaint that does not begin with it."""
+def locate_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Prefix InputErrors with the path, unless they already start with it."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of our files (draft 2020-12), made from the records that read and write them."""
+"""The JSON Schemas of Placewise files (draft 2020-12), generated from their records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from placewise.files.cluster_file import ClusterRecord
+from placewise.files.cluster_record import ClusterRecord
 from placewise.files.corpus_file import CorpusFile
 from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader
@@ -29,22 +29,22 @@ RECORDS: dict[str, type[Record]] = {
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema of a record in `RECORDS`: what is accepted; all fields are written."""
+    """The JSON Schema of a record in `RECORDS`. It describes accepted files; written files have all fields."""
     record = RECORDS[name]
-    schema = _tidy(record.model_json_schema())
+    schema = _simplify(record.model_json_schema())
     schema["required"] = sorted({"format", "version", *schema.get("required", ())})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"placewise {name}", **schema}
 
 
 def schema_text(name: str) -> str:
-    """The same as the text of a file in docs/schemas."""
+    """The schema as the text of a file in docs/schemas."""
     return json.dumps(schema_of(name), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _tidy(schema: Any) -> Any:
-    """Without the titles that only repeat the names of fields; infinite defaults as they stand in files."""
+def _simplify(schema: Any) -> Any:
+    """The schema without generated titles, with infinite defaults as null."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [_simplify(item) for item in schema]
     if isinstance(schema, dict):
-        return {key: _tidy(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
+        return {key: _simplify(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
     return None if schema == math.inf else schema

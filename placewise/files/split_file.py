@@ -1,4 +1,4 @@
-"""The published split format, and the one door through which every plan for a problem comes in.
+"""The published split format, and reading placements from plans and splits.
 
 A split is ``{"fpgas": [{"nodes": [ids]}, ...], "cpus": [{"nodes": [ids]}, ...], "maxLoad" or "totalLatency":
 ms}`` (Tarnawski et al. 2020, msr-fiddle/dnn-partitioning). Ids are op names; list i belongs to accelerator
@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import StrictInt, StrictStr
 
 from placewise.errors import PlanError
-from placewise.files.cluster_file import MOST_DEVICES
+from placewise.files.cluster_record import MAX_DEVICES
 from placewise.files.plan_file import PlanFile, is_split, placement_of
-from placewise.files.records import Record, checked, naming, parse_json, read_bytes, validated
+from placewise.files.records import Record, locate_errors, parse_json, parse_record, parse_versioned, read_bytes
 from placewise.model.cluster import Cluster, Link
 from placewise.model.columns import Floats, Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -27,56 +27,56 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 
-class _Part(Record):
+class _SplitPart(Record):
     nodes: tuple[StrictInt | StrictStr, ...]
 
 
-class _Split(Record):
-    fpgas: tuple[_Part, ...] = ()
-    cpus: tuple[_Part, ...] = ()
+class _PublishedSplit(Record):
+    fpgas: tuple[_SplitPart, ...] = ()
+    cpus: tuple[_SplitPart, ...] = ()
 
 
 def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """A plan or a published split as a placement for `problem`, which a split may extend (see `read_split`).
+    """The placement in a plan or a published split; a split may extend `problem` (see `read_split`).
 
     Raises PlanError.
     """
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         document = parse_json(data, PlanError)
         if is_split(document):
-            return _placed(validated(_Split, document, PlanError), problem)
-        plan = checked(PlanFile, document, PlanError)
+            return _convert_split(parse_record(_PublishedSplit, document, PlanError), problem)
+        plan = parse_versioned(PlanFile, document, PlanError)
         return problem, placement_of(plan, problem.graph, problem.cluster)
 
 
 def split_is_latency(path: str | os.PathLike[str]) -> bool:
-    """Whether a published split says a `totalLatency`: it was made for latency, not for throughput."""
-    with naming(path):
+    """Whether a published split has a `totalLatency`: it was made for latency, not for throughput."""
+    with locate_errors(path):
         document = parse_json(read_bytes(path, PlanError), PlanError)
         return isinstance(document, dict) and "totalLatency" in document
 
 
 def read_split(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """A published split as a placement for `problem`.
+    """The problem and the placement of a published split.
 
-    More accelerator lists than accelerators: in `subgraph` latency a multiple q · k of k accelerators
-    means that each has q consecutive lists, its calls; otherwise the problem comes back with clones of the
-    last accelerator that are not available, so that the split can be priced and the violation is seen.
-    Lists of CPUs likewise, except that in `subgraph` latency all CPUs are one host. Ops that are not named
-    follow the named ops of their colocation group: the split of an inference file serves the training file.
+    If the split has more accelerator lists than the cluster has accelerators: in `subgraph` latency, q · k lists for k
+    accelerators give each accelerator q consecutive lists, its calls; otherwise the returned problem has unavailable
+    clones of the last accelerator, so the split can be priced and the violation is reported. CPU lists are treated in
+    the same way, except that all CPUs are one host in `subgraph` latency. Ops that the split does not name follow the
+    named ops of their colocation group: a split for an inference file also serves the training file.
 
-    Raises PlanError for an op that does not exist, stands in two places, or has no place.
+    Raises PlanError for an op that does not exist, occurs twice, or has no device.
     """
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         document = parse_json(data, PlanError)
         if not is_split(document):
             raise PlanError("has no 'fpgas' and no 'cpus'", remedy="see the published split in docs/formats.md")
-        return _placed(validated(_Split, document, PlanError), problem)
+        return _convert_split(parse_record(_PublishedSplit, document, PlanError), problem)
 
 
-def _placed(split: _Split, problem: Problem) -> tuple[Problem, Placement]:
+def _convert_split(split: _PublishedSplit, problem: Problem) -> tuple[Problem, Placement]:
     host = problem.cluster.is_host
     accelerators, hosts = np.flatnonzero(~host).tolist(), np.flatnonzero(host).tolist()
     calls = 1
@@ -85,9 +85,9 @@ def _placed(split: _Split, problem: Problem) -> tuple[Problem, Placement]:
         if accelerators and len(split.fpgas) % len(accelerators) == 0:
             calls = max(1, len(split.fpgas) // len(accelerators))
             accelerators = np.repeat(accelerators, calls).tolist()
-    problem, accelerators = _enough(problem, accelerators, split.fpgas, "acc")
-    problem, hosts = _enough(problem, hosts, split.cpus, "cpu")
-    part = _parts(problem.graph, (*split.fpgas, *split.cpus))
+    problem, accelerators = _allot_devices(problem, accelerators, split.fpgas, "acc")
+    problem, hosts = _allot_devices(problem, hosts, split.cpus, "cpu")
+    part = _assign_parts(problem.graph, (*split.fpgas, *split.cpus))
     device = np.array([*accelerators, *hosts], np.int32)[part]
     if calls == 1:
         return problem, Placement(device)
@@ -96,8 +96,8 @@ def _placed(split: _Split, problem: Problem) -> tuple[Problem, Placement]:
     return problem, Placement(device, call[part])
 
 
-def _parts(graph: Graph, parts: Sequence[_Part]) -> Ints:
-    """The part [n_ops] of every op: the one that names it, or that of the first named op of its group."""
+def _assign_parts(graph: Graph, parts: Sequence[_SplitPart]) -> Ints:
+    """The part [n_ops] of every op: the one that names it, else that of the first named op in its group."""
     op_of = {name: op for op, name in enumerate(graph.ops.name)}
     place = np.full(graph.n_ops, -1, np.int32)
     for number, part in enumerate(parts):
@@ -120,33 +120,35 @@ def _parts(graph: Graph, parts: Sequence[_Part]) -> Ints:
     return place
 
 
-def _enough(problem: Problem, devices: list[int], parts: Sequence[_Part], prefix: str) -> tuple[Problem, list[int]]:
-    """One device per part; where they run out before the last part with ops, clones of the last device."""
+def _allot_devices(
+    problem: Problem, devices: list[int], parts: Sequence[_SplitPart], prefix: str
+) -> tuple[Problem, list[int]]:
+    """One device per part; clones of the last device for further parts with ops, −1 for further empty parts."""
     wanted = max((number for number, part in enumerate(parts, 1) if part.nodes), default=0)
     missing = wanted - len(devices)
     if missing > 0:
         if not devices:
             raise PlanError(f"the cluster has no device for the lists of {prefix}0", remedy="add one to the cluster")
-        if wanted > MOST_DEVICES:
-            raise PlanError(f"has {wanted} lists, more than {MOST_DEVICES}", remedy="is it the right file?")
+        if wanted > MAX_DEVICES:
+            raise PlanError(f"has {wanted} lists, more than {MAX_DEVICES}", remedy="is it the right file?")
         names = [f"{prefix}{number}" for number in range(len(devices), wanted)]
         clones = range(problem.n_devices, problem.n_devices + missing)
-        problem = _with_clones(problem, devices[-1], names)
+        problem = _add_clones(problem, devices[-1], names)
         devices = [*devices, *clones]
-    nobody = [-1] * (len(parts) - len(devices))
-    return problem, [*devices, *nobody][: len(parts)]
+    unused = [-1] * (len(parts) - len(devices))
+    return problem, [*devices, *unused][: len(parts)]
 
 
-def _with_clones(problem: Problem, model: int, names: Sequence[str]) -> Problem:
-    """The problem with further devices that cost what device `model` costs but may not be used."""
+def _add_clones(problem: Problem, cloned: int, names: Sequence[str]) -> Problem:
+    """The problem with additional devices that cost as much as device `cloned` but are unavailable."""
     cluster, costs = problem.cluster, problem.costs
-    clones = tuple(replace(cluster.devices[model], name=name, available=False) for name in names)
-    links = (*cluster.links, *_cloned_links(cluster, model, names))
+    clones = tuple(replace(cluster.devices[cloned], name=name, available=False) for name in names)
+    links = (*cluster.links, *_clone_links(cluster, cloned, names))
     larger = Cluster((*cluster.devices, *clones), links, cluster.transfers)
-    columns = [*range(len(cluster)), *[model] * len(names)]
+    columns = [*range(len(cluster)), *[cloned] * len(names)]
     table = CostTable(
         costs.op_seconds[:, columns],
-        _transfers(problem, larger),
+        _extend_transfers(problem, larger),
         costs.op_source[:, columns],
         costs.sources,
         costs.transfer_source,
@@ -154,9 +156,9 @@ def _with_clones(problem: Problem, model: int, names: Sequence[str]) -> Problem:
     return problem.with_(cluster=larger, costs=table)
 
 
-def _cloned_links(cluster: Cluster, model: int, names: Sequence[str]) -> list[Link]:
-    """The links of device `model` for every clone, and links among them like one that reaches `model`."""
-    own = cluster.devices[model].name
+def _clone_links(cluster: Cluster, cloned: int, names: Sequence[str]) -> list[Link]:
+    """The links of device `cloned` for every clone, and links among the clones like a peer link of `cloned`."""
+    own = cluster.devices[cloned].name
     links = [replace(link, source=name) for name in names for link in cluster.links if link.source == own]
     links += [replace(link, target=name) for name in names for link in cluster.links if link.target == own]
     accelerators = {device.name for device in cluster if not device.is_host}
@@ -166,8 +168,8 @@ def _cloned_links(cluster: Cluster, model: int, names: Sequence[str]) -> list[Li
     return links
 
 
-def _transfers(problem: Problem, larger: Cluster) -> Floats:
-    """The transfer times by the link classes of `larger`; those of a new class follow from bytes."""
+def _extend_transfers(problem: Problem, larger: Cluster) -> Floats:
+    """The transfer times by link class of `larger`; those of new classes are computed from bytes."""
     old = problem.cluster
     column = {
         key: number

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise._util.regex import compiled, in_time
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
-from placewise.patterns import compiled, in_time
 
 ObjectiveKind = Literal["throughput", "latency"]
 Communication = Literal["blocking", "overlap", "duplex"]
@@ -25,6 +28,9 @@ MemoryModel = Literal["live", "sum"]
 Schedule = Literal["1f1b", "gpipe"]
 
 T = TypeVar("T")
+
+_FILES = "placewise.files.problem_file"
+"""Where the file format lives: imported when a problem is saved or loaded, since data knows no files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class Headroom:
     """What stays free of a device's memory ("": of every accelerator's): bytes, or else a share of it."""
 
     device: str
@@ -111,7 +117,7 @@ class Constraints:
     convex: bool = False
     replicas: int = 1
     together: tuple[tuple[str, ...], ...] = ()
-    spare: tuple[Spare, ...] = ()
+    spare: tuple[Headroom, ...] = ()
     ordered: bool = False
 
     def __post_init__(self) -> None:
@@ -188,6 +194,25 @@ class Problem:
         if samples and self.graph.ops.backward.any():
             limits.append(samples)
         return min(limits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a problem file (docs/formats.md), atomically: graph, cluster, costs and rules. Raises OutputError."""
+        import_module(_FILES).save_problem(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Problem:
+        """Read a problem file.
+
+        Raises InputError, naming file and field.
+
+        >>> import placewise as pw
+        >>> problem = pw.build("zoo:random-layered", "2xL4,cpu", pw.ProblemOptions(dims={"n_ops": 20}))
+        >>> problem.save("problem.npz")
+        >>> pw.Problem.load("problem.npz").n_ops
+        20
+        """
+        loaded: Problem = import_module(_FILES).load_problem(path)
+        return loaded
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields replaced."""
@@ -306,23 +331,17 @@ def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
     if not together:
         return group
     index = {name: op for op, name in enumerate(graph.ops.name)}
-    root = list(range(int(group.max(initial=-1)) + 1 + len(together)))
-
-    def top(label: int) -> int:
-        while root[label] != label:
-            root[label] = label = root[root[label]]
-        return label
-
-    for own, names in enumerate(together, len(root) - len(together)):
+    n_groups = int(group.max(initial=-1)) + 1
+    labels = DisjointSets(n_groups + len(together))
+    for own, names in enumerate(together, n_groups):
         for name in names:
             if name not in index:
                 raise InputError(f"no op is called {name!r}, which is to share a device", remedy="mend 'together'")
-            op, label = index[name], top(own)
+            op = index[name]
             if group[op] >= 0:
-                other = top(int(group[op]))
-                root[max(other, label)] = min(other, label)
-            group[op] = label
-    roots = np.array([top(label) for label in range(len(root))], np.int64)
+                labels.join(own, int(group[op]))
+            group[op] = own
+    roots = np.array(labels.roots(), np.int64)
     return np.where(group >= 0, roots[np.maximum(group, 0)], -1)
 
 

@@ -6,17 +6,21 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral, Real
-from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
 
 from placewise import _native
-from placewise.cores import usable_cores
+from placewise._util.cores import usable_cores
 from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Judgement, Proposal
-from placewise.placers.common.calls import runnable
+from placewise.model.result import Bound, Judgement, Proposal, Reason
+from placewise.placers.shared.calls import make_runnable
+from placewise.simulate import Evaluator, why_infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +163,50 @@ NO_HINTS = Hints()
 
 def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
     """The proposal in calls that run, without a bound that leaves out replicated stages where they are allowed."""
-    placement = None if proposal.placement is None else runnable(problem, proposal.placement)
+    placement = None if proposal.placement is None else make_runnable(problem, proposal.placement)
     told = info.replicates or problem.most_replicas == 1
     return replace(proposal, placement=placement, bound=proposal.bound if told else None)
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """What a placer gets: the problem, a budget, where to start, how to price placements, and who hears of progress.
+
+    `watch` starts when the context is made.
+    """
+
+    problem: Problem
+    budget: Budget = field(default_factory=Budget)
+    hints: Hints = NO_HINTS
+    evaluate: Evaluate | None = None
+    on_progress: OnProgress = ignore
+    watch: Stopwatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "watch", Stopwatch(self.budget))
+
+    @cached_property
+    def price(self) -> Evaluate:
+        """Seconds [K] of placements [K, n_ops]: `evaluate` where one is given, else the judge's evaluator."""
+        return self.evaluate or Evaluator(self.problem, threads=self.budget.threads)
+
+
+def run_placer(
+    placer: Placer,
+    problem: Problem,
+    budget: Budget | None = None,
+    *,
+    hints: Hints = NO_HINTS,
+    evaluate: Evaluate | None = None,
+    on_progress: OnProgress = ignore,
+) -> Proposal:
+    """Ask a placer for a proposal. A problem without ops, or proved infeasible at once, never reaches it."""
+    infeasible = why_infeasible(problem)
+    if infeasible:
+        return Proposal(None, reason=Reason.PROVED, infeasible=infeasible)
+    if not problem.n_ops:
+        return Proposal(Placement(np.zeros(0, np.int32)))
+    return placer.propose(SearchContext(problem, budget or Budget(), hints, evaluate, on_progress))
 
 
 @runtime_checkable
@@ -172,18 +217,12 @@ class Placer(Protocol):
     It never scores itself: `place()` checks and judges what it proposes.
     """
 
-    info: ClassVar[PlacerInfo]
+    @property
+    def info(self) -> PlacerInfo:
+        """What the placer is, under the name that it was asked for by."""
 
     def supports(self, problem: Problem) -> str | None:
         """None, or in words why this placer cannot take the problem."""
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """A placement, or a Proposal without one that says why."""

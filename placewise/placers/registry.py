@@ -1,4 +1,4 @@
-"""The registry of placers: names → classes, imported only when asked for."""
+"""The registry of placers: names and aliases → classes, imported on creation only."""
 
 from __future__ import annotations
 
@@ -12,42 +12,47 @@ from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
 
 _PLACERS = {
-    "auto": "placewise.placers.portfolio.auto:AutoPlacer",
-    "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
+    "auto": "placewise.placers.auto.placer:AutoPlacer",
+    "balanced": "placewise.placers.baselines.balanced:BalancedPlacer",
     "colocrl": "placewise.placers.learned.colocrl:ColocRLPlacer",
-    "cover": "placewise.placers.exact.cover:CoverPlacer",
-    "cpsat": "placewise.placers.exact.cpsat:CpsatPlacer",
-    "critical_path": "placewise.placers.heuristic.critical_path:CriticalPathPlacer",
-    "dp": "placewise.placers.exact.dp:DpPlacer",
-    "dpl": "placewise.placers.exact.dpl:DplPlacer",
-    "etf": "placewise.placers.heuristic.etf:EtfPlacer",
-    "exhaustive": "placewise.placers.exact.exhaustive:ExhaustivePlacer",
-    "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
+    "cover": "placewise.placers.set_cover.placer:CoverPlacer",
+    "cpsat": "placewise.placers.cp_sat.placer:CpsatPlacer",
+    "dp": "placewise.placers.pipeline_dp.placer:DpPlacer",
+    "etf": "placewise.placers.list_scheduling.etf:EtfPlacer",
+    "exhaustive": "placewise.placers.exhaustive.placer:ExhaustivePlacer",
+    "expert": "placewise.placers.baselines.expert:ExpertPlacer",
     "gdp": "placewise.placers.learned.gdp:GdpPlacer",
-    "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
+    "greedy": "placewise.placers.baselines.greedy:GreedyPlacer",
     "guided": "placewise.placers.learned.guided:GuidedPlacer",
     "hdp": "placewise.placers.learned.hdp:HDPPlacer",
-    "heft": "placewise.placers.heuristic.heft:HeftPlacer",
+    "heft": "placewise.placers.list_scheduling.heft:HeftPlacer",
     "hsdag": "placewise.placers.learned.hsdag:HsdagPlacer",
-    "in_order": "placewise.placers.heuristic.in_order:InOrderPlacer",
-    "local": "placewise.placers.heuristic.local:LocalPlacer",
-    "max_load_dp": "placewise.placers.heuristic.max_load_dp:MaxLoadDpPlacer",
-    "metis": "placewise.placers.heuristic.metis:MetisPlacer",
-    "mincut": "placewise.placers.heuristic.mincut:MincutPlacer",
-    "multilevel": "placewise.placers.heuristic.multilevel:MultilevelPlacer",
-    "pack": "placewise.placers.exact.pack:PackPlacer",
-    "paths": "placewise.placers.exact.paths:PathsPlacer",
-    "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
+    "in_order": "placewise.placers.pipeline_dp.in_order:InOrderPlacer",
+    "local": "placewise.placers.local_search.local:LocalPlacer",
+    "metis": "placewise.placers.partitioning.placer:PartitioningPlacer",
+    "min_cut": "placewise.placers.min_cut.placer:MinCutPlacer",
+    "multilevel": "placewise.placers.multilevel.placer:MultilevelPlacer",
+    "pack": "placewise.placers.packing.placer:PackPlacer",
+    "pipedream": "placewise.placers.pipeline_dp.pipedream:PipeDreamPlacer",
     "placeto": "placewise.placers.learned.placeto:PlacetoPlacer",
-    "random": "placewise.placers.heuristic.random:RandomPlacer",
-    "round_robin": "placewise.placers.heuristic.round_robin:RoundRobinPlacer",
-    "sct": "placewise.placers.heuristic.sct:SctPlacer",
-    "single": "placewise.placers.heuristic.single:SinglePlacer",
-    "temper": "placewise.placers.heuristic.temper:TemperPlacer",
-    "topo": "placewise.placers.heuristic.topo:TopoPlacer",
-    "two_way": "placewise.placers.exact.two_way:TwoWayPlacer",
-    "windows": "placewise.placers.exact.windows:WindowsPlacer",
+    "random": "placewise.placers.baselines.random:RandomPlacer",
+    "single": "placewise.placers.baselines.single:SinglePlacer",
+    "temper": "placewise.placers.local_search.local:TemperPlacer",
+    "topo": "placewise.placers.list_scheduling.topo:TopoPlacer",
+    "windows": "placewise.placers.large_neighbourhood.windows:WindowsPlacer",
 }
+_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "critical_path": ("heft", {"priority": "critical_path"}),
+    "dpl": ("dp", {"method": "line"}),
+    "max_load_dp": ("dp", {"method": "max_load"}),
+    "mincut": ("metis", {"library": "mt-kahypar"}),
+    "paths": ("min_cut", {"method": "paths"}),
+    "round_robin": ("random", {"draw": "round_robin"}),
+    "sct": ("etf", {"favourites": True}),
+    "two_way": ("min_cut", {"method": "two_way"}),
+}
+"""Alias → the placer that it stands for and the options that it presets."""
+
 _NEEDS = {
     "colocrl": ("torch", "learn"),
     "gdp": ("torch_geometric", "learn"),
@@ -58,19 +63,33 @@ _NEEDS = {
     "mincut": ("mtkahypar", "partition"),
     "placeto": ("torch", "learn"),
 }
-"""The library of a placer that not everybody has, and the extra that brings it."""
+"""Placers and aliases that need an optional library: its name, and the extra that installs it."""
 
 
 def names() -> tuple[str, ...]:
-    """Every placer that there is, sorted."""
+    """The placers, sorted, without aliases."""
     return tuple(sorted(_PLACERS))
 
 
+def aliases() -> tuple[str, ...]:
+    """The aliases, sorted: a placer with some of its options preset."""
+    return tuple(sorted(_ALIASES))
+
+
+def known_names() -> tuple[str, ...]:
+    """Every name that `create` accepts, placers and aliases, sorted."""
+    return tuple(sorted((*_PLACERS, *_ALIASES)))
+
+
 def placer_class(name: str) -> type[Any]:
-    """The class of a placer; raises PlacerError with the names that exist, MissingExtraError for its extra."""
-    if not isinstance(name, str) or name not in _PLACERS:
-        raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(names())}")
-    module, attribute = _PLACERS[name].split(":")
+    """The class behind a placer or an alias.
+
+    Raises PlacerError with the known names, and MissingExtraError if a library that the class imports is missing.
+    """
+    if not isinstance(name, str) or name not in known_names():
+        raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(known_names())}")
+    placer, _ = _resolve(name)
+    module, attribute = _PLACERS[placer].split(":")
     try:
         return cast("type[Any]", getattr(import_module(module), attribute))
     except ModuleNotFoundError as error:
@@ -80,45 +99,80 @@ def placer_class(name: str) -> type[Any]:
 
 
 def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
-    """A placer by name. Options are the fields of the placer's `Options`; PlacerError tells those that are not.
+    """Create a placer by its name or an alias. Options are fields of its `Options` and override the preset of an alias.
 
-    Raises MissingExtraError where a library that the placer needs is not installed.
+    The placer's `info` carries the name that was asked for. Raises PlacerError for unknown names, unknown options and
+    values of the wrong type, and MissingExtraError if a library that the placer needs is not installed.
     """
     if options is not None and (not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options)):
         raise PlacerError(f"options are {options!r}", remedy="give names and values, like {'max_ideals': 100000}")
     kind = placer_class(name)
-    library, extra = _NEEDS.get(name, ("", ""))
+    placer, preset = _resolve(name)
+    values = {**preset, **(options or {})}
+    library, extra = _NEEDS.get(_find_alias(placer, values), ("", ""))
     if library and find_spec(library) is None:
         raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
-    stranger = next((key for key in options or {} if key not in known), None)
-    if stranger is not None:
-        offered = f"it has {', '.join(known)}" if known else "it has none"
-        raise PlacerError(f"the placer {name!r} has no option {stranger!r}", remedy=offered)
+    values = rename_options(values, getattr(kind, "Options", None))
+    unknown = next((key for key in values if key not in known), None)
+    if unknown is not None:
+        remedy = f"it has {', '.join(known)}" if known else "it has none"
+        raise PlacerError(f"the placer {name!r} has no option {unknown!r}", remedy=remedy)
     if not known:
         return cast("Placer", kind())
-    require_types(name, kind.Options, options or {})
-    return cast("Placer", kind(kind.Options(**(options or {}))))
+    require_types(name, kind.Options, values)
+    created = kind(kind.Options(**values))
+    if created.info.name != name:
+        created.info = dataclasses.replace(created.info, name=name)
+    return cast("Placer", created)
+
+
+def rename_options(values: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
+    """Replace old names of options by the current ones, which the options `kind` has in its `aliases`.
+
+    Raises PlacerError if an option is given by both of its names.
+    """
+    renames: Mapping[str, str] = getattr(kind, "aliases", {})
+    renamed: dict[str, Any] = {}
+    for name, value in values.items():
+        current = renames.get(name, name)
+        if current in renamed:
+            raise PlacerError(f"the option {current!r} is given twice", remedy=f"leave out {name!r}")
+        renamed[current] = value
+    return renamed
+
+
+def _resolve(name: str) -> tuple[str, dict[str, Any]]:
+    """The placer that a known name stands for, and the options that the name presets."""
+    return _ALIASES.get(name, (name, {}))
+
+
+def _find_alias(placer: str, options: Mapping[str, Any]) -> str:
+    """The alias whose preset these options contain, else the placer itself."""
+    matches = (alias for alias, (of, preset) in _ALIASES.items() if of == placer and preset.items() <= options.items())
+    return next(matches, placer)
 
 
 def require_types(name: str, kind: type[Any], values: Mapping[str, Any]) -> None:
-    """Raise PlacerError for the first value that its field of the options `kind` cannot have."""
+    """Raise PlacerError for the first value that its field of the options class `kind` does not allow."""
     hints = get_type_hints(kind)
     for key, value in values.items():
-        if not _is_a(value, hints[key]):
-            raise PlacerError(f"the option {key!r} of {name!r} is {value!r}", remedy=f"give {_wanted(hints[key])}")
+        if not _is_allowed(value, hints[key]):
+            raise PlacerError(
+                f"the option {key!r} of {name!r} is {value!r}", remedy=f"give {_describe_type(hints[key])}"
+            )
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "nothing"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    """The types or values that a hint allows."""
+    """The types or literal values that a hint allows."""
     return get_args(hint) if get_args(hint) else (hint,)
 
 
-def _is_a(value: object, hint: Any) -> bool:
-    """Whether an option's value has one of its types, or is one of its literal values; unknown hints allow all."""
+def _is_allowed(value: object, hint: Any) -> bool:
+    """Whether a value has one of the types of a hint or is one of its literals; other hints allow every value."""
     plain = [choice for choice in _choices(hint) if isinstance(choice, type)]
     if len(plain) < len(_choices(hint)):
         return value in _choices(hint) if all(isinstance(choice, str) for choice in _choices(hint)) else True
@@ -127,5 +181,5 @@ def _is_a(value: object, hint: Any) -> bool:
     return isinstance(value, tuple(plain)) or (float in plain and isinstance(value, int))
 
 
-def _wanted(hint: Any) -> str:
-    return " or ".join(_WORDS.get(choice, str(choice)) for choice in _choices(hint))
+def _describe_type(hint: Any) -> str:
+    return " or ".join(_TYPE_NAMES.get(choice, str(choice)) for choice in _choices(hint))

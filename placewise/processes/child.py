@@ -1,4 +1,4 @@
-"""The worker's side: pin, watch for the parent's end, make the object, and answer one question after the other."""
+"""The worker's side: pin the process, watch for the end of the parent, create the object, and answer requests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """``child LINK ALIVE CORES MEMORY TIED``: descriptors of the questions and of the parent's pipe, and limits.
+    """``child LINK ALIVE CORES MEMORY TIED``: descriptors of the request link and of the parent's pipe, and limits.
 
-    Where it is tied to the thread that started it, the kernel ends it with that one, also in the midst of native code.
+    If TIED is set, the kernel kills this process when the thread that started it ends, even inside native code.
     """
     link, alive, cores, memory, tied = sys.argv[1:]
     if tied and sys.platform == "linux":
@@ -26,22 +26,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if cores:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    threading.Thread(target=_end_with_parent, args=(int(alive),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(int(alive),), daemon=True).start()
     if memory:
-        _limit(int(memory))
+        _limit_memory(int(memory))
     _serve(Connection(int(link)))
 
 
-def _end_with_parent(alive: int) -> None:
-    """Nobody ever writes into this pipe: its end means that the parent is gone, or wants nothing more."""
+def _exit_with_parent(alive: int) -> None:
+    """Exit when the pipe is closed, which means that the parent has ended or has closed the worker."""
     os.read(alive, 1)
     os._exit(0)
 
 
-def _limit(memory: int) -> None:
+def _limit_memory(size: int) -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def _serve(link: Connection) -> None:
@@ -61,19 +61,19 @@ def _serve(link: Connection) -> None:
         except MemoryError:
             answer = ("error", "memory ran out")
         except Exception as error:
-            answer = ("error", _portable(error))
+            answer = ("error", _portable_error(error))
         with suppress(BrokenPipeError):
             link.send(answer)
 
 
-def _portable(error: Exception) -> Any:
-    """An error of ours as it is, any other as words: its class may not exist over there."""
+def _portable_error(error: Exception) -> Any:
+    """A RunError for an error of Placewise, and text for any other: its class may not exist in the parent."""
     from placewise.errors import PlacewiseError, RunError
 
     if isinstance(error, PlacewiseError):
         return RunError(str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else 'without a word'}"
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Folders for a moment, which do not stay behind when the process that made them is killed."""
+"""Temporary folders that are removed even when the process that created them is killed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from pathlib import Path
 _PREFIX = "placewise-scratch-"
 
 
-class Scratch:
-    """An empty folder, until `close`. Its process holds a lock on it, which goes when the process does, however that
-    ends: `sweep` then removes the folder.
+class ScratchFolder:
+    """An empty folder that exists until `close`.
+
+    Its process holds a lock on it. However the process ends, the lock goes with it, and the next call of
+    `remove_stale_folders` removes the folder.
     """
 
     def __init__(self) -> None:
-        sweep()
-        while True:  # until another process's sweep did not come between
+        remove_stale_folders()
+        while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._lock = _locked(self.path)
+            self._lock = _lock_folder(self.path)
             if self._lock >= 0 and self.path.exists():
                 break
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder and its contents."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -34,36 +36,36 @@ class Scratch:
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """The path of an empty folder, which is removed in the end."""
-    folder = Scratch()
+def scratch_folder() -> Iterator[Path]:
+    """The path of an empty folder, which is removed when the context exits."""
+    folder = ScratchFolder()
     try:
         yield folder.path
     finally:
         folder.close()
 
 
-def sweep() -> None:
-    """Remove the folders of this kind that belong to no process any more."""
+def remove_stale_folders() -> None:
+    """Remove the scratch folders whose processes have ended."""
     with suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-            lock = _locked(path)
+            lock = _lock_folder(path)
             if lock >= 0:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(lock)
 
 
-def _locked(path: Path) -> int:
-    """A descriptor that locks a folder; −1 if another process has it, or it is not there."""
+def _lock_folder(path: Path) -> int:
+    """A descriptor that locks a folder; −1 if another process holds the lock or the folder does not exist."""
     import fcntl
 
     try:
-        found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return -1
     try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(found)
+        os.close(fd)
         return -1
-    return found
+    return fd

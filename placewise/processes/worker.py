@@ -1,4 +1,4 @@
-"""The parent's side of a worker process: ask it, wait no longer than promised, and say why it failed."""
+"""The parent's side of a worker process: send requests, wait with a timeout, and report why a worker failed."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from placewise.errors import PlacewiseError, RunError
-from placewise.processes.scratch import sweep
+from placewise.processes.scratch import remove_stale_folders
 
 START, ANSWER, GRACE = 120.0, 300.0, 2.0
-"""Seconds to start, to answer, and to end by itself."""
-LAST_WORDS = 4096
-"""Bytes of standard error that a failure looks into."""
+"""Seconds that a worker may take to start, to answer, and to exit."""
+STDERR_TAIL = 4096
+"""Bytes of standard error that a failure report reads."""
 _CHILD = "placewise.processes.child"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TBB_NUM_THREADS")
 
 
 class Worker:
-    """A process that holds an object made from `served` (``module:Class``) and does what it is asked.
+    """A process that creates an object from `served` (``module:Class``) and calls its methods on request.
 
-    `cores` are the processors that it and all its threads may use; `fds` file descriptors that it inherits under the
-    same numbers; `memory` the most bytes that it may allocate. `name` is what messages call it. A worker ends when
-    `close` is called, when the last reference to it goes, and when this process ends in whatever way. Raises RunError
-    if it does not start within `start` seconds; where that is None nobody waits, and its first answer is that it has.
-    What its object refuses comes back as the error that it raised, if it is one of ours.
+    `cores` are the processors that the process and its threads may use, `fds` file descriptors that it inherits under
+    the same numbers, and `memory` the most bytes that it may allocate. `name` identifies it in messages. A worker ends
+    when `close` is called, when the last reference to it goes, and when this process ends in whatever way.
+
+    Raises RunError if the worker does not start within `start` seconds. With `start` None the constructor does not
+    wait, and the first answer confirms the start. Errors of Placewise that the object raises are raised here as well.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Worker:
             theirs.close()
             os.close(alive)
         self._link = Connection(ours.detach())
-        self._end = weakref.finalize(self, _end, self._process, self._link, self._lifeline, self._errors)
+        self._end = weakref.finalize(self, _end_process, self._process, self._link, self._lifeline, self._errors)
         try:
             self.tell(served, *args)
             if start is not None:
@@ -81,7 +82,7 @@ class Worker:
 
     @property
     def link(self) -> Connection:
-        """Where its answers come from."""
+        """The connection on which answers arrive."""
         return self._link
 
     @property
@@ -89,19 +90,19 @@ class Worker:
         return self._process.poll() is None
 
     def ask(self, method: str, *args: Any, timeout: float = ANSWER) -> Any:
-        """What `method` of its object returns. Raises RunError if it dies or takes longer than `timeout` seconds."""
+        """The result of `method` of the object. Raises RunError if it fails or takes longer than `timeout` seconds."""
         self.tell(method, *args)
         return self.answer(timeout)
 
     def tell(self, method: str, *args: Any) -> None:
-        """Ask without waiting; every `tell` needs an `answer`. Raises RunError if the worker is dead."""
+        """Send a request without waiting; every `tell` needs an `answer`. Raises RunError if the worker is dead."""
         try:
             self._link.send((method, args))
         except (OSError, ValueError):
             raise self._failure() from None
 
     def answer(self, timeout: float = ANSWER) -> Any:
-        """The answer to the oldest question. Raises RunError, or the error that the worker's object raised."""
+        """The answer to the oldest request. Raises RunError, or the error that the worker's object raised."""
         try:
             if not self._link.poll(timeout):
                 self.kill()
@@ -116,12 +117,12 @@ class Worker:
         raise RunError(f"the worker of {self.name} failed: {value}")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """End it, and wait until it is gone."""
+        """Stop the process and wait until it has ended."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -133,50 +134,50 @@ class Worker:
     def _failure(self) -> RunError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
-        words = _last_line(self._errors)
+        message = _last_line(self._errors)
         code = self._process.poll()
         self.kill()
-        return RunError(f"the worker of {self.name} {_reason(code)}{f' ({words})' if words else ''}")
+        return RunError(f"the worker of {self.name} {_describe_exit(code)}{f' ({message})' if message else ''}")
 
 
-def answers(
+def collect_answers(
     workers: Sequence[Worker], timeout: float = ANSWER, *, suspects: Callable[[], Sequence[Worker]] | None = None
 ) -> list[Any]:
-    """The answer of each worker to its oldest question, in their order; the first that fails fails them all at once.
+    """The answer of each worker to its oldest request, in the order of `workers`.
 
-    Raises as `Worker.answer` does. Where time runs out, the message names the `suspects` of those that did not answer,
-    if there are any: workers that wait for another one do not answer either.
+    Raises as `Worker.answer` does, as soon as the first worker fails. After a timeout the message names the `suspects`
+    among the workers that have not answered, if there are any: a worker that waits for another one is silent as well.
     """
-    found: dict[Worker, Any] = {}
+    answers: dict[Worker, Any] = {}
     until = time.monotonic() + timeout
-    while len(found) < len(workers):
-        late = [worker for worker in workers if worker not in found]
-        ready = wait([worker.link for worker in late], max(until - time.monotonic(), 0.0))
+    while len(answers) < len(workers):
+        pending = [worker for worker in workers if worker not in answers]
+        ready = wait([worker.link for worker in pending], max(until - time.monotonic(), 0.0))
         if not ready:
-            guilty = [worker.name for worker in (suspects() if suspects else ()) if worker in late]
-            names = " and ".join(guilty or [worker.name for worker in late])
+            guilty = [worker.name for worker in (suspects() if suspects else ()) if worker in pending]
+            names = " and ".join(guilty or [worker.name for worker in pending])
             raise RunError(f"the worker of {names} did not answer within {timeout:g} s")
-        for worker in late:
+        for worker in pending:
             if worker.link in ready:
-                found[worker] = worker.answer()
-    return [found[worker] for worker in workers]
+                answers[worker] = worker.answer()
+    return [answers[worker] for worker in workers]
 
 
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:
-    most = "" if memory == float("inf") else str(int(memory))
+    limit = "" if memory == float("inf") else str(int(memory))
     tied = "tied" if threading.current_thread() is threading.main_thread() else ""
-    return [sys.executable, "-m", _CHILD, str(link), str(alive), ",".join(map(str, cores)), most, tied]
+    return [sys.executable, "-m", _CHILD, str(link), str(alive), ",".join(map(str, cores)), limit, tied]
 
 
-def _environment(threads: int, more: Mapping[str, str] | None) -> dict[str, str]:
-    """That of this process, the package where it is now on the path, and as many threads as there are cores."""
+def _environment(threads: int, extra: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment of this process, with this package on the path and as many threads as the worker has cores."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    own = dict.fromkeys(_THREADS, str(threads)) if threads else {}
-    return {**os.environ, **own, "PYTHONPATH": path, **(more or {})}
+    limits = dict.fromkeys(_THREADS, str(threads)) if threads else {}
+    return {**os.environ, **limits, "PYTHONPATH": path, **(extra or {})}
 
 
-def _end(process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes]) -> None:
     link.close()
     os.close(lifeline)
     try:
@@ -185,10 +186,10 @@ def _end(process: subprocess.Popen[bytes], link: Connection, lifeline: int, erro
         process.kill()
         process.wait()
     errors.close()
-    sweep()
+    remove_stale_folders()
 
 
-def _reason(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "stopped answering"
     if code >= 0:
@@ -206,6 +207,6 @@ def _last_line(errors: IO[bytes]) -> str:
     if errors.closed:
         return ""
     size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(size - LAST_WORDS, 0))
+    errors.seek(max(size - STDERR_TAIL, 0))
     lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""

@@ -1,4 +1,4 @@
-"""Readers: a file or a live model → a Graph, or a whole Problem where it says more. Name and content tell formats."""
+"""Readers: a model file → a Graph, or a whole Problem if the file describes one. Name and content give the format."""
 
 from __future__ import annotations
 
@@ -9,87 +9,89 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.base import Reading
+from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
 from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
-from placewise.readers.tensorflow.file import file_in
+from placewise.readers.tensorflow.file import resolve_file
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
-from placewise.regular import open_regular
 
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _START = 1 << 16
-"""Bytes at the start of a file that tell its format."""
+"""Bytes at the start of a file that are examined to detect its format."""
 
 
 _IR_VERSION = b"\x08"
-"""How an ONNX file begins, whatever it is called: its first field is a number."""
-_CONFIGURATION = re.compile(rb'"(model_type|architectures)"\s*:')
+"""The first byte of an ONNX file: the key of the field ir_version."""
+_HUGGINGFACE_CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
-class Asked(NamedTuple):
-    """What a reader may be told besides the file; each takes what it needs."""
+class ReadOptions(NamedTuple):
+    """Options of the readers; each reader uses those that apply to it.
 
-    dims: Mapping[str, int] = _NO_DIMS
+    `dims` gives sizes of open dimensions. `objective` ("throughput" or "latency") applies to workloads, `graph`
+    ("inference" or "training") to profiles, `dtype` to models built from a configuration.
+    """
+
+    dims: Mapping[str, int] = NO_DIMS
     objective: str = "throughput"
     graph: str = "inference"
     dtype: str | None = None
 
 
 class Format(NamedTuple):
-    """A format: what it is called in messages, its reader, and whether its files have open dimensions."""
+    """A format: its name in messages, its reader, and whether its files may have open dimensions."""
 
     name: str
-    read: Callable[[Path, Asked], Reading]
+    read: Callable[[Path, ReadOptions], ImportedModel]
     has_dims: bool = True
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
-        "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
-        "pt2": Format("torch.export program", lambda path, asked: read_pt2(path, dims=asked.dims)),
-        "tensorflow": Format("TensorFlow graph", lambda path, asked: read_tensorflow(path, dims=asked.dims)),
+        "onnx": Format("ONNX model", lambda path, options: read_onnx(path, dims=options.dims)),
+        "openvino": Format("OpenVINO IR", lambda path, options: read_openvino(path, dims=options.dims)),
+        "pt2": Format("torch.export program", lambda path, options: read_pt2(path, dims=options.dims)),
+        "tensorflow": Format("TensorFlow graph", lambda path, options: read_tensorflow(path, dims=options.dims)),
         "huggingface": Format(
             "Hugging Face configuration",
-            lambda path, asked: read_huggingface(
-                path, dims=asked.dims, dtype=asked.dtype, training=asked.graph == "training"
+            lambda path, options: read_huggingface(
+                path, dims=options.dims, dtype=options.dtype, training=options.graph == "training"
             ),
         ),
-        "workload": Format("workload", lambda path, asked: read_workload(path, objective=asked.objective), False),
-        "profile": Format("profile", lambda path, asked: read_pipedream(path, graph=asked.graph), False),
+        "workload": Format("workload", lambda path, options: read_workload(path, objective=options.objective), False),
+        "profile": Format("profile", lambda path, options: read_pipedream(path, graph=options.graph), False),
     }
 )
 
 
-def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
-    """The graph, or the problem, in a file of any of the `FORMATS`.
+def read_model(path: Path, options: ReadOptions = ReadOptions()) -> ImportedModel:  # noqa: B008
+    """The graph or the problem in a file of any of the `FORMATS`.
 
-    `asked.dims` gives open dimensions their numbers; `objective` ("throughput" or "latency") says how a workload is
-    meant, whose file does not; `graph` ("inference" or "training") which graph of a profile is wanted, which holds
-    both; `dtype` the element type of a model that is built from its configuration. Raises ModelFileError, GraphError,
-    CostError or MissingExtraError.
+    Raises ModelFileError, GraphError, CostError or MissingExtraError.
     """
-    found = FORMATS[format_of(path)]
-    if asked.dims and not found.has_dims:
-        raise ModelFileError(f"a {found.name} has no symbolic dimensions", where=str(path), remedy="leave out --dim")
-    return found.read(path, asked)
+    file_format = FORMATS[detect_format(path)]
+    if options.dims and not file_format.has_dims:
+        raise ModelFileError(
+            f"a {file_format.name} has no symbolic dimensions", where=str(path), remedy="leave out --dim"
+        )
+    return file_format.read(path, options)
 
 
-def format_of(path: Path) -> str:
-    """The key in `FORMATS`, by the suffixes .onnx, .pt2 and .xml, else by the first bytes; ONNX if nothing else fits.
+def detect_format(path: Path) -> str:
+    """The key in `FORMATS`: by the suffixes .onnx, .pt2 and .xml, else by the first bytes; ONNX by default.
 
-    Raises ModelFileError for what cannot be read, is empty, or is a folder of no model.
+    Raises ModelFileError if the path cannot be read, is empty, or is a folder without a model.
     """
     if os.path.isfile(path / "config.json"):
         return "huggingface"
     try:
         if path.is_dir():
-            if file_in(path) != path:
+            if resolve_file(path) != path:
                 return "tensorflow"
             raise ModelFileError(
                 "the folder holds neither config.json nor saved_model.pb",
@@ -109,7 +111,7 @@ def format_of(path: Path) -> str:
         return "pt2"
     if path.suffix == ".xml" or looks_like_openvino(start):
         return "openvino"
-    if path.suffix == ".json" and _CONFIGURATION.search(start):
+    if path.suffix == ".json" and _HUGGINGFACE_CONFIG.search(start):
         return "huggingface"
     if start[:1] in (b"{", b"["):
         return "workload"

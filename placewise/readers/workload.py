@@ -1,8 +1,8 @@
-"""The published workloads of Tarnawski et al. 2020 (msr-fiddle/dnn-partitioning): a graph, its costs, its devices.
+"""The published workloads of Tarnawski et al. 2020 (msr-fiddle/dnn-partitioning): graph, costs and devices.
 
 ``{"maxSizePerFPGA": bytes, "maxFPGAs": k, "maxCPUs": l, "nodes": [...], "edges": [...]}``. Times are
-milliseconds; "FPGA" stands for any accelerator. An op is called by its id; accelerators become ``acc0…``
-and CPUs ``cpu0…``. Tensors travel through host memory, and only accelerators pay for them.
+milliseconds; "FPGA" stands for any accelerator. Ops are named by id; accelerators are named ``acc0…`` and CPUs
+``cpu0…``. Tensors go through host memory, and only accelerators pay for transfers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Source
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.readers.base import Reading, file_bytes
+from placewise.readers.base import ImportedModel, read_text_file
 
 _MS = 1e-3
-MOST_DEVICES = 4096
-"""Of each kind: the tables of a cluster grow with their square."""
-_MOST = sys.float_info.max
+MAX_DEVICES = 4096
+"""Of each kind; the tables of a cluster grow quadratically."""
+_MAX_FLOAT = sys.float_info.max
 LARGEST_SIZE = 2.0**62
-"""Bytes, of one node or edge and of all nodes together: sums of sizes are 64-bit integers."""
+"""Bytes of one node or edge, and of all nodes together: sums are 64-bit integers."""
 _KEYS = {"nodes", "edges"}
 
 
@@ -40,12 +40,12 @@ def is_workload(document: object) -> bool:
     return isinstance(document, dict) and set(document) >= _KEYS
 
 
-def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
+def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel:
     """A published workload as a problem: max-load over contiguous stages, or `subgraph` latency.
 
     Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
     """
-    data = file_bytes(path)
+    data = read_text_file(path)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -54,44 +54,44 @@ def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
         raise ModelFileError("has no 'nodes' and 'edges'", where=str(path), remedy="see docs/formats.md")
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "workload")
     try:
-        problem = _problem(document, source, objective)
+        problem = _build_problem(document, source, objective)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(problem.graph, problem)
+    return ImportedModel(problem.graph, problem)
 
 
-def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:
+def _build_problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:
     nodes, edges = document["nodes"], document["edges"]
     if not isinstance(nodes, list) or not isinstance(edges, list) or not nodes:
         raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
     builder = GraphBuilder()
     op_of: dict[str, int] = {}
-    groups = _groups(nodes)
+    groups = _colour_groups(nodes)
     host_ms, accelerator_ms, sizes = [], [], []
     for place, node in enumerate(nodes):
         where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
-        name = _identity(node, "id", where)
+        name = _read_id(node, "id", where)
         if name in op_of:
             raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
         colour = node.get("colorClass")
-        sizes.append(_number(node, "size", where, default=0.0))
+        sizes.append(_read_number(node, "size", where, default=0.0))
         op_of[name] = builder.add_op(
             name,
             "Op",
             scope=str(node.get("name", "")),
             backward=bool(node.get("isBackwardNode", 0)),
-            group=-1 if colour is None else groups[_hashable(colour, where)],
+            group=-1 if colour is None else groups[_require_colour(colour, where)],
             state_bytes=math.ceil(sizes[-1]),
             origin=(place,),
         )
-        host_ms.append(_number(node, "cpuLatency", where))
+        host_ms.append(_read_number(node, "cpuLatency", where))
         supported = bool(node.get("supportedOnFpga", 1))
-        accelerator_ms.append(_number(node, "fpgaLatency", where) if supported else math.inf)
+        accelerator_ms.append(_read_number(node, "fpgaLatency", where) if supported else math.inf)
     if math.fsum(sizes) > LARGEST_SIZE:
         raise CostError("the sizes of all nodes together exceed 2^62 bytes", remedy="give sizes in bytes")
     cost_of = _add_edges(builder, edges, op_of)
     graph = builder.build(source)
-    cluster = _cluster(document)
+    cluster = _build_cluster(document)
     order = [op_of[name] for name in graph.ops.name]
     seconds = np.where(cluster.is_host, np.array(host_ms)[order, None], np.array(accelerator_ms)[order, None]) * _MS
     transfers = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
@@ -107,8 +107,8 @@ def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Pro
     )
 
 
-def _groups(nodes: list[Any]) -> dict[Any, int]:
-    """A colocation group per colour, in the order of the colours: the published linearization breaks ties by them."""
+def _colour_groups(nodes: list[Any]) -> dict[Any, int]:
+    """Colocation groups by colour, in the order of colours, by which the published linearization breaks ties."""
     colours = {
         node.get("colorClass") for node in nodes if isinstance(node, dict) and _is_colour(node.get("colorClass"))
     }
@@ -122,14 +122,14 @@ def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]
     seen: set[tuple[str, str]] = set()
     for place, edge in enumerate(edges):
         where = f"edge {place}"
-        tail, head = _identity(edge, "sourceId", where), _identity(edge, "destId", where)
+        tail, head = _read_id(edge, "sourceId", where), _read_id(edge, "destId", where)
         for end in (tail, head):
             if end not in op_of:
                 raise GraphError(f"joins node {end}, which does not exist", where=where, remedy="check the ids")
         if (tail, head) in seen:
             continue
         seen.add((tail, head))
-        cost, name = _number(edge, "cost", where), f"{tail}:0"
+        cost, name = _read_number(edge, "cost", where), f"{tail}:0"
         if cost_of.setdefault(name, cost) != cost:
             raise CostError(
                 f"costs {cost} ms, another edge of node {tail} {cost_of[name]} ms",
@@ -137,35 +137,35 @@ def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]
                 remedy="a node has one output, whose cost is the same on all its edges",
             )
         if tail not in tensor_of:
-            size = _number(edge, "size", where, default=-1.0)
+            size = _read_number(edge, "size", where, default=-1.0)
             tensor_of[tail] = builder.add_tensor(op_of[tail], name=name, nbytes=math.ceil(size))
         builder.add_edge(tensor_of[tail], op_of[head])
     return cost_of
 
 
-def _cluster(document: Mapping[str, Any]) -> Cluster:
-    counts = [_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
-    memory = _number(document, "maxSizePerFPGA", "the top level", default=math.inf)
-    if any(count != int(count) or count > MOST_DEVICES for count in counts):
-        raise ModelFileError(f"maxFPGAs and maxCPUs must be whole numbers of devices, up to {MOST_DEVICES}")
+def _build_cluster(document: Mapping[str, Any]) -> Cluster:
+    counts = [_read_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
+    memory = _read_number(document, "maxSizePerFPGA", "the top level", default=math.inf)
+    if any(count != int(count) or count > MAX_DEVICES for count in counts):
+        raise ModelFileError(f"maxFPGAs and maxCPUs must be whole numbers of devices, up to {MAX_DEVICES}")
     accelerators = [Device(f"acc{i}", memory=memory) for i in range(int(counts[0]))]
     hosts = [Device(f"cpu{i}", kind="cpu") for i in range(int(counts[1]))]
     links = [Link(a.name, HOST, math.inf) for a in accelerators] + [Link(HOST, a.name, math.inf) for a in accelerators]
     return Cluster((*accelerators, *hosts), tuple(links), "staged")
 
 
-def _identity(item: Any, key: str, where: str) -> str:
+def _read_id(item: Any, key: str, where: str) -> str:
     value = item.get(key) if isinstance(item, dict) else None
     if value is None:
         raise ModelFileError(f"has no {key!r}", where=where, remedy="see docs/formats.md")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ModelFileError(f"{key!r} is {reprlib.repr(value)}", where=where, remedy="give a whole number or a text")
+        raise ModelFileError(f"{key!r} is {reprlib.repr(value)}", where=where, remedy="give a whole number or a string")
     return str(value)
 
 
-def _hashable(colour: Any, where: str) -> Any:
+def _require_colour(colour: Any, where: str) -> Any:
     if not _is_colour(colour):
-        raise ModelFileError("colorClass must be a number or a text", where=where)
+        raise ModelFileError("colorClass must be a number or a string", where=where)
     return colour
 
 
@@ -173,13 +173,13 @@ def _is_colour(colour: Any) -> bool:
     return isinstance(colour, (int, float, str))
 
 
-def _number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+def _read_number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = item.get(key, default)
     if value is None:
         raise CostError(f"has no {key!r}", where=where, remedy="every node needs its times and every edge its cost")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise CostError(f"{key} is {reprlib.repr(value)}", where=where, remedy="give a number")
-    value = float(value if isinstance(value, float) else max(-_MOST, min(value, _MOST)))
+    value = float(value if isinstance(value, float) else max(-_MAX_FLOAT, min(value, _MAX_FLOAT)))
     if key == "size" and value == default:
         return value
     if key == "size" and LARGEST_SIZE < value < math.inf:

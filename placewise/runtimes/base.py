@@ -1,10 +1,11 @@
-"""What a runtime is: it prepares a placement of a model on this machine, runs it, and says how it orders work."""
+"""The interface of runtimes, which prepare placements on this machine, run them and time them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,10 @@ from placewise.runtimes.inputs import Arrays
 
 @dataclass(frozen=True, slots=True)
 class RuntimeInfo:
-    """What is said of a runtime: `execution` is the order of work for one sample that it realises (docs/judge.md).
+    """The properties of a runtime; `execution` is the order of work for one sample that it realises (docs/judge.md).
 
-    `formats` are the formats of models that it runs, as `Source.format` says them; `pipelines` whether several samples
-    can be in flight; `extra` is what must be installed.
+    `formats` are the model formats that it runs (`Source.format`), `pipelines` whether several samples can be in
+    flight, and `extra` the package extra to install.
     """
 
     name: str
@@ -34,11 +35,10 @@ class RuntimeInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A placement to run: the problem (whose graph says where the model is), the placement, and where devices are.
+    """A placement to run: the problem, whose graph names the model file, the placement, and where the devices are.
 
-    `model` is the live model, where there is one (a PyTorch module with its example inputs as `example`); else the
-    file that the graph's source names is read. `options` are the runtime's own. `seconds` is how long any one answer
-    may take before a worker counts as hanging.
+    `model` is the live model if there is one (a PyTorch module, with its example inputs as `example`); else the file is
+    read. `options` are the runtime's own. A worker that does not answer within `seconds` counts as hanging.
     """
 
     problem: Problem
@@ -50,23 +50,22 @@ class Job:
     seconds: float = 300.0
 
     def on(self, placement: Placement) -> Job:
-        """The same with another placement."""
+        """The same job with another placement."""
         return Job(self.problem, placement, self.places, self.model, self.example, self.options, self.seconds)
 
     def alone(self, device: int) -> Job:
-        """The same with every op on one device."""
-        return self.on(Placement(np.full(self.problem.n_ops, device, np.int32)))
+        """The same job with every op on one device."""
+        return self.on(Placement.on(device, self.problem.n_ops))
 
 
 @dataclass(frozen=True, slots=True)
 class Realised:
-    """What really ran where, as the runtime reads it back.
+    """What really ran where, as read back from the runtime.
 
-    `pieces` are the parts that were handed over as one, per device of the cluster; `share` is the part of the op
-    seconds (by the problem's costs) that ran on the device that the placement names; `idle` names devices of the
-    placement on which nothing ran; `elsewhere` ops that ran on another device than asked (of those that can be told).
-    `memory` is what each device of the cluster is predicted to hold by the runtime's own rules, in bytes; empty where
-    it has none.
+    `pieces` counts the separately submitted parts of each device of the cluster. `share` is the part of the op seconds
+    (by the problem's costs) that ran on the device of the placement. `idle` names devices of the placement on which
+    nothing ran, `elsewhere` ops that ran on another device, as far as the runtime reports them. `memory` predicts the
+    bytes that each device of the cluster holds by the runtime's own rules; empty if it has none.
     """
 
     pieces: tuple[int, ...]
@@ -76,8 +75,8 @@ class Realised:
     memory: tuple[int, ...] = ()
 
 
-class Prepared(Protocol):
-    """A placement that is ready to run; use it as a context manager, or close it."""
+class PreparedPlacement(Protocol):
+    """A placement that is ready to run. Close it after use."""
 
     notes: tuple[str, ...]
     """What the user should know: defaults that were taken, silent fallbacks."""
@@ -87,35 +86,50 @@ class Prepared(Protocol):
         """The model's outputs by name for one sample. Raises RunError."""
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """Seconds: with one `in_flight`, of every sample, each run alone, from the moment when its inputs are handed
-        over until its outputs are there; with more, one figure, the mean per sample of the whole stream. Raises
-        RunError.
+        """Seconds per sample. Raises RunError.
+
+        With one `in_flight`: the seconds of each sample alone, from its inputs to its outputs. With more: one figure,
+        the mean per sample of the whole stream.
         """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class Movable(Prepared, Protocol):
-    """Prepared so that another placement can take its place in the workers that are there already."""
+class Movable(PreparedPlacement, Protocol):
+    """A prepared placement whose workers can take over another placement."""
 
     def move(self, placement: Placement) -> None:
-        """From now on this placement of the same job, which must use the same devices. Raises RunError, InputError;
-        then it is to be closed.
+        """Run another placement of the same job, on the same devices, from now on.
+
+        Raises RunError, InputError; it must be closed then.
         """
 
 
+class Closing(ABC):
+    """A base of classes that are closed when their context exits."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Runtime(Protocol):
-    """Something that really executes a placement. Stateless; see CONTRIBUTING.md for how to add one."""
+    """Something that executes placements. Stateless; CONTRIBUTING.md describes how to add one."""
 
     info: ClassVar[RuntimeInfo]
 
-    def prepare(self, job: Job) -> Prepared:
-        """The placement of `job`, ready to run. Raises RunError for what cannot run, MissingExtraError, InputError."""
+    def prepare(self, job: Job) -> PreparedPlacement:
+        """Prepare the placement of `job`. Raises RunError if it cannot run, MissingExtraError, InputError."""
 
 
-def share_of_time(problem: Problem, device: npt.NDArray[np.int32], where_asked: Bools) -> float:
+def share_of_time(problem: Problem, device: npt.NDArray[np.int32], in_place: Bools) -> float:
     """The part of the op seconds under a placement [n_ops] that belongs to the ops of a mask [n_ops]."""
     seconds = problem.costs.op_seconds[np.arange(problem.n_ops), device]
     total = float(seconds.sum())
-    return float(seconds[where_asked].sum()) / total if total > 0 else float(where_asked.mean())
+    return float(seconds[in_place].sum()) / total if total > 0 else float(in_place.mean())

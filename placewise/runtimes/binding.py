@@ -1,4 +1,4 @@
-"""Where on this machine the devices of a cluster are: cores of the processor, a GPU, a device of OpenVINO."""
+"""Binding the devices of a cluster to this machine: to cores of the processor, a GPU, or a device of OpenVINO."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
 
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
 _PROCESSOR = ("cpu", "core")
-"""Kinds of devices that are cores of this machine, unless it is said otherwise."""
-_LIKE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE_PRECISION_HINT=f32"
+"""Kinds of devices that are bound to cores by default."""
+_EXAMPLE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE_PRECISION_HINT=f32"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the device `device` of a cluster is.
 
-    `kind` is ``cores`` (of the processor, numbered in `cores`), ``cuda`` or ``openvino``; `name` the number of the GPU
-    or the name of the device there; `options` are the runtime's own, by name. `cores` are also those that a process
-    which drives another device may use.
+    `kind` is ``cores`` (of the processor), ``cuda`` or ``openvino``; `name` is the number of the GPU or OpenVINO's name
+    of the device. `cores` are the processors that its process may use. `options` are the runtime's own, by name.
     """
 
     device: str
@@ -39,16 +38,16 @@ class Place:
         return f"{self.device} ({self.kind}:{self.name})"
 
 
-def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place, ...]:
+def bind(cluster: Cluster, bindings: Mapping[str, str] | None = None) -> tuple[Place, ...]:
     """A place for every device of `cluster`, in its order.
 
-    `said` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
-    semicolons. Of the others, processors and cores (kinds ``cpu`` and ``core``) share the cores that nobody was given,
-    in equal parts and in order, threads of one core side by side, and ``cuda:1`` is the GPU with this number. Raises
-    ClusterError for a device that is not here and for a disk, InputError for a place that cannot be read.
+    `bindings` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
+    semicolons. By default, devices of the kinds ``cpu`` and ``core`` share the unbound cores in equal parts and in
+    order, with the threads of one core side by side, and ``cuda:1`` is the GPU with this number. Raises ClusterError
+    for a device that is not on this machine and for a disk, InputError for a place that cannot be parsed.
     """
-    said = dict(said or {})
-    for name in said:
+    bindings = dict(bindings or {})
+    for name in bindings:
         if name not in cluster.names:
             remedy = f"the cluster has {', '.join(cluster.names)}"
             raise ClusterError(f"there is no device {name!r} to bind", remedy=remedy)
@@ -58,31 +57,31 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
             f"no runtime reads weights from {disks[0]!r} at every run", remedy="name devices without a disk"
         )
     allowed = pinnable_cores()
-    given = {name: parse_place(name, text, allowed) for name, text in said.items()}
-    taken = {core for place in given.values() for core in place.cores}
-    free = sorted((core for core in allowed if core not in taken), key=lambda core: (*physical(core), core))
-    hosts = [device.name for device in cluster if device.kind in _PROCESSOR and device.name not in given]
-    shares = dict(zip(hosts, _shares(hosts, free), strict=True))
-    return tuple(given.get(device.name) or _found(device.name, shares) for device in cluster)
+    bound = {name: parse_place(name, text, allowed) for name, text in bindings.items()}
+    taken = {core for place in bound.values() for core in place.cores}
+    free = sorted((core for core in allowed if core not in taken), key=lambda core: (*physical_core(core), core))
+    hosts = [device.name for device in cluster if device.kind in _PROCESSOR and device.name not in bound]
+    shares = dict(zip(hosts, _divide_cores(hosts, free), strict=True))
+    return tuple(bound.get(device.name) or _default_place(device.name, shares) for device in cluster)
 
 
 def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
-    """The place that ``cores:0-1,3;OPTION=value`` says. Raises InputError, ClusterError for a core that is not here."""
+    """Parse ``cores:0-1,3;OPTION=value``. Raises InputError, and ClusterError for a core that is not here."""
     where, *options = (part.strip() for part in text.split(";"))
     pairs = dict(option.partition("=")[::2] for option in options)
     kind, _, name = where.partition(":")
     kind = kind.lower()
     if kind in ("cores", "core"):
-        return Place(device, "cores", cores=_cores(device, name, allowed), options=pairs)
+        return Place(device, "cores", cores=_parse_cores(device, name, allowed), options=pairs)
     if kind == "cuda":
         return Place(device, "cuda", name or "0", options=pairs)
     if kind == "openvino" and name:
         return Place(device, "openvino", name, options=pairs)
-    raise InputError(f"{text!r} is no place for the device {device!r}", remedy=f"write it like {_LIKE}")
+    raise InputError(f"{text!r} is no place for the device {device!r}", remedy=f"write it like {_EXAMPLE}")
 
 
-def physical(core: int) -> tuple[int, int]:
-    """Socket and core of a processor as the system numbers them: two threads of one core have the same."""
+def physical_core(core: int) -> tuple[int, int]:
+    """The system's numbers of the socket and the physical core of a processor: the same for two threads of a core."""
     topology = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
     try:
         return int((topology / "physical_package_id").read_text()), int((topology / "core_id").read_text())
@@ -90,18 +89,18 @@ def physical(core: int) -> tuple[int, int]:
         return 0, core
 
 
-def _found(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
+def _default_place(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
     if name in shares:
         return Place(name, "cores", cores=shares[name])
-    found = _CUDA.fullmatch(name)
-    if found is None:
+    match = _CUDA.fullmatch(name)
+    if match is None:
         raise ClusterError(
-            f"the device {name!r} is not on this machine", remedy=f"say where it is with --bind, like {_LIKE}"
+            f"the device {name!r} is not on this machine", remedy=f"say where it is with --bind, like {_EXAMPLE}"
         )
-    return Place(name, "cuda", found[1] or "0")
+    return Place(name, "cuda", match[1] or "0")
 
 
-def _shares(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
+def _divide_cores(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
     if len(hosts) > len(free):
         remedy = "bind several of them to the same cores with --bind, or use fewer"
         raise ClusterError(f"{len(hosts)} devices share {len(free)} free cores of this machine", remedy=remedy)
@@ -109,8 +108,8 @@ def _shares(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(sorted(free[first:last])) for first, last in pairwise(edges)]
 
 
-def _cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:
-    found: list[int] = []
+def _parse_cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(first) > int(last or first):
@@ -118,8 +117,8 @@ def _cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:
         cores = range(int(first), int(last or first) + 1)
         missing = next((core for core in cores if core not in allowed), None)
         if missing is None:
-            found += cores
+            numbers += cores
             continue
         remedy = f"this process may use {', '.join(map(str, allowed))}"
         raise ClusterError(f"core {missing} is not here, to which {device!r} is bound", remedy=remedy)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(numbers))

@@ -1,4 +1,4 @@
-"""Whether two runs of a model gave the same outputs, as nearly as their element type allows."""
+"""Compare the outputs of two runs of a model within the tolerance of their element type."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from placewise.errors import RunError
 from placewise.runtimes.inputs import Arrays
 
 TOLERANCES: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""The most that an entry may differ, relative to the largest entry of the reference (in size): other kernels, other
-orders of sums. Lower precision on one device counts for all."""
+"""The largest difference of an entry, relative to the largest absolute entry of the reference: kernels and orders of
+summation differ. The lowest precision of any device applies."""
 
 
-def require_equal(reference: Arrays, found: Arrays, *, who: str, precision: str = "") -> float:
-    """The largest difference, as a share of the tolerance. Raises RunError if an output differs by more, or is missing.
+def require_equal(reference: Arrays, outputs: Arrays, *, who: str, precision: str = "") -> float:
+    """The largest difference, as a share of the tolerance. Raises RunError if an output is missing or differs by more.
 
-    `precision` is the lowest in which a device computes, if lower than that of the outputs.
+    `who` is the subject of messages. `precision` is the lowest in which a device computes, if lower than that of the
+    outputs.
     """
-    if set(reference) != set(found):
-        lost = sorted(set(reference) ^ set(found))
-        raise RunError(f"{who} has other outputs than the single-device run: {', '.join(lost)}")
+    if set(reference) != set(outputs):
+        unmatched = sorted(set(reference) ^ set(outputs))
+        raise RunError(f"{who} has other outputs than the single-device run: {', '.join(unmatched)}")
     worst = 0.0
-    for name, wanted in reference.items():
-        got = found[name]
-        if wanted.shape != got.shape or wanted.dtype != got.dtype:
+    for name, expected in reference.items():
+        actual = outputs[name]
+        if expected.shape != actual.shape or expected.dtype != actual.dtype:
             raise RunError(
-                f"{who} gives the output {name!r} as {got.dtype}{list(got.shape)} instead of "
-                f"{wanted.dtype}{list(wanted.shape)}"
+                f"{who} gives the output {name!r} as {actual.dtype}{list(actual.shape)} instead of "
+                f"{expected.dtype}{list(expected.shape)}"
             )
-        tolerance = max(TOLERANCES.get(str(wanted.dtype), 0.0), TOLERANCES.get(precision, 0.0))
-        if wanted.dtype.kind in "iubSUO":
+        tolerance = max(TOLERANCES.get(str(expected.dtype), 0.0), TOLERANCES.get(precision, 0.0))
+        if expected.dtype.kind in "iubSUO":
             tolerance = 0.0 if not precision else 1.0
-        difference = _difference(wanted, got)
+        difference = _relative_difference(expected, actual)
         if not difference <= tolerance:
             raise RunError(
                 f"{who} gives another output {name!r} than the single-device run: they differ by {difference:.2g} of "
@@ -45,12 +46,12 @@ def require_equal(reference: Arrays, found: Arrays, *, who: str, precision: str 
     return worst
 
 
-def _difference(wanted: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
-    if wanted.dtype.kind in "SUOb":
-        return float((wanted != got).any())
-    if not wanted.size:
+def _relative_difference(expected: npt.NDArray[Any], actual: npt.NDArray[Any]) -> float:
+    if expected.dtype.kind in "SUOb":
+        return float((expected != actual).any())
+    if not expected.size:
         return 0.0
-    a, b = np.asarray(wanted, np.float64), np.asarray(got, np.float64)
+    a, b = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     scale = np.abs(a[np.isfinite(a)]).max(initial=0.0) or 1.0
     off = np.where(same, 0.0, np.abs(a - b))

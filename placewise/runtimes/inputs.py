@@ -1,4 +1,4 @@
-"""Example inputs of a model: drawn anew for every sample, or given by the user and checked."""
+"""Inputs of a model: random for every sample, or given by the user and checked."""
 
 from __future__ import annotations
 
@@ -9,86 +9,85 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
-from placewise.regular import open_regular
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Arrays by the name of the model's input or output."""
 
 _LARGEST = 2
-"""Whole numbers are drawn below it: 0 and 1 are tokens of every vocabulary and values of every mask."""
+"""Integers are drawn below this: 0 and 1 are tokens of every vocabulary and values of every mask."""
 
 
 def input_tensors(graph: Graph) -> tuple[int, ...]:
-    """The tensors that the model is given: those without a producer, that some op reads or that are outputs.
+    """The input tensors of the model: those without a producer that an op reads or that are outputs.
 
-    Raw graphs of IR have an op of the kind Input where others have none.
+    In raw graphs of OpenVINO IR their producer is an op of the kind Input.
     """
     read = np.zeros(graph.n_tensors, np.bool_)
     read[graph.edges.value] = True
     producer = graph.tensors.producer
-    given = producer < 0
-    given[~given] = graph.ops.kind.equals("Input")[producer[~given]]
-    wanted = given & (read | graph.tensors.output)
-    return tuple(np.flatnonzero(wanted).tolist())
+    is_input = producer < 0
+    is_input[~is_input] = graph.ops.kind.equals("Input")[producer[~is_input]]
+    return tuple(np.flatnonzero(is_input & (read | graph.tensors.output)).tolist())
 
 
 def fresh_inputs(graph: Graph, seed: int, given: Arrays | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Inputs for one sample: normal floats, whole numbers of 0 and 1, both from `seed`; what is `given` stays.
+    """Inputs for one sample: the `given` arrays, and for the others normal floats and integers of 0 and 1 from `seed`.
 
-    Raises InputError for an open shape or an element type that numpy does not have, and for given arrays of a wrong
-    name, shape or type.
+    Raises InputError for a negative seed, an open shape, an element type without a numpy type, and for given arrays of
+    a wrong name, shape or type.
     """
     if seed < 0:
         raise InputError(f"the seed {seed} is negative", remedy="give a whole number from 0")
     rng = np.random.default_rng(seed)
     named = {graph.tensors.name[tensor]: tensor for tensor in input_tensors(graph)}
-    for name in given or {}:
+    for name in given or ():
         if name not in named:
             raise InputError(f"the model has no input {name!r}", remedy=f"its inputs are {', '.join(named) or 'none'}")
+    given = given or {}
     return {
-        name: _checked(graph, tensor, (given or {})[name]) if name in (given or {}) else _drawn(graph, tensor, rng)
+        name: _check_array(graph, tensor, given[name]) if name in given else _draw_array(graph, tensor, rng)
         for name, tensor in named.items()
     }
 
 
 def load_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a .npz file, by name. Raises InputError for a file that is none, or holds objects."""
+    """The arrays of a .npz file by name. Raises InputError for another kind of file, and for one that holds objects."""
     try:
         with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from None
-    except Exception:  # whatever numpy's reader of headers, zipfile and zlib raise
+    except Exception:  # numpy, zipfile and zlib raise many types
         remedy = "save the inputs by name with numpy.savez"
         raise InputError("is no .npz file of arrays", where=str(path), remedy=remedy) from None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy type of an element type. Raises InputError where there is none."""
+    """The numpy type of an element type. Raises InputError if there is none."""
     if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
 
-        found = {"float8_e4m3": "float8_e4m3fn"}.get(name, name)
-        if hasattr(ml_dtypes, found):
-            name = getattr(ml_dtypes, found)
+        alias = {"float8_e4m3": "float8_e4m3fn"}.get(name, name)
+        name = getattr(ml_dtypes, alias, name)
     try:
-        made: np.dtype[Any] = np.dtype(name)
-        return made
+        dtype: np.dtype[Any] = np.dtype(name)
+        return dtype
     except TypeError:
         raise InputError(f"inputs of type {name!r} cannot be made", remedy="give the model in another type") from None
 
 
-def _drawn(graph: Graph, tensor: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+def _draw_array(graph: Graph, tensor: int, rng: np.random.Generator) -> npt.NDArray[Any]:
     shape, dtype = _shape(graph, tensor), numpy_dtype(DTYPES[int(graph.tensors.dtype[tensor])])
     if dtype.kind in "iub":
         return rng.integers(0, _LARGEST, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
 
 
-def _checked(graph: Graph, tensor: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _check_array(graph: Graph, tensor: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     array, shape = np.asarray(array), _shape(graph, tensor)
     dtype, name = numpy_dtype(DTYPES[int(graph.tensors.dtype[tensor])]), graph.tensors.name[tensor]
     if array.shape != shape:

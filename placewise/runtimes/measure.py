@@ -1,4 +1,4 @@
-"""Measure several placements side by side: checked first, warmed up, interleaved, median and spread."""
+"""Measure several placements side by side: checked, warmed up and interleaved, with median and spread."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from placewise.errors import RunError
 from placewise.model.graph import Graph
-from placewise.runtimes.base import Prepared
+from placewise.runtimes.base import PreparedPlacement
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 
-Fresh = Callable[[int], Arrays]
-"""Inputs for the sample of this number."""
+InputSource = Callable[[int], Arrays]
+"""Returns the inputs of the sample with this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How to measure: `rounds` of every placement in turn, after `warm_up` samples each that do not count.
+    """How to measure: `rounds` of all placements in turn, after `warm_up` samples of each that are not counted.
 
-    With `in_flight` above 1, a round is a stream of `samples`, whose time per sample counts; else `samples` runs, of
-    which each counts. `seconds` ends the rounds early, but not before there are `least`.
+    With `in_flight` above 1, a round is a stream of `samples` and gives its seconds per sample; else it is `samples`
+    single runs and gives their median. After `seconds` no further round starts, once there are `least`.
     """
 
     rounds: int = 10
@@ -37,7 +37,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds per sample of every round (its median, for latency), or the reason why there are none."""
+    """Seconds per sample of every round, or the reason why there are none (`failure`)."""
 
     name: str
     rounds: tuple[float, ...] = ()
@@ -45,7 +45,7 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """The median; inf where it failed."""
+        """The median of the rounds; inf after a failure."""
         return float(np.median(self.rounds)) if self.rounds else float("inf")
 
     @property
@@ -57,62 +57,67 @@ class Measurement:
         return float(high - low) / self.seconds
 
 
-def fresh_of(graph: Graph, seed: int = 0, given: Arrays | None = None, *, kinds: int = 8) -> Fresh:
-    """Inputs that differ from sample to sample; after `kinds` of them they come again."""
-    made = [fresh_inputs(graph, seed + number, given) for number in range(kinds)]
-    return lambda number: made[number % kinds]
+def input_source(graph: Graph, seed: int = 0, given: Arrays | None = None, *, kinds: int = 8) -> InputSource:
+    """Inputs that differ from sample to sample and repeat after `kinds` samples. Raises as `fresh_inputs`."""
+    inputs = [fresh_inputs(graph, seed + number, given) for number in range(kinds)]
+    return lambda number: inputs[number % kinds]
 
 
-def check(reference: Prepared, candidate: Prepared, fresh: Fresh, *, who: str, precision: str = "") -> float:
-    """How near the outputs of `candidate` are to those of `reference`, as a share of the tolerance.
+def check_outputs(
+    reference: PreparedPlacement, candidate: PreparedPlacement, source: InputSource, *, who: str, precision: str = ""
+) -> float:
+    """The difference between the outputs of `candidate` and of `reference`, as a share of the tolerance.
 
-    Raises RunError if they differ, or if the reference does not give the same outputs twice.
+    Raises RunError if they differ by more, or if the outputs of the reference are random.
     """
-    return require_equal(settled(reference, fresh), candidate.run(fresh(0)), who=who, precision=precision)
+    outputs = reproducible_outputs(reference, source)
+    return require_equal(outputs, candidate.run(source(0)), who=who, precision=precision)
 
 
-def settled(reference: Prepared, fresh: Fresh) -> Arrays:
-    """The outputs of `reference` for the first inputs. Raises RunError if it does not give them twice."""
-    inputs = fresh(0)
-    wanted = reference.run(inputs)
+def reproducible_outputs(reference: PreparedPlacement, source: InputSource) -> Arrays:
+    """The outputs of `reference` for the first inputs. Raises RunError if a second run gives others."""
+    inputs = source(0)
+    outputs = reference.run(inputs)
     try:
-        require_equal(wanted, reference.run(inputs), who="a second run of the same model on the same inputs")
+        require_equal(outputs, reference.run(inputs), who="a second run of the same model on the same inputs")
     except RunError as error:
         raise RunError(f"the outputs of this model are random, so no placement can be checked ({error})") from None
-    return wanted
+    return outputs
 
 
-def measure(prepared: Mapping[str, Prepared], fresh: Fresh, protocol: Protocol = Protocol()) -> list[Measurement]:
-    """Every placement in turn, round after round, each round in another order; one that fails drops out.
+def measure(
+    prepared: Mapping[str, PreparedPlacement], source: InputSource, protocol: Protocol = Protocol()
+) -> list[Measurement]:
+    """Time all placements by name, round after round, each round in another order; one that fails drops out.
 
-    Whatever slows the machine for a while then slows all of them.
+    A machine that is slow for a while slows all of them alike.
     """
     times: dict[str, list[float]] = {name: [] for name in prepared}
     failures: dict[str, str] = {}
     numbers, began = count(1), time.monotonic()
 
     def attempt(name: str, length: int, *, counts: bool) -> None:
-        samples = [fresh(next(numbers)) for _ in range(length)]
+        samples = [source(next(numbers)) for _ in range(length)]
         try:
-            found = prepared[name].time(samples, in_flight=protocol.in_flight)
+            seconds = prepared[name].time(samples, in_flight=protocol.in_flight)
         except RunError as error:
             failures[name] = str(error)
             return
         if counts:
-            times[name].append(float(np.median(found)))
+            times[name].append(float(np.median(seconds)))
 
     for name in prepared:
         attempt(name, max(protocol.warm_up, protocol.in_flight), counts=False)
     for round_ in range(protocol.rounds):
         if round_ >= protocol.least and time.monotonic() - began > protocol.seconds:
             break
-        for name in _turned([name for name in prepared if name not in failures], round_):
+        for name in _rotate([name for name in prepared if name not in failures], round_):
             attempt(name, protocol.samples, counts=True)
     return [Measurement(name, () if name in failures else tuple(times[name]), failures.get(name, "")) for name in times]
 
 
-def _turned(names: Sequence[str], by: int) -> Sequence[str]:
-    """The names, from another one on and every other time backwards."""
+def _rotate(names: Sequence[str], by: int) -> Sequence[str]:
+    """The names rotated by a number of positions, in reverse order for every second number."""
     start = by % max(len(names), 1)
-    turned = [*names[start:], *names[:start]]
-    return turned[::-1] if by % 2 else turned
+    rotated = [*names[start:], *names[:start]]
+    return rotated[::-1] if by % 2 else rotated

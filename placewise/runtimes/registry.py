@@ -1,4 +1,4 @@
-"""The runtimes by name, imported when they are asked for."""
+"""The runtimes by name, imported on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BY_FORMAT = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "to
 
 
 def names() -> tuple[str, ...]:
-    """Every runtime."""
+    """The names of all runtimes."""
     return tuple(_RUNTIMES)
 
 
@@ -31,7 +31,7 @@ def create(name: str) -> Runtime:
 
 
 def default_for(source_format: str) -> str:
-    """The runtime that usually runs models of a format. Raises InputError for a format that nothing here runs."""
+    """The default runtime of a model format. Raises InputError if no runtime runs it."""
     if source_format not in _BY_FORMAT:
         raise InputError(
             f"nothing here runs a model of the format {source_format!r}",

@@ -1,23 +1,19 @@
-"""The only judge: it prices placements, checks them, and bounds what any placement can reach."""
+"""The only judge of placements: it prices them, checks them, and bounds the value of every placement."""
 
-from placewise.simulate.bounds import lower_bound
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.judge import Evaluator, evaluate, simulate
-from placewise.simulate.memory import device_memory, memory_while
-from placewise.simulate.peaks import MemoryPeak, memory_peaks
-
-judge = simulate
-"""The public name: `placewise.simulate` is this room."""
+from placewise.simulate.bounds.bounds import lower_bound
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.judge.judge import Evaluator, evaluate, judge_placement
+from placewise.simulate.judge.memory import device_memory, memory_while
+from placewise.simulate.judge.peaks import MemoryPeak, memory_peaks
 
 __all__ = [
     "Evaluator",
     "MemoryPeak",
     "device_memory",
     "evaluate",
-    "judge",
+    "judge_placement",
     "lower_bound",
     "memory_peaks",
     "memory_while",
-    "simulate",
     "why_infeasible",
 ]

@@ -1,4 +1,4 @@
-"""Sums over blocks (colocation groups) and classes of equal devices: what bounds and exact methods start from."""
+"""Sums over blocks (colocation groups) and classes of equal devices, for bounds and exact methods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem, once
 
 SMALL = 1e-4
-"""The share of all weights' bytes below which a weight on several devices, such as a constant, is passed over."""
+"""Weights with a smaller share of all bytes, such as constants, are not reported as copied."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceClasses:
-    """Devices that no cost, rule or capacity tells apart: `of` [n_devices] is the class of each device."""
+    """Classes of devices with equal costs, rules and capacity: `of` [n_devices] is the class of each device."""
 
     of: Ints
     count: Longs  # [n_classes]
@@ -35,7 +35,7 @@ class OpTimes(NamedTuple):
 
 @once
 def op_times(problem: Problem) -> OpTimes:
-    """The distinct columns of `op_seconds`: many devices are equal, and few columns are quicker to sum up than many."""
+    """The distinct columns of `op_seconds`; with many equal devices there are few, which are quicker to sum."""
     seconds = problem.costs.op_seconds
     if not problem.allowed.all():
         seconds = np.where(problem.allowed, seconds, np.inf)
@@ -95,7 +95,7 @@ def block_seconds(problem: Problem, devices: Longs) -> Floats:
 
 
 def block_bytes(problem: Problem) -> Floats:
-    """Resident bytes that each block needs wherever it is [n_blocks]; weights tied inside it count once."""
+    """Resident bytes of each block [n_blocks] on any device; weights tied inside it count once."""
     return _resident(problem, np.ones_like)
 
 
@@ -107,18 +107,18 @@ def storage_bytes(graph: Graph) -> Floats:
 
 
 def held_by_several(problem: Problem, device: Ints) -> tuple[str, ...]:
-    """The weights that ops on several devices use, so that each of them holds a copy; not those below `SMALL`."""
+    """The weights that several devices hold because their ops use them; not those below `SMALL`."""
     graph, edges = problem.graph, problem.graph.weight_edges
     storage = graph.weights.storage[edges.value].astype(np.int64)
     pairs = np.unique(storage * problem.n_devices + device[edges.consumer])
     size = storage_bytes(graph)
     several = np.bincount(pairs // problem.n_devices, minlength=len(size)) > 1
-    found = np.flatnonzero(several & (size >= SMALL * size.sum())).tolist()
-    return tuple(graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found)
+    copied = np.flatnonzero(several & (size >= SMALL * size.sum())).tolist()
+    return tuple(graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in copied)
 
 
 def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) -> Floats:
-    """State and weights of each block; `sharers` says by how many a (block, storage) pair's bytes are divided."""
+    """State and weights of each block; `sharers` gives the divisor of the bytes of each (block, storage) pair."""
     graph = problem.graph
     total = block_sums(problem, graph.ops.state_bytes.astype(np.float64))
     if len(graph.weight_edges):
@@ -131,8 +131,8 @@ def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) ->
 
 
 def unshared_bytes(problem: Problem) -> Floats:
-    """Resident bytes of each block [n_blocks] such that their sum over any set never exceeds what it needs.
+    """Resident bytes of each block [n_blocks] whose sum over any set of blocks never exceeds the set's need.
 
-    A storage that several blocks share is split evenly among them.
+    A storage that several blocks use is split evenly among them.
     """
     return _resident(problem, lambda storage: np.bincount(storage)[storage])

@@ -1,8 +1,8 @@
-"""Which ops may leave their result where an operand was: views, and what runtimes compute in place.
+"""Ops that may write their result over an operand: views, and what runtimes compute in place.
 
-What a kind does was measured with ONNX Runtime 1.31 (`python benchmarks/real/in_place.py`). Batch normalization
-after a convolution is folded into its weights, and a sum after one is added up by its kernel, so that these take no
-memory of their own either. Where PyTorch runs a program op by op, only views do.
+The kinds were measured with ONNX Runtime 1.31 (`python benchmarks/real/in_place.py`). A batch normalization after a
+convolution is folded into its weights, and the kernel of a convolution computes a sum that follows: neither takes
+memory of its own. Where PyTorch runs a program op by op, only views work in place.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ IN_PLACE = frozenset({
 _CONVOLUTIONS, _SUMS = frozenset({"Conv", "ConvTranspose"}), frozenset({"Add", "Sum"})
 _NORMS = frozenset({"BatchNormalization"})
 _OP_BY_OP = frozenset({"torch-export", "torch-module", "torch-modules", "huggingface", "pipedream"})
-"""Formats of what PyTorch runs as it stands."""
+"""Formats of programs that PyTorch runs op by op."""
 
 
 @lru_cache(maxsize=2)
 def in_place_ops(graph: Graph) -> Bools:
-    """The ops [n_ops] whose first result may take the memory of an operand of the same size that dies with them."""
+    """The ops [n_ops] whose first result may take the memory of an equally large operand whose last reader they are."""
     views = (_of_kinds(graph, VIEWS) & ~_marked(graph, "copied")) | _marked(graph, "view")
     if graph.source is not None and graph.source.format in _OP_BY_OP:
         return frozen(views, np.bool_)
@@ -48,7 +48,7 @@ def _marked(graph: Graph, attribute: str) -> Bools:
 
 
 def _read_from(graph: Graph, makers: Bools) -> Bools:
-    """The ops [n_ops] that read a result of these."""
-    found, maker = np.zeros(graph.n_ops, np.bool_), graph.tensors.producer[graph.edges.value]
-    found[graph.edges.consumer[(maker >= 0) & makers[maker]]] = True
-    return found
+    """The ops [n_ops] that read a result of `makers` [n_ops]."""
+    readers, maker = np.zeros(graph.n_ops, np.bool_), graph.tensors.producer[graph.edges.value]
+    readers[graph.edges.consumer[(maker >= 0) & makers[maker]]] = True
+    return readers

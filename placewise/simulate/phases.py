@@ -1,9 +1,9 @@
-"""The phases of a training pipeline that flushes (GPipe): every sample goes forward, then every sample backward.
+"""The phases of a training pipeline that flushes (GPipe): all samples go forward, then all go backward.
 
-Each phase has a slowest resource of its own, so that seconds per sample are the largest forward load plus the
-largest backward load (Tarnawski et al., NeurIPS 2020, appendix C). An op belongs to the phase that
-`graph.ops.backward` says, a tensor to that of its producer, and model inputs go forward. With the schedule `1f1b`,
-and for graphs without backward ops, there is one phase.
+Each phase has its own slowest resource: the seconds per sample are the largest forward load plus the largest backward
+load (Tarnawski et al., NeurIPS 2020, appendix C). `graph.ops.backward` gives the phase of an op; a tensor belongs to
+the phase of its producer, a model input to the forward phase. The schedule `1f1b` and graphs without backward ops have
+one phase.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.throughput import max_loads
+from placewise.simulate.judge.throughput import max_loads
+from placewise.simulate.problem_arrays import ProblemArrays
 
 
 def two_phases(problem: Problem) -> bool:
-    """Whether forward and backward loads are summed up apart."""
+    """Whether forward and backward loads are separate."""
     objective = problem.objective
     flushes = objective.kind == "throughput" and objective.schedule == "gpipe"
     return flushes and bool(problem.graph.ops.backward.any())
 
 
-def phase_arrays(problem: Problem, a: Arrays) -> tuple[Arrays, ...]:
-    """What kernels read of each phase: its ops' seconds and its tensors, all that max-loads are made of."""
+def phase_arrays(problem: Problem, a: ProblemArrays) -> tuple[ProblemArrays, ...]:
+    """The arrays of each phase: the seconds of its ops, and its tensors."""
     if not two_phases(problem):
         return (a,)
     backward = problem.graph.ops.backward
@@ -37,24 +37,24 @@ def phase_arrays(problem: Problem, a: Arrays) -> tuple[Arrays, ...]:
 
 
 def phase_problems(problem: Problem) -> tuple[Problem, ...]:
-    """A problem per phase, in which the other phase costs nothing: their max-loads add up to the value."""
+    """A problem per phase in which the other phase costs nothing; their max-loads add up to the value."""
     if not two_phases(problem):
         return (problem,)
     costs, backward = problem.costs, problem.graph.ops.backward
     late = _made(problem.graph.tensors.producer, backward)
-    found = []
+    phases = []
     for mine, carried in ((~backward, ~late), (backward, late)):
         able = np.isfinite(costs.op_seconds)
         seconds = np.where(mine[:, None] | ~able, costs.op_seconds, 0.0)
         table = CostTable.given(seconds, np.where(carried[:, None], costs.transfer_seconds, 0.0))
-        found.append(problem.with_(costs=table, objective=replace(problem.objective, schedule="1f1b")))
-    return tuple(found)
+        phases.append(problem.with_(costs=table, objective=replace(problem.objective, schedule="1f1b")))
+    return tuple(phases)
 
 
 def summed_loads(
     phases: Sequence[_native.Problem], placements: Ints, mode: str, first: int, last: int, values: Floats
 ) -> None:
-    """The max-loads of all phases together, of placements [K, n_ops], rows first to last, into `values` [K]."""
+    """Write the sums of the phases' max-loads of placements [K, n_ops], rows first to last, into `values` [K]."""
     max_loads(phases[0], placements, mode, first, last, values)
     for phase in phases[1:]:
         more = np.empty_like(values)
@@ -63,12 +63,12 @@ def summed_loads(
 
 
 def _made(producer: Ints, backward: Bools) -> Bools:
-    """Which tensors backward ops make [n_tensors]."""
+    """The tensors [n_tensors] that backward ops produce."""
     late: Bools = (producer >= 0) & backward[producer]
     return late
 
 
-def _phase(a: Arrays, mine: Bools, carried: Bools) -> Arrays:
+def _phase(a: ProblemArrays, mine: Bools, carried: Bools) -> ProblemArrays:
     used = carried[a.consumed]
     tensor = (np.cumsum(carried) - 1)[a.consumed[used]]
     return a._replace(

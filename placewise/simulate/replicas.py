@@ -1,10 +1,10 @@
-"""Stages on several equal devices: what each of them carries, and how they keep their weights the same.
+"""Replicated stages: the load of each replica, and the synchronization of their weights.
 
-The r devices of a stage, its members, take the samples in turn, so that each does an r-th of the stage's compute and
-communication. In training graphs they add up their gradients around a ring: in every step each member sends, and at
-the same time receives, 2 (r − 1) / r times the stage's weights (Patarasuk and Yuan, J. Parallel and Distributed
-Computing 69, 2009, the least that is possible). The slowest link of the ring sets its pace, and the seconds are shared
-by the samples of a step. docs/judge.md works it by hand.
+The r devices of a stage, its members, take the samples by turns: each does an r-th of the stage's compute and
+communication. In training graphs they sum their gradients around a ring: in every step each member sends, and at the
+same time receives, 2 (r − 1) / r times the stage's weights (Patarasuk and Yuan, J. Parallel and Distributed Computing
+69, 2009, which is optimal). The slowest link of the ring sets the pace, and the samples of a step share the seconds.
+docs/judge.md has a worked example.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.memory import weight_bytes
-from placewise.simulate.throughput import Loads, loads
+from placewise.simulate.judge.memory import weight_bytes
+from placewise.simulate.judge.throughput import Loads, loads
+from placewise.simulate.problem_arrays import ProblemArrays
 
 
 def equal_devices(problem: Problem) -> Ints:
-    """The class [n_devices] of every device, named by its first: those that may share a stage.
+    """The class [n_devices] of each device, numbered by its first device: members of a class may share a stage.
 
-    Their ops, memory and rules are the same, and exchanging two of them changes the speed of no link.
+    They have the same ops, memory and rules, and exchanging two of them changes the speed of no link.
     """
     cluster = problem.cluster
     kind = np.arange(len(cluster), dtype=np.int32)
@@ -42,7 +42,7 @@ def equal_devices(problem: Problem) -> Ints:
 
 
 def exchangeable(table: Ints, one: int, other: int) -> bool:
-    """Whether a table over locations [n + 1, n + 1] stays the same when two of them change places."""
+    """Whether a table over locations [n + 1, n + 1] stays the same when two locations are exchanged."""
     rows, columns = table[[one, other]].copy(), table[:, [other, one]].T.copy()
     rows[1, [one, other]] = rows[1, [other, one]]
     columns[0, [one, other]] = columns[0, [other, one]]
@@ -57,7 +57,7 @@ def sync_pace(problem: Problem, members: Sequence[int]) -> float:
 
 
 def passes(problem: Problem, count: int) -> float:
-    """How often the weights of a stage of that many members pass a link of their ring, per sample."""
+    """How often the weights of a stage with `count` members cross a link of their ring, per sample."""
     return 2 * (count - 1) / count / (problem.objective.step_samples or count)
 
 
@@ -70,11 +70,11 @@ def ring_bandwidth(problem: Problem, members: Sequence[int]) -> float:
     return float(problem.cluster.class_bandwidth[classes].min(initial=np.inf))
 
 
-def replicated_loads(problem: Problem, a: Arrays, placement: Placement, *, syncs: bool = True) -> Loads:
-    """The loads of a placement with replicas: on every member of a stage, its share of the stage's.
+def replicated_loads(problem: Problem, a: ProblemArrays, placement: Placement, *, syncs: bool = True) -> Loads:
+    """The loads of a placement with replicas: each member of a stage has its share of the stage's load.
 
-    `a` may be the arrays of one phase; the synchronization counts only if it `syncs`. Links carry the transfers
-    between two stages evenly over all pairs of members.
+    `a` may be the arrays of one phase; the synchronization counts only if it `syncs`. All pairs of members share the
+    transfers between two stages evenly.
     """
     if placement.replicas is None:
         return loads(a, placement.device)
@@ -105,7 +105,7 @@ def _ring(problem: Problem, members: Sequence[int]) -> Iterator[tuple[int, int]]
         yield from ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
 
 
-def _spread(a: Arrays, traffic: Floats, groups: dict[int, list[int]]) -> Floats:
+def _spread(a: ProblemArrays, traffic: Floats, groups: dict[int, list[int]]) -> Floats:
     """The load of each shared wire, from the traffic [(n_devices + 1)²] between locations of whole stages."""
     host = len(a.location)
     wires = np.zeros(a.n_wires)

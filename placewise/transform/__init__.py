@@ -1,1 +1,1 @@
-"""Transforms: Graph → Graph, each a pure function that notes itself in the graph's source."""
+"""Transforms map a graph to a graph; each is a pure function that records itself in the graph's source."""

@@ -1,4 +1,4 @@
-"""Ops of kind Input and Output, with which some formats write where a model begins and ends."""
+"""Ops of kind Input and Output, which some formats use to mark the boundary of a model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from placewise.transform.rows import take_ops
 INPUT, OUTPUT = "Input", "Output"
 
 
-def without_boundary(graph: Graph) -> Graph:
-    """The graph without such ops: what an Input makes is an input of the model, what an Output reads an output.
+def remove_boundary_ops(graph: Graph) -> Graph:
+    """Remove boundary ops: results of an Input become inputs of the model, arguments of an Output become outputs.
 
-    The op that made what an Output reads takes its `origin`, and so does the first op that reads an Input.
+    `origin` of an Output moves to the op that produces its argument, that of an Input to the first op that reads it.
     """
     enters, leaves = graph.ops.kind.equals(INPUT), graph.ops.kind.equals(OUTPUT)
     kept = ~(enters | leaves)
     if kept.all():
         return graph
     rank = (np.cumsum(kept) - 1).astype(np.int32)
-    made = graph.tensors.producer
-    made = np.where((made < 0) | ~kept[made], -1, rank[made])
+    producer = graph.tensors.producer
+    producer = np.where((producer < 0) | ~kept[producer], -1, rank[producer])
     output = graph.tensors.output.copy()
     output[graph.edges.value[leaves[graph.edges.consumer]]] = True
-    order = np.argsort(made, kind="stable")
+    order = np.argsort(producer, kind="stable")
     tensor_rank = np.empty(len(order), np.int32)
     tensor_rank[order] = np.arange(len(order), dtype=np.int32)
     live, used = kept[graph.edges.consumer], kept[graph.weight_edges.consumer]
@@ -38,7 +38,7 @@ def without_boundary(graph: Graph) -> Graph:
         tensors=replace(
             graph.tensors,
             name=tuple(graph.tensors.name[row] for row in order.tolist()),
-            producer=made[order],
+            producer=producer[order],
             bytes=graph.tensors.bytes[order],
             dtype=graph.tensors.dtype[order],
             shape=graph.tensors.shape.take(order),
@@ -52,10 +52,10 @@ def without_boundary(graph: Graph) -> Graph:
 
 
 def _origins(graph: Graph, kept: Bools) -> Ragged:
-    given: dict[int, list[int]] = {}
+    inherited: dict[int, list[int]] = {}
     for op in np.flatnonzero(~kept).tolist():
-        made = [int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(op)]
+        makers = [int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(op)]
         users = (user for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist())
-        owner = next((other for other in (*made, *sorted(users)) if other >= 0 and kept[other]), -1)
-        given.setdefault(owner, []).extend(graph.ops.origin[op])
-    return Ragged.of((*graph.ops.origin[op], *given.get(op, ())) for op in np.flatnonzero(kept).tolist())
+        owner = next((other for other in (*makers, *sorted(users)) if other >= 0 and kept[other]), -1)
+        inherited.setdefault(owner, []).extend(graph.ops.origin[op])
+    return Ragged.of((*graph.ops.origin[op], *inherited.get(op, ())) for op in np.flatnonzero(kept).tolist())

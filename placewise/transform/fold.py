@@ -1,7 +1,7 @@
-"""fold: without the ops whose results are known before the model runs, and back to all ops again.
+"""fold: remove the ops whose results are known before the model runs.
 
-A file holds more than what runs: constants, casts and transposes of weights, the arithmetic of shapes, identities.
-Runtimes fold these when they load a model, so a placement is decided on the folded graph.
+A file holds more than what runs: constants, casts and transposes of weights, shape arithmetic, identities. Runtimes
+fold these when they load a model, so placements are decided on the folded graph.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import GraphError
-from placewise.model.columns import Bytes8, Ints, Longs, Ragged, distinct
+from placewise.model.columns import Bytes8, Longs, Ragged, distinct
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Tensors, Weights
-from placewise.transform.boundary import without_boundary
-from placewise.transform.rows import take_ops
+from placewise.transform.boundary import remove_boundary_ops
+from placewise.transform.rows import make_unique, take_ops
 
 _PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
 _PURE |= {f"aten::{name}" for name in ("ne", "rsqrt", "diff", "clone", "flip", "roll", "square", "exp2", "expm1")}
@@ -33,27 +33,29 @@ _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
 _REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 _MOST_GROWTH = 1 << 10
-"""Bytes by which a known value may outgrow what it is made from: shape arithmetic does, a little."""
+"""Bytes by which a known value may exceed its arguments: shape arithmetic does, slightly."""
 _MOST_ROUNDS = 100
-"""Rounds in search of ops that may be known; where results follow from results for longer, all ops are looked at."""
+"""Rounds in the search for candidates; longer chains of results make every op a candidate."""
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
 
 def fold(graph: Graph) -> Graph:
-    """The folded view of `graph`; what it computes, ONNX-like kinds taken at their word, stays the same.
+    """Return the folded view of `graph`; its results stay the same, given ONNX semantics of its kinds.
 
-    Inputs and outputs that are ops become tensors. Removed are ops whose results are known (constants; Shape and Size
-    of known shapes; ops that read only weights and other known values, unless random, quantizing, with a body or of a
-    foreign domain), identities, Dropout without a training switch, and ops that no output of the model needs. Ops that
-    would turn what they read into larger weights (a constant expanded to the batch), or tables into what one input
-    looks up in them, stay: weights are what the file holds, whatever the batch; so what a conversion marked
-    `decompression` unpacks counts as it is held. A known value that a kept op still reads becomes a weight of its own,
-    under the tensor's name; if it is one weight in another shape or order, it keeps that weight's storage, so that
-    ties stay ties, and its name where that is free. Ops that make an output of the model, have state, or are backward
-    (and no identities) stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer
-    it is. Raises GraphError, naming the file, if no op is left.
+    Inputs and outputs that are ops become tensors. Three groups of ops are removed: ops with known results,
+    identities (also Dropout without a training switch), and ops that no output of the model needs. Results are known
+    for constants, for Shape and Size of known shapes, and for ops that read only weights and other known values,
+    unless they are random, quantizing, of a foreign domain, or have a body.
+
+    Ops that would turn their arguments into larger weights (a constant expanded to the batch), or tables into what
+    one input looks up in them, stay: the weights are those of the file, whatever the batch. Likewise, weights that a
+    conversion marked `decompression` unpacks keep their stored size. A known value that a kept op still reads
+    becomes a weight under the tensor's name. If it is one weight in another shape or order, it keeps that weight's
+    storage, so that ties survive, and its name if that is free. Ops that produce an output of the model, have state,
+    or are backward (and no identities) stay. `origin` of a kept op lists its own origins, then those of the removed
+    ops whose first kept consumer it is. Raises GraphError, naming the file, if no op remains.
     """
-    folded, before = without_boundary(graph), -1
+    folded, before = remove_boundary_ops(graph), -1
     while folded.n_ops not in (0, before):
         before, folded = folded.n_ops, _fold_once(folded)
     source = graph.source
@@ -66,34 +68,14 @@ def fold(graph: Graph) -> Graph:
     return folded.with_source(replace(source, view="folded", transforms=transforms))
 
 
-def project_back(raw: Graph, folded: Graph, device: Ints) -> Ints:
-    """A placement of the folded ops as one [raw.n_ops] of the raw ops, by `origin` (by name where there is none).
-
-    Raw ops that no folded op stands for follow their first consumer, else they go where op 0 goes.
-    """
-    by_origin = {node: int(device[op]) for op in range(folded.n_ops) for node in folded.ops.origin[op]}
-    by_name = {name: int(device[op]) for op, name in enumerate(folded.ops.name)}
-    default = int(device[0]) if len(device) else 0
-    projected = np.full(raw.n_ops, -1, np.int32)
-    for op in reversed(range(raw.n_ops)):
-        own = next((by_origin[node] for node in raw.ops.origin[op] if node in by_origin), None)
-        if own is None:
-            own = by_name.get(raw.ops.name[op])
-        if own is None:
-            users = sorted(int(user) for tensor in raw.outputs_of(op) for user in raw.consumers_of(tensor))
-            own = int(projected[users[0]]) if users else default
-        projected[op] = own
-    return projected
-
-
 @dataclass(slots=True)
-class _Plan:
-    """What becomes of each op and tensor.
+class _FoldPlan:
+    """What happens to each op and tensor.
 
     `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
-    that stands for this one (itself, mostly); `weight_of` [n_tensors]: the weight that it is, through identities,
-    or −1; `rearranged` [n_tensors]: the weight that it holds in another shape, order or packing, or −1; `packed`: the
-    bytes and element type in which the file holds the tensors that are only unpacked from it.
+    that replaces this one (mostly itself); `weight_of` [n_tensors]: the weight that it equals, seen through
+    identities, or −1; `rearranged` [n_tensors]: the weight that it holds in another shape, order or packing, or −1;
+    `packed`: bytes and element type in the file, for tensors that only unpack a weight.
     """
 
     kept: list[bool]
@@ -111,7 +93,7 @@ def _fold_once(graph: Graph) -> Graph:
 
 
 def _is_tidy(graph: Graph) -> bool:
-    """Whether every weight and every word of the vocabularies is used."""
+    """Whether every weight and every entry of the vocabularies is in use."""
     ops = graph.ops
     vocabularies: tuple[Interned[Any], ...] = (ops.kind, ops.scope, ops.attributes)
     columns = [(column.codes, len(column.values)) for column in vocabularies]
@@ -119,10 +101,10 @@ def _is_tidy(graph: Graph) -> bool:
     return all(len(distinct(codes)) == count for codes, count in columns)
 
 
-def _plan(graph: Graph) -> _Plan:
-    """Forward over the ops: which are known, and which only pass a value on."""
+def _plan(graph: Graph) -> _FoldPlan:
+    """Forward over the ops: which results are known, and which ops only pass a value on."""
     n = graph.n_tensors
-    plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
+    plan = _FoldPlan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
     backward = graph.ops.backward & ~graph.ops.kind.equals("Identity")
     output, fixed = graph.tensors.output.tolist(), (backward | (graph.ops.state_bytes > 0)).tolist()
@@ -130,7 +112,7 @@ def _plan(graph: Graph) -> _Plan:
         kind, makes = graph.ops.kind[op], graph.outputs_of(op)
         if fixed[op] or not makes or any(output[tensor] for tensor in makes):
             continue
-        passed = _passed_on(graph, op, kind, training)
+        passed = _find_passed_value(graph, op, kind, training)
         if passed is not None:
             plan.kept[op] = False
             is_weight, value = passed
@@ -143,44 +125,44 @@ def _plan(graph: Graph) -> _Plan:
             for tensor in makes:
                 plan.known[tensor] = True
             if kind in _REARRANGE:
-                plan.rearranged[makes[0]] = _rearranged(graph, op, plan)
+                plan.rearranged[makes[0]] = _find_rearranged_weight(graph, op, plan)
             if kind in _UNPACKS or kind in _REARRANGE:
                 _unpack(graph, op, plan)
     return plan
 
 
 def _candidates(graph: Graph) -> list[int]:
-    """The ops that are not kept for sure, ascending: some kinds, and what reads nothing but results of such ops."""
+    """The ops that may be removed, ascending: certain kinds, and ops that read only results of such ops."""
     starts = np.diff(graph.in_offsets) == 0
     for kind in (*_PASS, *_MEASURES):
         starts |= graph.ops.kind.equals(kind)
     maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
-    found = starts
+    candidates = starts
     for _ in range(_MOST_ROUNDS):
         reached = np.ones(graph.n_ops, np.bool_)
-        reached[reader[(maker < 0) | ~found[maker]]] = False
-        before, found = found, starts | reached
-        if np.array_equal(before, found):
-            return np.flatnonzero(found).tolist()
+        reached[reader[(maker < 0) | ~candidates[maker]]] = False
+        before, candidates = candidates, starts | reached
+        if np.array_equal(before, candidates):
+            return np.flatnonzero(candidates).tolist()
     return list(range(graph.n_ops))
 
 
-def _rearranged(graph: Graph, op: int, plan: _Plan) -> int:
-    """The weight that `op` only puts in another shape or order, or −1."""
-    is_weight, value = _arguments(graph, op).get(0, (False, -1))
+def _find_rearranged_weight(graph: Graph, op: int, plan: _FoldPlan) -> int:
+    """The weight that `op` only reshapes or reorders, or −1."""
+    is_weight, value = _read_arguments(graph, op).get(0, (False, -1))
     if not is_weight and value >= 0:
         value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
-    made = graph.outputs_of(op)[0]
-    return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[made] else -1
+    result = graph.outputs_of(op)[0]
+    return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[result] else -1
 
 
-def _unpack(graph: Graph, op: int, plan: _Plan) -> None:
-    """Note how the file holds what a conversion marked `decompression` makes of a weight, and what shifts and scales
-    it afterwards: programs keep the weight so, and unpack it as they compute.
+def _unpack(graph: Graph, op: int, plan: _FoldPlan) -> None:
+    """Record the stored form of a weight that a conversion marked `decompression` unpacks, also through the shift and
+    scale that follow: programs keep the weight packed, and unpack it as they compute.
     """
-    made, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
+    result, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
     marked = bool(graph.ops.attributes[op].get("decompression"))
-    arguments = _arguments(graph, op)
+    arguments = _read_arguments(graph, op)
     for position in arguments if graph.ops.kind[op] in ("Sub", "Mul") else (0,):
         is_weight, value = arguments.get(position, (True, -1))
         weight = value if is_weight else plan.weight_of[value]
@@ -194,11 +176,11 @@ def _unpack(graph: Graph, op: int, plan: _Plan) -> None:
         total += nbytes
         best = max(best, (nbytes, dtype, root)) if root >= 0 else best
     root = best[2]
-    if root >= 0 and math.prod(graph.weights.shape[root]) == math.prod(graph.tensors.shape[made]):
-        plan.packed[made], plan.rearranged[made] = (total, best[1]), root
+    if root >= 0 and math.prod(graph.weights.shape[root]) == math.prod(graph.tensors.shape[result]):
+        plan.packed[result], plan.rearranged[result] = (total, best[1]), root
 
 
-def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> bool:
+def _is_known(graph: Graph, op: int, kind: str, plan: _FoldPlan, training: bool) -> bool:
     makes, reads, uses = graph.outputs_of(op), graph.inputs_of(op), graph.weights_of(op)
     if graph.tensors.bytes[makes.start : makes.stop].min() < 0:
         return False
@@ -209,46 +191,48 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> 
     if kind in _NEVER or kind.startswith("Random") or ("::" in kind and kind not in _PURE) or (training and len(uses)):
         return False
     known = len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
-    return known and not _is_resized(graph, op, kind)
+    return known and not _changes_size(graph, op, kind)
 
 
-def _is_resized(graph: Graph, op: int, kind: str) -> bool:
-    """Whether the results of an op outgrow its arguments, in entries; of a lookup of floats, also the reverse."""
-    made = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
+def _changes_size(graph: Graph, op: int, kind: str) -> bool:
+    """Whether results have more elements than arguments; for lookups of floats, also the reverse."""
+    results = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
     tensors, weights, reads, uses = graph.tensors, graph.weights, graph.inputs_of(op), graph.weights_of(op)
-    given = _entries(tensors.bytes[reads], tensors.dtype[reads]) + _entries(weights.bytes[uses], weights.dtype[uses])
-    dtype = tensors.dtype[made]
-    growth = (_entries(tensors.bytes[made], dtype) - given) * int(BITS[dtype].max(initial=0)) / 8
+    entries_in = _count_entries(tensors.bytes[reads], tensors.dtype[reads]) + _count_entries(
+        weights.bytes[uses], weights.dtype[uses]
+    )
+    dtype = tensors.dtype[results]
+    growth = (_count_entries(tensors.bytes[results], dtype) - entries_in) * int(BITS[dtype].max(initial=0)) / 8
     is_table = kind in _LOOKUPS and "float" in DTYPES[int(dtype[0])]
     return growth > _MOST_GROWTH or (is_table and -growth > _MOST_GROWTH)
 
 
-def _entries(nbytes: Longs, dtype: Bytes8) -> int:
+def _count_entries(nbytes: Longs, dtype: Bytes8) -> int:
     return int((nbytes * 8 // np.maximum(BITS[dtype], 1)).sum())
 
 
-def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
-    """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
+def _find_passed_value(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
+    """The value that an op only passes on, as (is it a weight, its id); None if the op has any other effect."""
     if kind not in _PASS:
         return None
-    arguments = _arguments(graph, op)
+    arguments = _read_arguments(graph, op)
     more = _TRAINING_MODE in arguments or training if kind == "Dropout" else len(arguments) > 1
     if more or any(len(graph.consumers_of(tensor)) for tensor in graph.outputs_of(op)[1:]):
         return None
     return arguments.get(0)
 
 
-def _arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
-    """By position, what an op reads: (is it a weight, its id)."""
-    found = {}
+def _read_arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
+    """The arguments of an op by position: (is it a weight, its id)."""
+    arguments = {}
     tables = ((False, graph.edges, graph.in_offsets), (True, graph.weight_edges, graph.weight_offsets))
     for is_weight, edges, offsets in tables:
         for row in range(int(offsets[op]), int(offsets[op + 1])):
-            found[int(edges.position[row])] = (is_weight, int(edges.value[row]))
-    return found
+            arguments[int(edges.position[row])] = (is_weight, int(edges.value[row]))
+    return arguments
 
 
-def _drop_unused(graph: Graph, plan: _Plan) -> None:
+def _drop_unused(graph: Graph, plan: _FoldPlan) -> None:
     """Backward over the ops: keep those that an output of the model needs (all, in a graph without outputs)."""
     if not graph.tensors.output.any():
         return
@@ -266,18 +250,18 @@ def _drop_unused(graph: Graph, plan: _Plan) -> None:
                     needed[producer[source]] = True
 
 
-def _all_used(graph: Graph, plan: _Plan) -> bool:
-    """Whether some kept op reads what each kept op makes, unless that stays anyhow."""
+def _all_used(graph: Graph, plan: _FoldPlan) -> bool:
+    """Whether each kept op has a kept reader or stays for another reason."""
     kept, producer = np.array(plan.kept, np.bool_), graph.tensors.producer
     used = graph.ops.backward | (graph.ops.state_bytes > 0) | (np.diff(graph.out_offsets) == 0)
-    made = producer >= 0
-    used[producer[made & graph.tensors.output]] = True
+    has_producer = producer >= 0
+    used[producer[has_producer & graph.tensors.output]] = True
     source = producer[np.array(plan.alias, np.int64)[graph.edges.value[kept[graph.edges.consumer]]]]
     used[source[source >= 0]] = True
     return bool(used[kept].all())
 
 
-def _rebuild(graph: Graph, plan: _Plan) -> Graph:
+def _rebuild(graph: Graph, plan: _FoldPlan) -> Graph:
     kept, known, weight_of = np.array(plan.kept, bool), np.array(plan.known, bool), np.array(plan.weight_of, np.int64)
     rank = np.cumsum(kept) - 1
     live = kept[graph.edges.consumer]
@@ -294,8 +278,8 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     rows, weight = np.unique(weight, return_inverse=True)
     by_user = np.lexsort((argument, user))
 
-    made = graph.tensors.producer
-    stays = (made < 0) | kept[made]
+    producer = graph.tensors.producer
+    stays = (producer < 0) | kept[producer]
     tensor_rank = np.cumsum(stays) - 1
     return Graph(
         ops=take_ops(graph.ops, np.flatnonzero(kept), _origins(graph, plan)),
@@ -308,25 +292,25 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     )
 
 
-def _origins(graph: Graph, plan: _Plan) -> Ragged:
-    """The origins of kept ops: their own, and those of the removed ops whose first kept op they are."""
+def _origins(graph: Graph, plan: _FoldPlan) -> Ragged:
+    """The origins of kept ops: their own, and those of removed ops whose first kept consumer they are."""
     owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
-    given: dict[int, list[int]] = {}
+    inherited: dict[int, list[int]] = {}
     for op in reversed(range(graph.n_ops)):
         if not plan.kept[op]:
             users = (owner[user] for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist())
             owner[op] = min((user for user in users if user >= 0), default=-1)
             if owner[op] >= 0:
-                given.setdefault(owner[op], []).extend(graph.ops.origin[op])
+                inherited.setdefault(owner[op], []).extend(graph.ops.origin[op])
     kept = (op for op, stays in enumerate(plan.kept) if stays)
-    return Ragged.of((*graph.ops.origin[op], *sorted(given.get(op, ()))) for op in kept)
+    return Ragged.of((*graph.ops.origin[op], *sorted(inherited.get(op, ()))) for op in kept)
 
 
 def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
-    made = tensors.producer[rows]
+    producer = tensors.producer[rows]
     return Tensors(
         name=tuple(tensors.name[row] for row in rows.tolist()),
-        producer=np.where(made < 0, -1, op_rank[made]),
+        producer=np.where(producer < 0, -1, op_rank[producer]),
         bytes=tensors.bytes[rows],
         dtype=tensors.dtype[rows],
         shape=tensors.shape.take(rows),
@@ -334,12 +318,12 @@ def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
     )
 
 
-def _take_weights(graph: Graph, plan: _Plan, fresh: Longs, rows: Longs) -> Weights:
-    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
+def _take_weights(graph: Graph, plan: _FoldPlan, fresh: Longs, rows: Longs) -> Weights:
+    """The old weights in `rows`, followed by the tensors `fresh`, which become weights."""
     weights, tensors = graph.weights, graph.tensors
     origin = np.array(plan.rearranged, np.int64)[fresh]
-    held = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]
-    nbytes, dtype = np.array(held, np.int64).reshape(-1, 2).T
+    stored = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]
+    nbytes, dtype = np.array(stored, np.int64).reshape(-1, 2).T
     kept = rows[rows < len(weights)]
     names = [*weights.name, *_fresh_names(graph, fresh, origin, kept)]
     storage = weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))
@@ -363,12 +347,5 @@ def _fresh_names(graph: Graph, fresh: Longs, origin: Longs, kept: Longs) -> list
     names = []
     for tensor, weight in zip(fresh.tolist(), origin.tolist(), strict=True):
         own = graph.weights.name[weight] if weight >= 0 else ""
-        names.append(_distinct(own if own and own not in taken else graph.tensors.name[tensor], taken))
+        names.append(make_unique(own if own and own not in taken else graph.tensors.name[tensor], taken))
     return names
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name

@@ -1,4 +1,4 @@
-"""Pieces: what one device is handed as one call. Pieces wait for each other, and never in a circle."""
+"""Pieces: the ops that a device receives as one call. Dependencies between pieces are acyclic."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from placewise.model.graph import Graph
 from placewise.model.result import Timeline
 
 HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention", "MultiHeadAttention", "LSTM", "GRU", "RNN"})
-"""Kinds of ops around which a runtime gathers others into one kernel."""
+"""Kinds of ops around which a runtime fuses others into one kernel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """A placement cut into pieces, numbered so that each waits for smaller numbers only.
+    """A placement cut into pieces, numbered so that each depends on smaller numbers only.
 
-    `piece` [n_ops] is the piece of each op, `device` [n_pieces] where a piece runs. A device that could begin several
-    pieces takes the smallest number. `ops`, `reads` and `makes` list, per piece, its ops, the tensors that it reads and
-    does not make itself, and those of its tensors that other pieces read or that are outputs of the model.
+    `piece` [n_ops] is the piece of each op, `device` [n_pieces] the device of each piece. A device that could start
+    several pieces takes the smallest number. `ops`, `reads` and `makes` list, per piece, its ops, the tensors that it
+    reads from outside, and its own tensors that other pieces read or that are outputs of the model.
     """
 
     piece: Ints
@@ -37,15 +37,15 @@ class Pieces:
         return len(self.device)
 
     def count(self, n_devices: int) -> tuple[int, ...]:
-        """How many pieces each device has."""
+        """The number of pieces on each device."""
         return tuple(np.bincount(self.device, minlength=n_devices).tolist())
 
 
-def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | None = None) -> Pieces:
-    """The pieces that a label [n_ops] makes: ops of one label and one device.
+def build_pieces(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | None = None) -> Pieces:
+    """Build the pieces of a label [n_ops]: ops of one label and one device.
 
-    Of pieces that do not wait for each other, the one whose first op comes earlier in `order` (all ops; else as they
-    stand in the graph) has the smaller number. Raises PlanError if they wait for each other in a circle.
+    Of independent pieces, the one whose first op comes earlier in `order` (of all ops; default: graph order) has the
+    smaller number. Raises PlanError if pieces depend on each other in a cycle.
     """
     _, dense = np.unique(np.stack((device, label)), axis=1, return_inverse=True)
     rank = np.arange(graph.n_ops)
@@ -53,26 +53,26 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | No
         rank[order] = np.arange(graph.n_ops)
     first = np.full(int(dense.max(initial=-1)) + 1, graph.n_ops)
     np.minimum.at(first, dense, rank)
-    after = _waits(graph, dense)
-    turns = in_turn(after, first.tolist())
+    after = _find_dependencies(graph, dense)
+    turns = sort_topologically(after, first.tolist())
     if len(turns) < len(first):
         raise PlanError(
-            "its pieces wait for each other in a circle: each needs a tensor that another one makes",
+            "its pieces depend on each other in a cycle: each needs a tensor that another one produces",
             remedy="cut it into more pieces",
         )
     number = np.empty(len(first), np.int32)
     number[turns] = np.arange(len(first), dtype=np.int32)
-    return _described(graph, device, number[dense])
+    return _describe_pieces(graph, device, number[dense])
 
 
 def cut_in_order(graph: Graph, device: Ints, order: Longs, kernel: Longs | None = None) -> Longs:
-    """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as `in_time` has them).
+    """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as in `order_by_time`).
 
-    Of each device's ops in a row, a piece ends after one whose tensor another device reads, and begins before one that
-    reads what another device makes: nothing is sent late, and no piece waits in its middle. Ops of one `kernel`
-    [n_ops] that stand in a row (`kernels_in_a_row`) are one op.
+    Within each device's sequence of ops, a piece ends after an op whose tensor another device reads, and begins
+    before an op that reads a tensor of another device: nothing is sent late, and no piece waits midway. Consecutive
+    ops of one `kernel` [n_ops] (see `group_kernels`) count as one op.
     """
-    maker, reader = _crossings(graph, device)
+    maker, reader = _find_crossings(graph, device)
     unit = np.arange(graph.n_ops) if kernel is None else kernel
     label = np.zeros(graph.n_ops, np.int64)
     for d in distinct(device).tolist():
@@ -84,12 +84,12 @@ def cut_in_order(graph: Graph, device: Ints, order: Longs, kernel: Longs | None 
     return label
 
 
-def kernels_in_a_row(graph: Graph, device: Ints, order: Longs, sets: Iterable[Sequence[int]]) -> tuple[Longs, Longs]:
-    """An order in which the ops of every set that a runtime may run as one kernel follow each other, and kernels
-    [n_ops]: the last op of the set, or the op itself.
+def group_kernels(graph: Graph, device: Ints, order: Longs, sets: Iterable[Sequence[int]]) -> tuple[Longs, Longs]:
+    """Return an order in which the ops of every set that a runtime may fuse are consecutive, and kernels [n_ops]: the
+    last op of the set, or the op itself.
 
-    A set is taken if it is on one device, has one op that is worth a kernel (`HEAVY`) at most, and hands nothing out
-    but by its last op; its ops wait for the last of them, as those of a kernel do.
+    A set qualifies if it is on one device, has at most one op that justifies a kernel (`HEAVY`), and only its last
+    op has readers outside. Its ops wait for the last of them, as in a kernel.
     """
     rank = np.empty(graph.n_ops, np.int64)
     rank[order] = np.arange(graph.n_ops)
@@ -104,21 +104,21 @@ def kernels_in_a_row(graph: Graph, device: Ints, order: Longs, sets: Iterable[Se
 def _is_kernel(graph: Graph, ops: Sequence[int], last: int) -> bool:
     if sum(graph.ops.kind[op] in HEAVY for op in ops) > 1:
         return False
-    made = [tensor for op in ops if op != last for tensor in graph.outputs_of(op)]
+    inner = [tensor for op in ops if op != last for tensor in graph.outputs_of(op)]
     inside = set(ops)
-    return not graph.tensors.output[made].any() and all(
-        inside.issuperset(graph.consumers_of(tensor).tolist()) for tensor in made
+    return not graph.tensors.output[inner].any() and all(
+        inside.issuperset(graph.consumers_of(tensor).tolist()) for tensor in inner
     )
 
 
-def in_time(timeline: Timeline) -> Longs:
-    """All ops in the order in which they run, which is topological: ops of no duration come before what starts then."""
+def order_by_time(timeline: Timeline) -> Longs:
+    """All ops in the order in which they run, which is topological: ops of no duration precede ops that start then."""
     order: Longs = np.lexsort((np.arange(len(timeline.start)), timeline.finish, timeline.start))
     return order
 
 
 def cut_by_changes(graph: Graph, device: Ints) -> Longs:
-    """Few labels [n_ops]: how often the paths to an op change device, at most. They never make a circle."""
+    """Few labels [n_ops]: the most device changes on any path to an op. They never form a cycle."""
     number = np.zeros(graph.n_ops, np.int64)
     where, producer = device.tolist(), graph.tensors.producer.tolist()
     for op in range(graph.n_ops):
@@ -127,10 +127,10 @@ def cut_by_changes(graph: Graph, device: Ints) -> Longs:
     return number
 
 
-def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
-    """Nodes so that each stands behind those that it is `after`, smallest `first` first; those of circles are left out.
+def sort_topologically(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
+    """Nodes such that each follows those that it is `after`, smallest `first` first; nodes on cycles are left out.
 
-    >>> in_turn([(), (2,), (), (0, 1)], [3, 0, 1, 2])
+    >>> sort_topologically([(), (2,), (), (0, 1)], [3, 0, 1, 2])
     [2, 1, 0, 3]
     """
     needs = [set(nodes) for nodes in after]
@@ -152,11 +152,11 @@ def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
     return order
 
 
-def _waits(graph: Graph, label: Longs) -> list[set[int]]:
+def _find_dependencies(graph: Graph, label: Longs) -> list[set[int]]:
     """Per label, the labels whose tensors it reads."""
     maker = graph.tensors.producer[graph.edges.value]
-    made = maker >= 0
-    source, target = label[maker[made]], label[graph.edges.consumer[made]]
+    has_producer = maker >= 0
+    source, target = label[maker[has_producer]], label[graph.edges.consumer[has_producer]]
     after: list[set[int]] = [set() for _ in range(int(label.max(initial=-1)) + 1)]
     for one, other in zip(source.tolist(), target.tolist(), strict=True):
         if one != other:
@@ -164,14 +164,14 @@ def _waits(graph: Graph, label: Longs) -> list[set[int]]:
     return after
 
 
-def _crossings(graph: Graph, device: Ints) -> tuple[Ints, Ints]:
-    """Maker and reader of every tensor that is read on another device than it is made on."""
+def _find_crossings(graph: Graph, device: Ints) -> tuple[Ints, Ints]:
+    """Producer and reader of every tensor that another device reads."""
     maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
     crosses = (maker >= 0) & (device[maker] != device[reader])
     return maker[crosses], reader[crosses]
 
 
-def _described(graph: Graph, device: Ints, piece: Ints) -> Pieces:
+def _describe_pieces(graph: Graph, device: Ints, piece: Ints) -> Pieces:
     count = int(piece.max(initial=-1)) + 1
     where = np.zeros(count, np.int32)
     where[piece] = device

@@ -1,4 +1,4 @@
-"""Rows of the op table: the chosen ones, with vocabularies that hold nothing unused."""
+"""Helpers of several transforms: rows of the op table, and unique names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewise.model.tables import Interned, Ops
 
 
 def take_ops(ops: Ops, rows: Longs, origin: Ragged) -> Ops:
-    """The ops `rows`, with the origins [len(rows)] that they have from now on."""
+    """Take the ops `rows`, with new origins [len(rows)] and without unused vocabulary."""
     return Ops(
         name=tuple(ops.name[row] for row in rows.tolist()),
         kind=_take_interned(ops.kind, rows),
@@ -29,3 +29,11 @@ def take_ops(ops: Ops, rows: Longs, origin: Ragged) -> Ops:
 def _take_interned(column: Interned[Any], rows: Longs) -> Interned[Any]:
     used, codes = np.unique(column.codes[rows], return_inverse=True)
     return Interned(tuple(column.values[code] for code in used.tolist()), codes.astype(np.int32))
+
+
+def make_unique(name: str, taken: set[str]) -> str:
+    """Return `name` with as many apostrophes as make it unique, and add it to `taken`."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name

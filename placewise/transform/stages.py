@@ -1,4 +1,4 @@
-"""The order in which the devices of a placement can stand as the stages of a pipeline."""
+"""The order of a placement's devices as stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from placewise.model.graph import Graph
 
 
 def stage_order(graph: Graph, device: Ints) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """The devices of a placement [n_ops], each after all that feed it, and no edge; else an edge that goes back.
+    """Order the devices of a placement [n_ops] so that each follows the devices that feed it; return the order and
+    None.
 
-    Where devices feed each other in a circle, they stand by the mean place of their ops, and the edge is the first
-    (producer op, consumer op) that leads from a later device to an earlier one.
+    If devices feed each other in a cycle, they are sorted by the mean position of their ops; the second result is then
+    the first edge (producer op, consumer op) that leads from a later device to an earlier one.
     """
     maker = graph.tensors.producer[graph.edges.value]
     real = maker >= 0
@@ -37,4 +38,4 @@ def stage_order(graph: Graph, device: Ints) -> tuple[tuple[int, ...], tuple[int,
     for op, reader in zip(source.tolist(), target.tolist(), strict=True):
         if place[int(device[op])] > place[int(device[reader])]:
             return tuple(order), (op, reader)
-    raise AssertionError("a circle of devices has an edge that goes back")
+    raise AssertionError("a cycle of devices has a backward edge")

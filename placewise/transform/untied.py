@@ -1,4 +1,4 @@
-"""Tied weights of ONNX models that runtimes hold more than once."""
+"""Tied weights of ONNX models that runtimes store more than once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from placewise.model.columns import frozen
 from placewise.model.graph import Graph
 
 
-def untied(graph: Graph) -> Graph:
-    """A graph whose weights of one storage but of different shapes have storages of their own.
+def untie_weights(graph: Graph) -> Graph:
+    """Give weights of one storage but different shapes separate storages.
 
-    ONNX has no strides: where an embedding is also used transposed, ONNX Runtime folds the transpose into a second
-    weight and holds both. Graphs of other formats, and training graphs, whose weights change, stay as they are.
+    ONNX has no strides: if an embedding is also used transposed, ONNX Runtime folds the transpose into a second weight
+    and stores both. Graphs of other formats, and training graphs, whose weights change, stay as they are.
     """
     if graph.source is None or graph.source.format != "onnx" or graph.ops.backward.any():
         return graph

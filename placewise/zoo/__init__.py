@@ -1,4 +1,4 @@
-"""The zoo: the workloads of the placement literature as generators, unrolled at the level of ops."""
+"""The zoo: generators for the workloads of the placement literature, unrolled to single ops."""
 
 from placewise.zoo.registry import describe, generate, names
 

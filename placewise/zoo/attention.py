@@ -5,55 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from placewise.zoo.net import Net, Value, Weight
+from placewise.zoo.net import NetBuilder, NetValue, Weight
 
 NEVER = -1e9
-"""The score of a place behind the end of its sentence."""
+"""The score of positions after the end of a sentence."""
 
 
-class Memory(NamedTuple):
-    """What is attended to: values and keys [batch, places, width], and which places exist [batch, places]."""
+class EncoderMemory(NamedTuple):
+    """What the decoder attends to: values and keys [batch, places, width], and which places exist [batch, places]."""
 
-    values: Value
-    keys: Value
-    exists: Value
+    values: NetValue
+    keys: NetValue
+    exists: NetValue
 
 
 class Additive(NamedTuple):
-    """A feed-forward net with one hidden layer (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
+    """Weights of a feed-forward network with one hidden layer (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
 
     query: Weight
     score: Weight
 
 
-def memory(net: Net, outputs: Sequence[Value], units: int) -> Memory:
+def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> EncoderMemory:
     """The outputs [batch, width] of all encoder steps, and their keys."""
     batch, width = outputs[0].shape
     exists = net.input("source.exists", batch, len(outputs), dtype="bool")
     values = net.reshape(net.concat(outputs, axis=1), batch, len(outputs), width)
-    return Memory(values, net.dense(values, units, bias=False, name="keys"), exists)
+    return EncoderMemory(values, net.dense(values, units, bias=False, name="keys"), exists)
 
 
-def additive(net: Net, weights: Additive, over: Memory, query: Value) -> Value:
-    """The context [batch, width] of a query [batch, width]."""
+def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, query: NetValue) -> NetValue:
+    """The context [batch, width] for a query [batch, width]."""
     batch, places, units = over.keys.shape
-    asked = net.reshape(net.matmul(query, weights.query), batch, 1, units)
-    hidden = net.each("Tanh", net.each("Add", over.keys, asked))
-    weighed = net.each("Mul", hidden, weights.score)
-    return _context(net, over, net.op("ReduceSum", weighed, shape=(batch, places), axes=(2,), keepdims=0))
+    projected = net.reshape(net.matmul(query, weights.query), batch, 1, units)
+    hidden = net.each("Tanh", net.each("Add", over.keys, projected))
+    weighted = net.each("Mul", hidden, weights.score)
+    return _context(net, over, net.op("ReduceSum", weighted, shape=(batch, places), axes=(2,), keepdims=0))
 
 
-def multiplicative(net: Net, over: Memory, turned: Value, query: Value) -> Value:
-    """The context [batch, width] of a query by its products with the keys `turned` [batch, units, places].
+def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, transposed: NetValue, query: NetValue) -> NetValue:
+    """The context [batch, width] for a query, by products with the transposed keys [batch, units, places].
 
     Luong et al. 2015, "general".
     """
-    batch, units, places = turned.shape
-    scores = net.matmul(net.reshape(query, batch, 1, units), turned)
+    batch, units, places = transposed.shape
+    scores = net.matmul(net.reshape(query, batch, 1, units), transposed)
     return _context(net, over, net.reshape(scores, batch, places))
 
 
-def _context(net: Net, over: Memory, scores: Value) -> Value:
+def _context(net: NetBuilder, over: EncoderMemory, scores: NetValue) -> NetValue:
     batch, places, width = over.values.shape
     scores = net.op("Where", over.exists, scores, net.constant(NEVER), shape=scores.shape)
     shares = net.reshape(net.each("Softmax", scores, axis=-1), batch, 1, places)

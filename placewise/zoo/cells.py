@@ -1,12 +1,12 @@
-"""NASNet-A and AmoebaNet-A: image classifiers stacked from cells that a search has found.
+"""NASNet-A and AmoebaNet-A: image classifiers stacked from cells found by architecture search.
 
 Zoph et al., Learning Transferable Architectures, CVPR 2018, arXiv 1707.07012: figure 4 (the cells), NASNet-A (6 @
 4032), that is 3 × 6 normal cells, 168 filters in the first of them, and a stem of 96, on images of 331 × 331. Real et
 al., Regularized Evolution, AAAI 2019, arXiv 1802.01548: figure 5, AmoebaNet-A with N = 6 and F = 190, the size of
-table 2 that is nearest to NASNet-A. Both stack them as figure 2 of Zoph et al. says: a convolution, two reduction
-cells, three rows of normal cells with a reduction cell between them, twice the filters behind each. How
-outputs of earlier cells are fitted to the next one follows the published checkpoints. Dropout of paths and auxiliary
-classifiers are left out. Assumed here: a batch of 32, and that these sizes are the ones that were placed.
+table 2 that is closest to NASNet-A. Both are stacked as in figure 2 of Zoph et al.: a convolution, two reduction cells,
+three rows of normal cells with a reduction cell between rows, which doubles the filters. The projection of outputs
+of earlier cells follows the published checkpoints. Path dropout and auxiliary classifiers are omitted. Assumed here: a
+batch of 32, and that these sizes are the ones that were placed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from placewise.zoo.conv import Window, classify, convolve, normalize, pool
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 EPSILON = 0.001
 ROWS = 3
 """Of normal cells, with a reduction cell before the second and the third."""
 STEM_CELLS = 2
 
-Apply = Callable[[Net, Value, int, int], Value]
-"""An operation on a state: (net, state, filters, stride) → state of that many filters."""
+Apply = Callable[[NetBuilder, NetValue, int, int], NetValue]
+"""An operation on a state: (net, state, filters, stride) → state with that many filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Genome:
-    """Five pairs of (operation, state); states 0 and 1 are the last cell's output and that before it.
+    """Five pairs of (operation, state); states 0 and 1 are the outputs of the last cell and of the one before.
 
-    Each pair's sum is a new state. `loose` are the states that end up side by side in the output.
+    The sum of each pair is a new state. The states `loose` are concatenated as the output.
     """
 
     pairs: tuple[tuple[tuple[Apply, int], tuple[Apply, int]], ...]
@@ -40,9 +40,9 @@ class Genome:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A network: its two cells, the filters of its first convolution, and what a cell behind a reduction reads.
+    """A network: its two cells, and the inputs of a cell after a reduction.
 
-    `skips`: there the older input is the one that the reduction cell had, not the reduction cell's own input.
+    With `skips`, the older input is that of the reduction cell's older input, not the reduction cell's own input.
     """
 
     normal: Genome
@@ -51,9 +51,9 @@ class Design:
 
 
 def _separable(kernel: int) -> Apply:
-    """Twice ReLU, a convolution of each channel and one of 1×1 across them, batch normalization."""
+    """Twice: ReLU, a depthwise convolution, a pointwise one, batch normalization."""
 
-    def apply(net: Net, x: Value, filters: int, stride: int) -> Value:
+    def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         for place, step in enumerate((stride, 1)):
             with net.within(f"separable{kernel}x{kernel}", place):
                 x = net.each("Relu", x)
@@ -68,40 +68,47 @@ def _separable(kernel: int) -> Apply:
 
 
 def _pooling(kind: str) -> Apply:
-    """3×3 pooling, and a 1×1 convolution where the number of channels changes."""
+    """3×3 pooling, and a 1×1 convolution if the number of channels changes."""
 
-    def apply(net: Net, x: Value, filters: int, stride: int) -> Value:
+    def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         x = pool(net, x, kind, 3, stride=stride)
-        return x if x.shape[1] == filters else _projected(net, x, filters, active=False)
+        return x if x.shape[1] == filters else _project(net, x, filters, active=False)
 
     return apply
 
 
-def _same(net: Net, x: Value, filters: int, stride: int) -> Value:
-    """Nothing, but a 1×1 convolution where the size changes."""
-    return x if stride == 1 and x.shape[1] == filters else _projected(net, x, filters, stride=stride)
+def _identity(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
+    """The identity, or a 1×1 convolution if the size changes."""
+    return x if stride == 1 and x.shape[1] == filters else _project(net, x, filters, stride=stride)
 
 
-def _seven(net: Net, x: Value, filters: int, stride: int) -> Value:
+def _factorized_7x7(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
     """1×7 and 7×1 on a quarter of the filters, between 1×1 convolutions."""
     narrow = max(filters // 4, 1)
-    x = _projected(net, x, narrow, name="narrow")
-    x = _projected(net, x, narrow, (1, 7), stride=(1, stride), name="1x7")
-    x = _projected(net, x, narrow, (7, 1), stride=(stride, 1), name="7x1")
-    return _projected(net, x, filters, name="wide")
+    x = _project(net, x, narrow, name="narrow")
+    x = _project(net, x, narrow, (1, 7), stride=(1, stride), name="1x7")
+    x = _project(net, x, narrow, (7, 1), stride=(stride, 1), name="7x1")
+    return _project(net, x, filters, name="wide")
 
 
-def _projected(
-    net: Net, x: Value, filters: int, kernel: Window = 1, *, stride: Window = 1, name: str = "1x1", active: bool = True
-) -> Value:
-    """ReLU, where `active`, then a convolution and batch normalization."""
+def _project(
+    net: NetBuilder,
+    x: NetValue,
+    filters: int,
+    kernel: Window = 1,
+    *,
+    stride: Window = 1,
+    name: str = "1x1",
+    active: bool = True,
+) -> NetValue:
+    """ReLU if `active`, then a convolution and batch normalization."""
     with net.within(name):
         x = net.each("Relu", x) if active else x
         return normalize(net, convolve(net, x, filters, kernel, stride=stride), epsilon=EPSILON)
 
 
-def _halved(net: Net, x: Value, filters: int) -> Value:
-    """Half the size: every other pixel and those beside them, each to half of the filters."""
+def _halve(net: NetBuilder, x: NetValue, filters: int) -> NetValue:
+    """Halve the size: two pooled copies, one shifted by a pixel, each projected to half of the filters."""
     batch, channels, height, width = x.shape
     x = net.each("Relu", x)
     with net.within("even"):
@@ -113,28 +120,28 @@ def _halved(net: Net, x: Value, filters: int) -> Value:
     return normalize(net, net.concat((even, odd), axis=1), epsilon=EPSILON)
 
 
-def _fitted(net: Net, x: Value, like: Value, filters: int) -> Value:
-    """The older state in the size of the newer one and with the filters of the cell."""
+def _fit(net: NetBuilder, x: NetValue, like: NetValue, filters: int) -> NetValue:
+    """Convert the older state to the size of the newer one and the filters of the cell."""
     with net.within("before"):
         if x.shape[2:] != like.shape[2:]:
-            return _halved(net, x, filters)
-        return x if x.shape[1] == filters else _projected(net, x, filters)
+            return _halve(net, x, filters)
+        return x if x.shape[1] == filters else _project(net, x, filters)
 
 
-def _cell(net: Net, genome: Genome, x: Value, before: Value, filters: int, *, stride: int = 1) -> Value:
-    """The output of a cell for the outputs of the last cell and of the one before it, which may be the same."""
-    before = before if before is x else _fitted(net, before, x, filters)
-    states = [_projected(net, x, filters, name="begin"), before]
+def _cell(net: NetBuilder, genome: Genome, x: NetValue, before: NetValue, filters: int, *, stride: int = 1) -> NetValue:
+    """The output of a cell for the outputs of the last two cells, which may be the same."""
+    before = before if before is x else _fit(net, before, x, filters)
+    states = [_project(net, x, filters, name="begin"), before]
     for place, pair in enumerate(genome.pairs):
-        made = []
+        operands = []
         for side, (apply, state) in zip(("left", "right"), pair, strict=True):
             with net.within("pair", place, side):
-                made.append(apply(net, states[state], filters, stride if state < 2 else 1))
-        states.append(net.each("Add", *made, label=f"sum{place}"))
+                operands.append(apply(net, states[state], filters, stride if state < 2 else 1))
+        states.append(net.each("Add", *operands, label=f"sum{place}"))
     return net.concat([states[state] for state in genome.loose], axis=1)
 
 
-def _build(net: Net, sizes: Sizes, design: Design) -> None:
+def _build(net: NetBuilder, sizes: Sizes, design: Design) -> None:
     """Images [batch, 3, image, image] → scores [batch, classes]."""
     x = net.input("images", sizes["batch"], 3, sizes["image"], sizes["image"])
     with net.within("stem"):
@@ -170,16 +177,16 @@ NASNET_A = Design(
         (1, 2, 3, 4, 5, 6),
         ((_SEP5, 0), (_SEP3, 1)),
         ((_SEP5, 1), (_SEP3, 1)),
-        ((_MEAN, 0), (_same, 1)),
+        ((_MEAN, 0), (_identity, 1)),
         ((_MEAN, 1), (_MEAN, 1)),
-        ((_SEP3, 0), (_same, 0)),
+        ((_SEP3, 0), (_identity, 0)),
     ),
     _genome(
         (3, 4, 5, 6),
         ((_SEP5, 0), (_SEP7, 1)),
         ((_MOST, 0), (_SEP7, 1)),
         ((_MEAN, 0), (_SEP5, 1)),
-        ((_same, 3), (_MEAN, 2)),
+        ((_identity, 3), (_MEAN, 2)),
         ((_SEP3, 2), (_MOST, 0)),
     ),
     skips=True,
@@ -188,8 +195,8 @@ AMOEBANET_A = Design(
     _genome(
         (1, 3, 4, 6),
         ((_MEAN, 0), (_MOST, 0)),
-        ((_SEP3, 1), (_same, 1)),
-        ((_same, 0), (_MEAN, 1)),
+        ((_SEP3, 1), (_identity, 1)),
+        ((_identity, 0), (_MEAN, 1)),
         ((_SEP3, 0), (_SEP5, 2)),
         ((_MEAN, 5), (_SEP3, 0)),
     ),
@@ -198,38 +205,27 @@ AMOEBANET_A = Design(
         ((_SEP3, 1), (_MEAN, 0)),
         ((_MOST, 0), (_SEP7, 2)),
         ((_MOST, 1), (_MOST, 0)),
-        ((_SEP3, 4), (_seven, 0)),
+        ((_SEP3, 4), (_factorized_7x7, 0)),
         ((_MEAN, 1), (_SEP7, 0)),
     ),
     skips=False,
 )
 
 
-def nasnet(net: Net, sizes: Sizes) -> None:
+def nasnet(net: NetBuilder, sizes: Sizes) -> None:
     _build(net, sizes, NASNET_A)
 
 
-def amoebanet(net: Net, sizes: Sizes) -> None:
+def amoebanet(net: NetBuilder, sizes: Sizes) -> None:
     _build(net, sizes, AMOEBANET_A)
 
 
 _SIZES = {"cells": 6, "batch": 32, "image": 331, "classes": 1000}
+_SUMMARY = "image classifier of searched cells"
 _NASNET = "Zoph et al., CVPR 2018, arXiv 1707.07012; placed by Addanki et al., NeurIPS 2019"
 _AMOEBANET = "Real et al., AAAI 2019, arXiv 1802.01548; placed by Zhou et al. 2019, arXiv 1910.01578"
 
 ENTRIES = (
-    Entry(
-        "amoebanet",
-        "AmoebaNet-A, image classifier of searched cells",
-        _AMOEBANET,
-        {"filters": 190, "stem": 32, **_SIZES},
-        amoebanet,
-    ),
-    Entry(
-        "nasnet",
-        "NASNet-A, image classifier of searched cells",
-        _NASNET,
-        {"filters": 168, "stem": 96, **_SIZES},
-        nasnet,
-    ),
+    Workload("amoebanet", f"AmoebaNet-A, {_SUMMARY}", _AMOEBANET, {"filters": 190, "stem": 32, **_SIZES}, amoebanet),
+    Workload("nasnet", f"NASNet-A, {_SUMMARY}", _NASNET, {"filters": 168, "stem": 96, **_SIZES}, nasnet),
 )

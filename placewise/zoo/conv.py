@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
 
 Window = int | tuple[int, int]
 
@@ -12,9 +12,16 @@ def pair(window: Window) -> tuple[int, int]:
 
 
 def convolve(
-    net: Net, images: Value, outputs: int, kernel: Window, *, stride: Window = 1, same: bool = True, group: int = 1
-) -> Value:
-    """A convolution without bias; `same` pads so that a stride of 1 keeps the size (half of the kernel each side)."""
+    net: NetBuilder,
+    images: NetValue,
+    outputs: int,
+    kernel: Window,
+    *,
+    stride: Window = 1,
+    same: bool = True,
+    group: int = 1,
+) -> NetValue:
+    """A convolution without bias; `same` pads by half of the kernel on each side, which keeps the size at stride 1."""
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
     pads: tuple[int, ...] = tuple((k - 1) // 2 for k in window) if same else (0, 0)
@@ -24,14 +31,16 @@ def convolve(
     return net.op("Conv", images, weight, shape=shape, kernel_shape=window, strides=strides, pads=pads, group=group)
 
 
-def normalize(net: Net, images: Value, *, epsilon: float = 1e-5) -> Value:
+def normalize(net: NetBuilder, images: NetValue, *, epsilon: float = 1e-5) -> NetValue:
     """Batch normalization by the running mean and variance."""
     channels = images.shape[1]
     weights = [net.weight(name, channels) for name in ("scale", "shift", "running_mean", "running_var")]
     return net.each("BatchNormalization", images, *weights, epsilon=epsilon)
 
 
-def pool(net: Net, images: Value, kind: str, kernel: Window, *, stride: Window = 1, same: bool = True) -> Value:
+def pool(
+    net: NetBuilder, images: NetValue, kind: str, kernel: Window, *, stride: Window = 1, same: bool = True
+) -> NetValue:
     """``MaxPool`` or ``AveragePool``."""
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
@@ -40,8 +49,8 @@ def pool(net: Net, images: Value, kind: str, kernel: Window, *, stride: Window =
     return net.op(kind, images, shape=shape, kernel_shape=window, strides=strides, pads=(*pads, *pads))
 
 
-def classify(net: Net, images: Value, classes: int, *, dropout: float = 0.0) -> Value:
-    """The mean over each map, and a score for each class."""
+def classify(net: NetBuilder, images: NetValue, classes: int, *, dropout: float = 0.0) -> NetValue:
+    """Global average pooling, then a score per class."""
     batch, channels, *_ = images.shape
     with net.within("avgpool"):
         mean = net.op("ReduceMean", images, shape=(batch, channels, 1, 1), axes=(2, 3), keepdims=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from placewise.zoo.net import Net, Value, Weight
+from placewise.zoo.net import NetBuilder, NetValue, Weight
 
 
 class Cell(NamedTuple):
-    """The weights of one layer, shared by all its steps."""
+    """The weights of one layer, which all its steps share."""
 
     kernel: Weight
     bias: Weight
@@ -16,28 +16,28 @@ class Cell(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a step hands to the next one: output (projected, if the cell does) and memory."""
+    """The state between steps: output (projected, if the cell projects) and memory."""
 
-    output: Value
-    memory: Value
+    output: NetValue
+    memory: NetValue
 
 
-def cell(net: Net, inputs: int, hidden: int, *, projection: int = 0) -> Cell:
-    """Fresh weights for inputs [batch, `inputs`] (Hochreiter and Schmidhuber 1997; projection: Sak et al. 2014)."""
+def cell(net: NetBuilder, inputs: int, hidden: int, *, projection: int = 0) -> Cell:
+    """New weights for inputs [batch, `inputs`] (Hochreiter and Schmidhuber 1997; projection: Sak et al. 2014)."""
     returned = projection or hidden
     kernel = net.weight("kernel", inputs + returned, 4 * hidden)
     bias = net.weight("bias", 4 * hidden)
     return Cell(kernel, bias, net.weight("projection", hidden, projection) if projection else None)
 
 
-def initial(net: Net, name: str, batch: int, hidden: int, *, projection: int = 0) -> State:
+def make_initial_state(net: NetBuilder, name: str, batch: int, hidden: int, *, projection: int = 0) -> State:
     """The state before the first step, an input of the model."""
     output = net.input(f"{name}.output", batch, projection or hidden)
     return State(output, net.input(f"{name}.memory", batch, hidden))
 
 
-def step(net: Net, weights: Cell, inputs: Value, state: State) -> State:
-    """One step: 14 ops, and a product more with projection. The forget gate's bias starts at 1 by an op of its own."""
+def step(net: NetBuilder, weights: Cell, inputs: NetValue, state: State) -> State:
+    """One step: 14 ops, and one more product with projection. An op adds 1 to the forget gate's bias."""
     gates = net.matmul(net.concat((inputs, state.output), axis=1), weights.kernel)
     gates = net.each("Add", gates, weights.bias, label="BiasAdd")
     enter, new, forget, leave = net.split(gates, 4, axis=1)
@@ -51,8 +51,8 @@ def step(net: Net, weights: Cell, inputs: Value, state: State) -> State:
     return State(output, memory)
 
 
-def unstacked(net: Net, values: Value) -> list[Value]:
-    """[steps, …] as one value […] for each step."""
+def unstack(net: NetBuilder, values: NetValue) -> list[NetValue]:
+    """Split [steps, …] into one value […] per step."""
     steps, *rest = values.shape
     if steps == 1:
         return [net.op("Squeeze", values, shape=rest, dtype=values.dtype, axes=(0,))]

@@ -1,4 +1,4 @@
-"""Net: a graph under construction whose values know their shapes, and whose ops are named after their scope."""
+"""NetBuilder: a graph under construction whose values have known shapes, and whose ops are named by scope."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from placewise.model.dtypes import BITS, dtype_code
 
 MAX_OPS = 1_000_000
 MAX_BYTES = 1 << 43
-"""Of one tensor or weight: so the sum over all of them is still a 64-bit integer."""
+"""Of one tensor or weight; the sum over all of them still fits a 64-bit integer."""
 
 
-class Value(NamedTuple):
+class NetValue(NamedTuple):
     """A tensor: its id in the builder, dimensions and element type."""
 
     number: int
@@ -31,10 +31,10 @@ class Weight(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Net:
-    """Adds ops in topological order; `training` says whether the net drops out as it does while it is trained.
+class NetBuilder:
+    """Adds ops in topological order; with `training`, the net has dropout.
 
-    Every method that adds an op raises InputError where the sizes that the user chose do not fit or are absurd.
+    Every method that adds an op raises InputError if the user's sizes do not fit or are excessive.
     """
 
     def __init__(self, dtype: str, *, training: bool = False) -> None:
@@ -46,66 +46,66 @@ class Net:
 
     @contextmanager
     def within(self, *scope: str | int) -> Iterator[None]:
-        """Ops and weights added inside are named ``…scope`` (dotted)."""
+        """Prefix the names of ops and weights added inside with ``…scope`` (dotted)."""
         before = self._scope
         self._scope = ".".join((*([before] if before else []), *map(str, scope)))
         yield
         self._scope = before
 
-    def input(self, name: str, *shape: int, dtype: str = "") -> Value:
+    def input(self, name: str, *shape: int, dtype: str = "") -> NetValue:
         """An input of the model."""
         dtype = dtype or self.dtype
         nbytes = bytes_of_value(name, shape, dtype)
-        return Value(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
+        return NetValue(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
 
     def weight(self, name: str, *shape: int) -> Weight:
-        """A parameter of the element type of the net."""
+        """A parameter of the net's element type."""
         full = f"{self._scope}.{name}" if self._scope else name
         nbytes = bytes_of_value(full, shape, self.dtype)
         return Weight(self.builder.add_weight(full, shape=shape, dtype=self.dtype, nbytes=nbytes), shape)
 
     def constant(self, value: float) -> Weight:
-        """A number that is no parameter: a weight without dimensions, one per number."""
-        found = self._constants.get(value)
-        if found is None:
+        """A number that is not a parameter: a weight without dimensions, one per number."""
+        weight = self._constants.get(value)
+        if weight is None:
             number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype, trainable=False)
-            found = self._constants[value] = Weight(number, ())
-        return found
+            weight = self._constants[value] = Weight(number, ())
+        return weight
 
     def op(
         self,
         kind: str,
-        *arguments: Value | Weight,
+        *arguments: NetValue | Weight,
         shape: Sequence[int],
         dtype: str = "",
         label: str = "",
         output: bool = False,
         **attributes: Any,
-    ) -> Value:
-        """One op with one result of `shape`; arguments take their positions in order."""
-        (made,) = self.ops_of(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
-        return made
+    ) -> NetValue:
+        """Add one op with one result of `shape`; arguments take positions in order."""
+        (result,) = self.add_op(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
+        return result
 
-    def split(self, value: Value, parts: int, *, axis: int) -> list[Value]:
+    def split(self, value: NetValue, parts: int, *, axis: int) -> list[NetValue]:
         """Equal parts along `axis`."""
         if value.shape[axis] % parts:
             raise InputError(f"{value.shape[axis]} cannot be split into {parts} equal parts", where=self._scope)
         shape = list(value.shape)
         shape[axis] //= parts
         attributes = {"axis": axis, "num_outputs": parts}
-        return self.ops_of("Split", (value,), [tuple(shape)] * parts, attributes, value.dtype)
+        return self.add_op("Split", (value,), [tuple(shape)] * parts, attributes, value.dtype)
 
-    def ops_of(
+    def add_op(
         self,
         kind: str,
-        arguments: Sequence[Value | Weight],
+        arguments: Sequence[NetValue | Weight],
         shapes: Sequence[tuple[int, ...]],
         attributes: Mapping[str, Any],
         dtype: str = "",
         label: str = "",
         output: bool = False,
-    ) -> list[Value]:
-        """One op with a result of each of `shapes`."""
+    ) -> list[NetValue]:
+        """Add one op with a result for each of `shapes`."""
         builder, name = self.builder, f"{self._scope}/{label or kind}"
         if builder.n_ops >= MAX_OPS:
             raise InputError(f"these sizes give more than {MAX_OPS:,} ops", remedy="choose fewer steps or layers")
@@ -116,57 +116,57 @@ class Net:
         dtype = dtype or self.dtype
         op = builder.add_op(name, kind, scope=self._scope, attributes=attributes, dtype=dtype)
         for position, argument in enumerate(arguments):
-            use = builder.add_edge if isinstance(argument, Value) else builder.use_weight
+            use = builder.add_edge if isinstance(argument, NetValue) else builder.use_weight
             use(argument.number, op, position)
-        made = []
+        results = []
         for place, shape in enumerate(shapes):
             nbytes = bytes_of_value(name, shape, dtype)
             title = name if len(shapes) == 1 else f"{name}:{place}"
             number = builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=title, output=output)
-            made.append(Value(number, shape, dtype))
-        return made
+            results.append(NetValue(number, shape, dtype))
+        return results
 
-    # What most nets are made of.
+    # Common layers.
 
-    def each(self, kind: str, value: Value, *others: Value | Weight, **more: Any) -> Value:
-        """Element by element, the other arguments broadcast to the first one's shape."""
+    def each(self, kind: str, value: NetValue, *others: NetValue | Weight, **more: Any) -> NetValue:
+        """Elementwise; the other arguments are broadcast to the shape of the first one."""
         return self.op(kind, value, *others, shape=value.shape, **more)
 
-    def matmul(self, left: Value, right: Value | Weight, **more: Any) -> Value:
+    def matmul(self, left: NetValue, right: NetValue | Weight, **more: Any) -> NetValue:
         """[…, M, K] · […, K, N]; leading dimensions are those of `left`."""
         if left.shape[-1] != right.shape[-2]:
             problem = f"a product of {_sizes(left.shape)} and {_sizes(right.shape)}"
             raise InputError(problem, where=self._scope, remedy="choose sizes that fit each other")
         return self.op("MatMul", left, right, shape=(*left.shape[:-1], right.shape[-1]), **more)
 
-    def dense(self, value: Value, outputs: int, *, bias: bool = True, name: str = "") -> Value:
-        """A product with a fresh kernel and, with `bias`, an addition."""
+    def dense(self, value: NetValue, outputs: int, *, bias: bool = True, name: str = "") -> NetValue:
+        """A product with a new kernel and, with `bias`, an addition."""
         with self.within(name) if name else self.within():
-            made = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
-            return self.each("Add", made, self.weight("bias", outputs), label="BiasAdd") if bias else made
+            product = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
+            return self.each("Add", product, self.weight("bias", outputs), label="BiasAdd") if bias else product
 
-    def concat(self, values: Sequence[Value], *, axis: int) -> Value:
+    def concat(self, values: Sequence[NetValue], *, axis: int) -> NetValue:
         shape = list(values[0].shape)
         shape[axis] = sum(value.shape[axis] for value in values)
         return self.op("Concat", *values, shape=shape, axis=axis)
 
-    def reshape(self, value: Value, *shape: int) -> Value:
+    def reshape(self, value: NetValue, *shape: int) -> NetValue:
         return self.op("Reshape", value, shape=shape, dtype=value.dtype)
 
-    def transpose(self, value: Value, *order: int) -> Value:
+    def transpose(self, value: NetValue, *order: int) -> NetValue:
         return self.op("Transpose", value, shape=[value.shape[axis] for axis in order], perm=order)
 
-    def dropout(self, value: Value, rate: float) -> Value:
-        """Elements are dropped at random while the net is trained: a mask of 0 and 1, and x / keep · mask."""
+    def dropout(self, value: NetValue, rate: float) -> NetValue:
+        """In training, drop elements at random: a mask of 0 and 1, and x / keep · mask."""
         if not self.training or not rate:
             return value
         keep, shape = 1 - rate, value.shape
         with self.within("dropout"):
-            (noise,) = self.ops_of("RandomUniform", (), [shape], {"low": keep, "high": 1 + keep, "shape": shape})
+            (noise,) = self.add_op("RandomUniform", (), [shape], {"low": keep, "high": 1 + keep, "shape": shape})
             mask = self.each("Floor", noise)
             return self.each("Mul", self.each("Div", value, self.constant(keep)), mask)
 
-    def layer_norm(self, value: Value, name: str, epsilon: float = 1e-12) -> Value:
+    def layer_norm(self, value: NetValue, name: str, epsilon: float = 1e-12) -> NetValue:
         """Over the last dimension, with a scale and a shift."""
         width = value.shape[-1]
         with self.within(name):
@@ -175,7 +175,7 @@ class Net:
 
 
 def bytes_of_value(name: str, shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a dense value; raises InputError where a dimension is not positive or the whole is absurd."""
+    """Bytes of a dense value; raises InputError if a dimension is not positive or the total is excessive."""
     count = math.prod(shape)
     if count <= 0 and min(shape, default=1) <= 0:
         raise InputError(f"{name} would have the shape {_sizes(shape)}", remedy="choose larger sizes")

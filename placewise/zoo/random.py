@@ -1,9 +1,8 @@
 """Random graphs with a seed: families of shapes with ops, sizes and weights like those of image networks.
 
-All tensors are images [batch, channels, size, size] with 16 to 256 channels. An op that reads one of them is a
-convolution, a normalization, an activation or a pooling; where several meet, two ops join them: Concat and a 1×1
-convolution, or Sum and Relu. Only uniform doubles are drawn from PCG64, whose stream NumPy keeps fixed, so that a
-seed gives the same graph everywhere.
+All tensors are images [batch, channels, size, size] with 16 to 256 channels. An op with one input is a convolution, a
+normalization, an activation or a pooling; two ops join several inputs: Concat and a 1×1 convolution, or Sum and Relu.
+All draws are uniform doubles from PCG64, whose stream NumPy keeps fixed, so a seed gives the same graph everywhere.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from placewise.model.columns import Ints, Longs, Ragged
 from placewise.model.dtypes import BITS, dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
-from placewise.zoo.entry import MAX_SIZE, Entry, Sizes
 from placewise.zoo.net import MAX_BYTES, MAX_OPS, bytes_of_value
+from placewise.zoo.workload import MAX_SIZE, Sizes, Workload
 
 CHANNELS = (16, 32, 64, 128, 256)
 READS = 4.0
-"""Blocks that the last block of an Erdős–Rényi graph reads, on average, if every block is one op."""
+"""Mean number of blocks that the last block of an Erdős–Rényi graph reads, if every block is one op."""
 
 
 class _Kind(NamedTuple):
-    """What ops of a kind have in common; `weights` are the names of what has a number per channel."""
+    """What ops of a kind have in common; `weights` names the weights with one number per channel."""
 
     name: str
     attributes: Mapping[str, Any]
@@ -38,7 +37,7 @@ class _Kind(NamedTuple):
     weights: tuple[str, ...] = ()
 
 
-def _convolution(kernel: int) -> _Kind:
+def _make_convolution(kernel: int) -> _Kind:
     half = (kernel - 1) // 2
     attributes = {"kernel_shape": (kernel, kernel), "strides": (1, 1), "pads": (half,) * 4, "group": 1}
     return _Kind("Conv", attributes, kernel, ("kernel",))
@@ -46,8 +45,8 @@ def _convolution(kernel: int) -> _Kind:
 
 _POOLED = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
 _KINDS = (
-    _convolution(1),
-    _convolution(3),
+    _make_convolution(1),
+    _make_convolution(3),
     _Kind("BatchNormalization", {"epsilon": 1e-5}, 0, ("scale", "shift", "running_mean", "running_var")),
     _Kind("Relu", {}),
     _Kind("Sigmoid", {}),
@@ -62,10 +61,10 @@ _CONV_1, _CONV_3, _NORMALIZE, _RELU, _SIGMOID, _MAX_POOL, _AVERAGE_POOL, _SUM, _
 def random_graph(
     family: str, n_ops: int, seed: int = 0, *, batch: int = 32, size: int = 16, dtype: str = "float32"
 ) -> Graph:
-    """A graph of exactly `n_ops` ops; what no op reads is an output.
+    """Return a graph of exactly `n_ops` ops; tensors that no op reads are outputs.
 
-    `family` is "layered" (rows of about eight blocks that read the row before), "series-parallel", "branchy" (modules
-    of two to six branches, one after the other) or "erdos-renyi" (every earlier block is read with the same
+    `family` is "layered" (rows of about eight blocks that read the previous row), "series-parallel", "branchy" (a
+    chain of modules of two to six branches) or "erdos-renyi" (every block reads each earlier one with the same
     probability). Raises InputError.
     """
     if family not in FAMILIES:
@@ -77,13 +76,13 @@ def random_graph(
         raise InputError(f"{n_ops:,} ops are too many", remedy=f"choose at most {MAX_OPS:,}")
     images = _Images(batch, size, dtype)
     images.check("images", CHANNELS[0])
-    growth = _Growth(n_ops, seed)
-    FAMILIES[family](growth, 0)
-    return growth.finished(images)
+    grower = _GraphGrower(n_ops, seed)
+    FAMILIES[family](grower, 0)
+    return grower.build_graph(images)
 
 
 class _Images(NamedTuple):
-    """What all tensors have in common: [batch, channels, size, size] of one element type."""
+    """The common format of all tensors: [batch, channels, size, size] of one element type."""
 
     batch: int
     size: int
@@ -91,7 +90,7 @@ class _Images(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of one channel."""
+        """Bits per channel."""
         return self.batch * self.size**2 * int(BITS[dtype_code(self.dtype)])
 
     def shapes(self, channels: Longs) -> Ragged:
@@ -100,17 +99,17 @@ class _Images(NamedTuple):
         return Ragged(4 * np.arange(len(channels) + 1), shape.ravel())
 
     def check(self, name: str, channels: int) -> None:
-        """Raise InputError where a tensor of so many channels is absurd."""
+        """Raise InputError if a tensor of that many channels is excessive."""
         bytes_of_value(name, (self.batch, channels, self.size, self.size), self.dtype)
 
 
-class _Growth:
-    """A graph that grows to `n_ops` ops, with its draws. Tensor 0 are the images, op v makes tensor v + 1."""
+class _GraphGrower:
+    """Grows a graph to `n_ops` ops from random draws. Tensor 0 holds the images, op v produces tensor v + 1."""
 
     def __init__(self, n_ops: int, seed: int) -> None:
         self._n_ops, self._scope = n_ops, ""
         self._scopes, self._scope_code = list[str](), -1
-        self.chance = _uniform(seed).__next__
+        self.uniform = _uniform(seed).__next__
         self._kind, self._op_scope, self._name = array("i"), array("i"), list[str]()
         self._channels = [CHANNELS[0]]
         self._reads, self._n_reads = array("i"), array("i")
@@ -118,23 +117,23 @@ class _Growth:
 
     @property
     def left(self) -> int:
-        """Ops that are still to come."""
+        """The number of ops to add."""
         return self._n_ops - len(self._kind)
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""
-        return int(self.chance() * n)
+        return int(self.uniform() * n)
 
     @contextmanager
     def within(self, name: str, number: int) -> Iterator[None]:
-        """Ops added inside are named ``…name.number`` (dotted)."""
+        """Name ops added inside ``…name.number`` (dotted)."""
         before = self._scope, self._scope_code
         self._scope, self._scope_code = f"{before[0]}.{name}.{number}" if before[0] else f"{name}.{number}", -1
         yield
         self._scope, self._scope_code = before
 
     def block(self, inputs: Sequence[int]) -> int:
-        """One op on one input, two on several; on the first of them where only one op is left."""
+        """One op for one input, two for several; only the first input if a single op is left."""
         inputs = inputs if self.left > 1 else inputs[:1]
         return self._single(inputs[0]) if len(inputs) == 1 else self._join(inputs)
 
@@ -144,9 +143,9 @@ class _Growth:
         return x
 
     def _single(self, x: int) -> int:
-        draw = self.chance()
+        draw = self.uniform()
         if draw < 0.4:
-            return self._convolve(_CONV_1 if self.chance() < 0.5 else _CONV_3, x)
+            return self._convolve(_CONV_1 if self.uniform() < 0.5 else _CONV_3, x)
         if draw < 0.6:
             return self._weighted(_NORMALIZE, self._channels[x], x)
         if draw < 0.9:
@@ -155,7 +154,7 @@ class _Growth:
 
     def _join(self, inputs: Sequence[int]) -> int:
         channels = [self._channels[x] for x in inputs]
-        if len(set(channels)) == 1 and self.chance() < 0.5:
+        if len(set(channels)) == 1 and self.uniform() < 0.5:
             return self._plain(_RELU, channels[0], (self._plain(_SUM, channels[0], inputs),))
         return self._convolve(_CONV_1, self._plain(_CONCAT, sum(channels), inputs))
 
@@ -163,7 +162,7 @@ class _Growth:
         return self._weighted(kind, CHANNELS[self.below(len(CHANNELS))], x)
 
     def _plain(self, kind: int, channels: int, inputs: Sequence[int]) -> int:
-        """An op without weights: of several of its kind in a scope, the second is named ``…_1``."""
+        """An op without weights; repeated kinds in a scope get a suffix, ``…_1``."""
         name = f"{self._scope}/{_KINDS[kind].name}"
         times = self._times[name] = self._times.get(name, -1) + 1
         self._name.append(f"{name}_{times}" if times else name)
@@ -191,7 +190,7 @@ class _Growth:
         self._channels.append(channels)
         return len(self._kind)
 
-    def finished(self, images: _Images) -> Graph:
+    def build_graph(self, images: _Images) -> Graph:
         kind, channels = np.array(self._kind, np.int32), np.array(self._channels, np.int64)
         absurd = np.flatnonzero(channels > 8 * MAX_BYTES // max(images.bits, 1))
         for tensor in absurd[:1].tolist():
@@ -230,15 +229,15 @@ class _Growth:
         )
 
     def _weights(self, dtype: str, kind: Ints, channels: Longs, first_read: Ints) -> tuple[Weights, Edges]:
-        """Kernels [outputs, inputs, width, width], and what has a number per channel."""
+        """Kernels [outputs, inputs, width, width], and weights with one number per channel."""
         number = np.array([len(each.weights) for each in _KINDS])[kind]
         owner = np.repeat(np.arange(len(kind), dtype=np.int32), number)
         position = 1 + np.arange(len(owner)) - np.repeat(np.cumsum(number) - number, number)
         width = np.array([each.kernel for each in _KINDS])[kind[owner]]
         full = np.stack([channels[owner + 1], channels[first_read[owner]], width, width], axis=1)
         is_kernel = width > 0
-        shown = np.ones(full.shape, np.bool_)
-        shown[~is_kernel, 1:] = False
+        is_dimension = np.ones(full.shape, np.bool_)
+        is_dimension[~is_kernel, 1:] = False
         count = np.where(is_kernel, full.prod(axis=1), full[:, 0])
         names = [each.weights for each in _KINDS]
         scopes = map(self._scopes.__getitem__, self._op_scope)
@@ -246,7 +245,7 @@ class _Growth:
             name=tuple(f"{scope}.{name}" for scope, k in zip(scopes, self._kind, strict=True) for name in names[k]),
             bytes=(count * int(BITS[dtype_code(dtype)]) + 7) // 8,
             dtype=np.full(len(owner), dtype_code(dtype), np.int8),
-            shape=Ragged(np.concatenate(([0], np.cumsum(shown.sum(axis=1)))), full[shown]),
+            shape=Ragged(np.concatenate(([0], np.cumsum(is_dimension.sum(axis=1)))), full[is_dimension]),
             storage=np.arange(len(owner), dtype=np.int32),
             trainable=np.ones(len(owner), np.bool_),
         )
@@ -254,14 +253,14 @@ class _Growth:
 
 
 def _uniform(seed: int) -> Iterator[float]:
-    """Draws from [0, 1)."""
+    """Uniform draws from [0, 1)."""
     generator = np.random.Generator(np.random.PCG64(seed))
     while True:
         yield from reversed(generator.random(4096).tolist())
 
 
 def _interned(values: Sequence[Any], codes: Sequence[int]) -> Interned[Any]:
-    """The column of values by code, in the order in which they come first; equal values are one."""
+    """The column of values by code, in order of first use; equal values are merged."""
     distinct: list[Any] = []
     place = np.zeros(len(values), np.int32)
     for code in dict.fromkeys(codes):
@@ -271,71 +270,71 @@ def _interned(values: Sequence[Any], codes: Sequence[int]) -> Interned[Any]:
     return Interned(tuple(distinct), place[np.array(codes, np.int32)])
 
 
-def _layered(growth: _Growth, x: int) -> None:
+def _layered(grower: _GraphGrower, x: int) -> None:
     row, place = [x], 0
-    while growth.left:
-        width = 1 + growth.below(15)
-        made = []
-        with growth.within("row", place):
+    while grower.left:
+        width = 1 + grower.below(15)
+        next_row = []
+        with grower.within("row", place):
             for block in range(width):
-                if not growth.left:
+                if not grower.left:
                     break
                 read = row[block::width] or [row[block % len(row)]]
-                extra = row[growth.below(len(row))]
-                made.append(growth.block(read if extra in read or growth.chance() < 0.5 else [*read, extra]))
-        row, place = made, place + 1
+                extra = row[grower.below(len(row))]
+                next_row.append(grower.block(read if extra in read or grower.uniform() < 0.5 else [*read, extra]))
+        row, place = next_row, place + 1
 
 
-def _series_parallel(growth: _Growth, x: int) -> None:
-    _composed(growth, x, growth.left)
+def _series_parallel(grower: _GraphGrower, x: int) -> None:
+    _composed(grower, x, grower.left)
 
 
-def _composed(growth: _Growth, x: int, size: int) -> int:
-    """`size` ops between `x` and the result: one part behind the other, or branches side by side."""
+def _composed(grower: _GraphGrower, x: int, size: int) -> int:
+    """`size` ops between `x` and the result: two parts in series, or branches in parallel."""
     if size < 4:
-        return growth.chain(x, size)
-    if growth.chance() < 0.5:
-        first = 1 + int((0.25 + growth.chance() / 2) * (size - 2))
-        return _composed(growth, _composed(growth, x, first), size - first)
-    branches = min(2 + growth.below(3), size - 2)
+        return grower.chain(x, size)
+    if grower.uniform() < 0.5:
+        first = 1 + int((0.25 + grower.uniform() / 2) * (size - 2))
+        return _composed(grower, _composed(grower, x, first), size - first)
+    branches = min(2 + grower.below(3), size - 2)
     cuts = [round(branch * (size - 2) / branches) for branch in range(branches + 1)]
-    return growth.block([_composed(growth, x, b - a) for a, b in pairwise(cuts)])
+    return grower.block([_composed(grower, x, b - a) for a, b in pairwise(cuts)])
 
 
-def _branchy(growth: _Growth, x: int) -> None:
+def _branchy(grower: _GraphGrower, x: int) -> None:
     place = 0
-    while growth.left:
-        with growth.within("module", place):
-            branches = min(2 + growth.below(5), growth.left - 2)
+    while grower.left:
+        with grower.within("module", place):
+            branches = min(2 + grower.below(5), grower.left - 2)
             if branches < 2:
-                x = growth.chain(x, growth.left)
+                x = grower.chain(x, grower.left)
                 break
-            spare, ends = growth.left - 2 - branches, []
+            spare, ends = grower.left - 2 - branches, []
             for branch in range(branches):
-                more = min(growth.below(4), spare)
+                more = min(grower.below(4), spare)
                 spare -= more
-                with growth.within("branch", branch):
-                    ends.append(growth.chain(x, 1 + more))
-            x = growth.block(ends)
+                with grower.within("branch", branch):
+                    ends.append(grower.chain(x, 1 + more))
+            x = grower.block(ends)
         place += 1
 
 
-def _erdos_renyi(growth: _Growth, x: int) -> None:
+def _erdos_renyi(grower: _GraphGrower, x: int) -> None:
     blocks = [x]
-    share = min(READS / growth.left, 1.0)
-    while growth.left:
+    share = min(READS / grower.left, 1.0)
+    while grower.left:
         read, at = [], 0
-        while (at := at + _gap(growth.chance(), share)) <= len(blocks):
+        while (at := at + _gap(grower.uniform(), share)) <= len(blocks):
             read.append(blocks[at - 1])
-        blocks.append(growth.block(read or blocks[:1]))
+        blocks.append(grower.block(read or blocks[:1]))
 
 
 def _gap(draw: float, share: float) -> int:
-    """Tries up to and with the first success of probability `share`: geometric, by inversion."""
+    """The number of trials up to the first success of probability `share`: geometric, by inversion."""
     return 1 if share >= 1 else 1 + int(np.log1p(-draw) / np.log1p(-share))
 
 
-FAMILIES: dict[str, Callable[[_Growth, int], None]] = {
+FAMILIES: dict[str, Callable[[_GraphGrower, int], None]] = {
     "layered": _layered,
     "series-parallel": _series_parallel,
     "branchy": _branchy,
@@ -343,14 +342,14 @@ FAMILIES: dict[str, Callable[[_Growth, int], None]] = {
 }
 
 
-def _entry(family: str) -> Entry:
+def _make_workload(family: str) -> Workload:
     def graph(sizes: Sizes, dtype: str) -> Graph:
         return random_graph(
             family, sizes["n_ops"], sizes["seed"], batch=sizes["batch"], size=sizes["size"], dtype=dtype
         )
 
     dims = {"n_ops": 1000, "seed": 0, "batch": 32, "size": 16}
-    return Entry(f"random-{family}", f"random graph, {family}", "ours", dims, graph=graph, zero=("seed",))
+    return Workload(f"random-{family}", f"random graph, {family}", "ours", dims, graph=graph, zero=("seed",))
 
 
-ENTRIES = tuple(map(_entry, FAMILIES))
+ENTRIES = tuple(map(_make_workload, FAMILIES))

@@ -16,14 +16,14 @@ import math
 from typing import NamedTuple
 
 from placewise.errors import InputError
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value, Weight
+from placewise.zoo.net import NetBuilder, NetValue, Weight
+from placewise.zoo.workload import Sizes, Workload
 
 DROPOUT = 0.1
 
 
-def bert(net: Net, sizes: Sizes) -> None:
-    """Words [batch, length] → features [batch, length, hidden] and those of the whole [batch, hidden]."""
+def bert(net: NetBuilder, sizes: Sizes) -> None:
+    """Words [batch, length] → features [batch, length, hidden] and pooled features [batch, hidden]."""
     batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
     heads = Heads.of(sizes)
     if length > sizes["positions"]:
@@ -48,8 +48,8 @@ def bert(net: Net, sizes: Sizes) -> None:
         net.each("Tanh", first, output=True)
 
 
-def transformer_xl(net: Net, sizes: Sizes) -> None:
-    """Symbols [batch, length] and a memory [batch, memory, hidden] for every layer → the mean loss."""
+def transformer_xl(net: NetBuilder, sizes: Sizes) -> None:
+    """Symbols [batch, length] and a memory [batch, memory, hidden] per layer → the mean loss."""
     batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
     heads, seen = Heads.of(sizes), length + sizes["memory"]
     with net.within("embedding"):
@@ -65,8 +65,8 @@ def transformer_xl(net: Net, sizes: Sizes) -> None:
         with net.within("layer", layer):
             before = net.input(f"memory.{layer}", batch, sizes["memory"], hidden)
             with net.within("attention"):
-                made = _relative_attention(net, heads, x, before, waves, mask)
-                x = net.layer_norm(net.each("Add", made, x), "norm")
+                attended = _relative_attention(net, heads, x, before, waves, mask)
+                x = net.layer_norm(net.each("Add", attended, x), "norm")
             x = _feed_forward(net, x, sizes["inner"], "Relu")
     with net.within("softmax"):
         rows = net.reshape(net.dropout(x, DROPOUT), batch * length, hidden)
@@ -76,7 +76,7 @@ def transformer_xl(net: Net, sizes: Sizes) -> None:
 
 
 class Heads(NamedTuple):
-    """How a width is shared out over heads."""
+    """The split of a width into heads."""
 
     n: int
     width: int
@@ -88,75 +88,77 @@ class Heads(NamedTuple):
             raise InputError(f"{count} heads cannot share a width of {width}", remedy="choose a multiple of the heads")
         return cls(count, width // count)
 
-    def apart(self, net: Net, x: Value, *order: int) -> Value:
-        """[batch, length, heads · width] → its four dimensions (batch, length, head, width) in `order`."""
+    def split_heads(self, net: NetBuilder, x: NetValue, *order: int) -> NetValue:
+        """[batch, length, heads · width] → the four dimensions (batch, length, head, width) in `order`."""
         return net.transpose(net.reshape(x, *x.shape[:-1], self.n, self.width), *order)
 
-    def together(self, net: Net, x: Value) -> Value:
+    def merge_heads(self, net: NetBuilder, x: NetValue) -> NetValue:
         """[batch, heads, length, width] → [batch, length, heads · width]."""
         batch, _, length, _ = x.shape
         return net.reshape(net.transpose(x, 0, 2, 1, 3), batch, length, self.n * self.width)
 
 
-def _lookup(net: Net, name: str, rows: int, places: tuple[int, ...], width: int) -> Value:
-    table, chosen = net.weight(name, rows, width), net.input(name, *places, dtype="int32")
-    return net.op("Gather", table, chosen, shape=(*places, width), label=name, axis=0)
+def _lookup(net: NetBuilder, name: str, rows: int, places: tuple[int, ...], width: int) -> NetValue:
+    table, indices = net.weight(name, rows, width), net.input(name, *places, dtype="int32")
+    return net.op("Gather", table, indices, shape=(*places, width), label=name, axis=0)
 
 
-def _self_attention(net: Net, heads: Heads, x: Value, mask: Value) -> Value:
-    """Queries, keys and values by a product each; softmax(Q · Kᵀ / √width + mask) · V; a product behind."""
+def _self_attention(net: NetBuilder, heads: Heads, x: NetValue, mask: NetValue) -> NetValue:
+    """One product each for queries, keys and values; softmax(Q · Kᵀ / √width + mask) · V; an output product."""
     hidden = x.shape[-1]
-    query = heads.apart(net, net.dense(x, hidden, name="query"), 0, 2, 1, 3)
-    key = heads.apart(net, net.dense(x, hidden, name="key"), 0, 2, 3, 1)
-    value = heads.apart(net, net.dense(x, hidden, name="value"), 0, 2, 1, 3)
+    query = heads.split_heads(net, net.dense(x, hidden, name="query"), 0, 2, 1, 3)
+    key = heads.split_heads(net, net.dense(x, hidden, name="key"), 0, 2, 3, 1)
+    value = heads.split_heads(net, net.dense(x, hidden, name="value"), 0, 2, 1, 3)
     scores = net.each("Mul", net.matmul(query, key), net.constant(1 / math.sqrt(heads.width)), label="scale")
     scores = net.each("Add", scores, mask, label="mask")
     shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
-    made = heads.together(net, net.matmul(shares, value))
-    return net.dropout(net.dense(made, hidden, name="output"), DROPOUT)
+    context = heads.merge_heads(net, net.matmul(shares, value))
+    return net.dropout(net.dense(context, hidden, name="output"), DROPOUT)
 
 
-def _relative_attention(net: Net, heads: Heads, x: Value, before: Value, waves: Value, mask: Value) -> Value:
-    """Section 3.3: scores of contents and of distances, each with a bias of its own for the query."""
+def _relative_attention(
+    net: NetBuilder, heads: Heads, x: NetValue, before: NetValue, waves: NetValue, mask: NetValue
+) -> NetValue:
+    """Section 3.3: scores of contents and of distances, each with its own bias for the query."""
     batch, length, hidden = x.shape
     seen = before.shape[1] + length
     everything = net.concat((before, x), axis=1)
-    joined = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
-    query, key, value = net.split(joined, 3, axis=2)
+    projected = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
+    query, key, value = net.split(projected, 3, axis=2)
     query = net.op("Slice", query, shape=x.shape, axes=(1,), starts=(before.shape[1],), ends=(seen,))
     query = net.reshape(query, batch, length, heads.n, heads.width)
-    key, value = heads.apart(net, key, 0, 2, 3, 1), heads.apart(net, value, 0, 2, 1, 3)
-    distance = heads.apart(net, net.dense(waves, hidden, bias=False, name="distance"), 1, 2, 0)
-    contents = net.matmul(_biased(net, query, net.weight("content_bias", *heads)), key)
-    places = _shifted(net, net.matmul(_biased(net, query, net.weight("distance_bias", *heads)), distance))
+    key, value = heads.split_heads(net, key, 0, 2, 3, 1), heads.split_heads(net, value, 0, 2, 1, 3)
+    distance = heads.split_heads(net, net.dense(waves, hidden, bias=False, name="distance"), 1, 2, 0)
+    contents = net.matmul(_add_bias(net, query, net.weight("content_bias", *heads)), key)
+    places = _shift_rows(net, net.matmul(_add_bias(net, query, net.weight("distance_bias", *heads)), distance))
     scores = net.each("Mul", net.each("Add", contents, places), net.constant(1 / math.sqrt(heads.width)), label="scale")
     scores = net.each("Add", scores, mask, label="mask")
     shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
-    made = heads.together(net, net.matmul(shares, value))
-    return net.dropout(net.dense(made, hidden, bias=False, name="output"), DROPOUT)
+    context = heads.merge_heads(net, net.matmul(shares, value))
+    return net.dropout(net.dense(context, hidden, bias=False, name="output"), DROPOUT)
 
 
-def _biased(net: Net, query: Value, bias: Weight) -> Value:
-    """A query [batch, length, heads, width] with the bias of each head, the heads in front."""
+def _add_bias(net: NetBuilder, query: NetValue, bias: Weight) -> NetValue:
+    """Add the bias of each head to a query [batch, length, heads, width] and move the heads forward."""
     return net.transpose(net.each("Add", query, bias), 0, 2, 1, 3)
 
 
-def _shifted(net: Net, scores: Value) -> Value:
-    """Appendix B: row i moves i places to the left, by a column of padding and two changes of shape."""
+def _shift_rows(net: NetBuilder, scores: NetValue) -> NetValue:
+    """Appendix B: shift row i by i places to the left, with a column of padding and two reshapes."""
     batch, heads, length, seen = scores.shape
     padded = net.op("Pad", scores, shape=(batch, heads, length, seen + 1), pads=(0, 0, 0, 1, 0, 0, 0, 0))
-    turned = net.reshape(padded, batch, heads, seen + 1, length)
+    reshaped = net.reshape(padded, batch, heads, seen + 1, length)
     shape = (batch, heads, seen, length)
-    cut = net.op("Slice", turned, shape=shape, axes=(2,), starts=(1,), ends=(seen + 1,))
+    cut = net.op("Slice", reshaped, shape=shape, axes=(2,), starts=(1,), ends=(seen + 1,))
     return net.reshape(cut, batch, heads, length, seen)
 
 
-def _feed_forward(net: Net, x: Value, inner: int, activation: str) -> Value:
+def _feed_forward(net: NetBuilder, x: NetValue, inner: int, activation: str) -> NetValue:
     with net.within("feed_forward"):
-        made = net.each(activation, net.dense(x, inner, name="inner"))
-        made = net.dropout(made, DROPOUT) if activation == "Relu" else made
-        made = net.dropout(net.dense(made, x.shape[-1], name="output"), DROPOUT)
-        return net.layer_norm(net.each("Add", made, x), "norm")
+        hidden = net.each(activation, net.dense(x, inner, name="inner"))
+        hidden = net.dropout(hidden, DROPOUT) if activation == "Relu" else hidden
+        hidden = net.dropout(net.dense(hidden, x.shape[-1], name="output"), DROPOUT)
+        return net.layer_norm(net.each("Add", hidden, x), "norm")
 
 
 _BERT = "Devlin et al., NAACL 2019, arXiv 1810.04805"
@@ -169,10 +171,10 @@ _XL_SIZES = {
 }  # fmt: skip
 
 ENTRIES = (
-    Entry("bert-base", "language features of 12 transformer layers", _BERT, {**_BASE, **_BERT_SIZES}, bert),
-    Entry("bert-large", "language features of 24 transformer layers", _BERT, {**_LARGE, **_BERT_SIZES}, bert),
+    Workload("bert-base", "language features of 12 transformer layers", _BERT, {**_BASE, **_BERT_SIZES}, bert),
+    Workload("bert-large", "language features of 24 transformer layers", _BERT, {**_LARGE, **_BERT_SIZES}, bert),
     *(
-        Entry(
+        Workload(
             f"transformer-xl-{layers}",
             f"language model of {layers} transformer layers with memory",
             _XL,

@@ -2,14 +2,14 @@
 
 GNMT: Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144: 1024 units, a bidirectional layer at the
 bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder layer
-whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The length of sentences, 75
-pieces, is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). What neither says is taken from
-TensorFlow's implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. What
-lengths the placement papers unrolled is not known.
+whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The sentence length, 75 pieces,
+is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). Details that both leave open follow TensorFlow's
+implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. The lengths that
+the placement papers unrolled are unknown.
 
 NMT: tensorflow/nmt's standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding,
-sentences of 50 words, to which the decoder adds one that begins or ends them), with the batch of 64 of Mirhoseini et
-al., ICML 2017.
+sentences of 50 words, to which the decoder adds a begin or end marker), with the batch of 64 of Mirhoseini et al.,
+ICML 2017.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placewise.zoo import attention, lstm
-from placewise.zoo.entry import Entry, Sizes
 from placewise.zoo.lstm import State
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 DROPOUT = 0.2
 RESIDUAL_FROM = 2
-"""The first layer, counted from 0, whose inputs are added to its outputs (GNMT)."""
+"""The first layer, counted from 0, with a residual connection (GNMT)."""
 
 
-def nmt(net: Net, sizes: Sizes) -> None:
+def nmt(net: NetBuilder, sizes: Sizes) -> None:
     """Sentences [steps, batch] → the loss per sentence."""
     batch, hidden, layers = sizes["batch"], sizes["hidden"], sizes["layers"]
     with net.within("encoder"):
@@ -38,8 +38,8 @@ def nmt(net: Net, sizes: Sizes) -> None:
                 states.append(last)
     with net.within("attention"):
         over = attention.memory(net, rows, hidden)
-        turned = net.transpose(over.keys, 0, 2, 1)
-        joined = net.weight("layer.kernel", 2 * hidden, hidden)
+        transposed = net.transpose(over.keys, 0, 2, 1)
+        kernel = net.weight("layer.kernel", 2 * hidden, hidden)
     with net.within("decoder"):
         words = _words(net, "target", sizes["target_steps"], sizes)
         cells = []
@@ -55,19 +55,19 @@ def nmt(net: Net, sizes: Sizes) -> None:
                     states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
                     x = states[layer].output
             with net.within("attention", "step", step):
-                context = attention.multiplicative(net, over, turned, x)
-                fed = net.matmul(net.concat((x, context), axis=1), joined)
+                context = attention.attend_multiplicatively(net, over, transposed, x)
+                fed = net.matmul(net.concat((x, context), axis=1), kernel)
             outputs.append(fed)
     _loss(net, outputs, sizes)
 
 
-def gnmt(net: Net, sizes: Sizes) -> None:
+def gnmt(net: NetBuilder, sizes: Sizes) -> None:
     """Sentences [steps, batch] → the loss per sentence."""
     hidden, layers = sizes["hidden"], sizes["layers"]
     with net.within("encoder"):
         rows, exists = _source(net, sizes)
         with net.within("layer.0"):
-            rows, last = _both_ways(net, sizes, rows, exists)
+            rows, last = _encode_both_ways(net, sizes, rows, exists)
         states = [last]
         for layer in range(1, layers):
             with net.within("layer", layer):
@@ -78,7 +78,7 @@ def gnmt(net: Net, sizes: Sizes) -> None:
         weights = attention.Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
     with net.within("decoder"):
         rows = _words(net, "target", sizes["target_steps"], sizes)
-        contexts: list[Value] = []
+        contexts: list[NetValue] = []
         fed = net.input("attention.first", sizes["batch"], over.values.shape[2])
         with net.within("layer.0"):
             cell, state = lstm.cell(net, hidden + fed.shape[1], hidden), states[0]
@@ -87,7 +87,7 @@ def gnmt(net: Net, sizes: Sizes) -> None:
                 state = lstm.step(net, cell, net.dropout(net.concat((row, fed), axis=1), DROPOUT), state)
                 rows[step] = state.output
             with net.within("attention.step", step):
-                fed = attention.additive(net, weights, over, state.output)
+                fed = attention.attend_additively(net, weights, over, state.output)
                 contexts.append(fed)
         for layer in range(1, layers):
             with net.within("layer", layer):
@@ -95,57 +95,59 @@ def gnmt(net: Net, sizes: Sizes) -> None:
     _loss(net, rows, sizes)
 
 
-def _source(net: Net, sizes: Sizes) -> tuple[list[Value], list[Value]]:
-    """Embedded words [batch, hidden] of each step, and which sentences still run then [batch, 1]."""
+def _source(net: NetBuilder, sizes: Sizes) -> tuple[list[NetValue], list[NetValue]]:
+    """Embedded words [batch, hidden] of each step, and which sentences are still running [batch, 1]."""
     steps = sizes["source_steps"]
     running = net.input("source.running", steps, sizes["batch"], 1, dtype="bool")
     with net.within("running"):
-        exists = lstm.unstacked(net, running)
+        exists = lstm.unstack(net, running)
     return _words(net, "source", steps, sizes), exists
 
 
-def _words(net: Net, name: str, steps: int, sizes: Sizes) -> list[Value]:
+def _words(net: NetBuilder, name: str, steps: int, sizes: Sizes) -> list[NetValue]:
     batch, hidden = sizes["batch"], sizes["hidden"]
     words = net.input(f"{name}.words", steps, batch, dtype="int32")
     with net.within("embedding"):
         table = net.weight("table", sizes["vocabulary"], hidden)
         embedded = net.op("Gather", table, words, shape=(steps, batch, hidden), axis=0)
-        return lstm.unstacked(net, embedded)
+        return lstm.unstack(net, embedded)
 
 
 def _encode(
-    net: Net,
+    net: NetBuilder,
     sizes: Sizes,
-    rows: Sequence[Value],
-    exists: Sequence[Value],
+    rows: Sequence[NetValue],
+    exists: Sequence[NetValue],
     name: str,
     *,
     residual: bool = False,
     backward: bool = False,
     ends: bool = True,
-) -> tuple[list[Value], State]:
-    """One direction of one layer: a sentence that is over keeps its state. `ends`: the last memory is needed."""
+) -> tuple[list[NetValue], State]:
+    """One direction of one layer: a finished sentence keeps its state. `ends`: the last memory is needed."""
     batch, hidden = sizes["batch"], sizes["hidden"]
     cell = lstm.cell(net, rows[0].shape[1], hidden)
-    state = lstm.initial(net, name, batch, hidden)
+    state = lstm.make_initial_state(net, name, batch, hidden)
     outputs = list(rows)
     for step in reversed(range(len(rows))) if backward else range(len(rows)):
         with net.within("step", step):
             fresh = lstm.step(net, cell, net.dropout(rows[step], DROPOUT), state)
-            output = _kept(net, exists[step], fresh.output, state.output)
+            output = _keep_running(net, exists[step], fresh.output, state.output)
             needed = ends or step < len(rows) - 1
-            memory = _kept(net, exists[step], fresh.memory, state.memory) if needed else fresh.memory
+            memory = _keep_running(net, exists[step], fresh.memory, state.memory) if needed else fresh.memory
             state = State(output, memory)
             outputs[step] = net.each("Add", state.output, rows[step], label="residual") if residual else state.output
     return outputs, state
 
 
-def _kept(net: Net, running: Value, new: Value, old: Value) -> Value:
+def _keep_running(net: NetBuilder, running: NetValue, new: NetValue, old: NetValue) -> NetValue:
     return net.op("Where", running, new, old, shape=new.shape, label="running")
 
 
-def _both_ways(net: Net, sizes: Sizes, rows: Sequence[Value], exists: Sequence[Value]) -> tuple[list[Value], State]:
-    """A layer in both directions; its outputs stand side by side, its last state is that of the second one."""
+def _encode_both_ways(
+    net: NetBuilder, sizes: Sizes, rows: Sequence[NetValue], exists: Sequence[NetValue]
+) -> tuple[list[NetValue], State]:
+    """A bidirectional layer; outputs are concatenated, the last state is that of the backward direction."""
     with net.within("forward"):
         ahead, _ = _encode(net, sizes, rows, exists, "encoder.0.forward", ends=False)
     with net.within("backward"):
@@ -158,9 +160,15 @@ def _both_ways(net: Net, sizes: Sizes, rows: Sequence[Value], exists: Sequence[V
 
 
 def _decode(
-    net: Net, sizes: Sizes, rows: Sequence[Value], contexts: Sequence[Value], state: State, *, residual: bool
-) -> list[Value]:
-    """One decoder layer, whose every step reads the outputs below it and the context of that step."""
+    net: NetBuilder,
+    sizes: Sizes,
+    rows: Sequence[NetValue],
+    contexts: Sequence[NetValue],
+    state: State,
+    *,
+    residual: bool,
+) -> list[NetValue]:
+    """One decoder layer; every step reads the outputs below it and the context of that step."""
     cell = lstm.cell(net, rows[0].shape[1] + contexts[0].shape[1], sizes["hidden"])
     outputs = []
     for step, (row, context) in enumerate(zip(rows, contexts, strict=True)):
@@ -170,8 +178,8 @@ def _decode(
     return outputs
 
 
-def _loss(net: Net, rows: Sequence[Value], sizes: Sizes) -> None:
-    """Cross entropy summed over the words that exist, per sentence."""
+def _loss(net: NetBuilder, rows: Sequence[NetValue], sizes: Sizes) -> None:
+    """Cross entropy, summed over the existing words, per sentence."""
     count = len(rows) * sizes["batch"]
     labels = net.input("target.labels", count, dtype="int32")
     with net.within("softmax"):
@@ -187,7 +195,7 @@ _PAPER = "Wu et al. 2016, arXiv 1609.08144; placed by Zhou et al. 2019, arXiv 19
 _NMT = "Luong et al. 2015, arXiv 1508.04025; placed by Mirhoseini et al., ICML 2017"
 
 ENTRIES = (
-    Entry(
+    Workload(
         "nmt",
         "translation by LSTM layers with attention",
         _NMT,
@@ -195,7 +203,7 @@ ENTRIES = (
         nmt,
     ),
     *(
-        Entry(
+        Workload(
             f"gnmt-{layers}",
             f"translation by {layers} + {layers} LSTM layers with attention",
             _PAPER,

@@ -1,24 +1,24 @@
 """WaveNet: stacks of dilated causal convolutions over raw audio.
 
-van den Oord et al., WaveNet, arXiv 1609.03499: dilations that double from layer to layer and start again in every
-stack, gated units, residual and skip connections, 256 µ-law levels (section 2). Widths are not given there; van den
-Oord et al., Parallel WaveNet, arXiv 1711.10433, section 2 says 512 channels, windows of 3 and clips of 7680 samples.
-Zhou et al. (GDP, 2019) place 2 stacks of 18 layers together and 4 of 36: 9 layers per stack, so dilations of 1 to
-256. Assumed here: as many skip channels as levels, a batch of 4, no conditioning on text or speaker. The last
-layer's residual connection would lead nowhere and is left out.
+van den Oord et al., WaveNet, arXiv 1609.03499: dilations that double from layer to layer and restart in every stack,
+gated units, residual and skip connections, 256 µ-law levels (section 2). The paper omits widths; van den Oord et al.,
+Parallel WaveNet, arXiv 1711.10433, section 2 has 512 channels, windows of 3 and clips of 7680 samples. Zhou et al.
+(GDP, 2019) place 2 stacks of 18 layers in total and 4 of 36: 9 layers per stack, so dilations of 1 to 256. Assumed
+here: as many skip channels as levels, a batch of 4, no conditioning on text or speaker. The residual connection of
+the last layer, which has no reader, is omitted.
 """
 
 from __future__ import annotations
 
 from placewise.errors import InputError
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 MAX_STACK = 30
 
 
-def build(net: Net, sizes: Sizes) -> None:
-    """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of the next ones."""
+def build(net: NetBuilder, sizes: Sizes) -> None:
+    """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of predicting the next sample."""
     batch, levels, samples, width = sizes["batch"], sizes["levels"], sizes["samples"], sizes["channels"]
     if min(sizes["stack"], sizes["layers"]) > MAX_STACK:
         raise InputError(
@@ -47,8 +47,8 @@ def build(net: Net, sizes: Sizes) -> None:
         net.op("SoftmaxCrossEntropyLoss", rows, labels, shape=(), label="loss", output=True, reduction="mean")
 
 
-def _gated(net: Net, x: Value, sizes: Sizes, *, dilation: int) -> Value:
-    """tanh(filter) · σ(gate), two convolutions side by side (section 2.3)."""
+def _gated(net: NetBuilder, x: NetValue, sizes: Sizes, *, dilation: int) -> NetValue:
+    """tanh(filter) · σ(gate), two parallel convolutions (section 2.3)."""
     with net.within("filter"):
         signal = net.each("Tanh", _convolve(net, x, sizes["channels"], sizes["kernel"], dilation=dilation))
     with net.within("gate"):
@@ -56,15 +56,15 @@ def _gated(net: Net, x: Value, sizes: Sizes, *, dilation: int) -> Value:
     return net.each("Mul", signal, gate)
 
 
-def _convolve(net: Net, x: Value, outputs: int, window: int, *, dilation: int = 1) -> Value:
-    """[batch, channels, samples] → [batch, outputs, samples]: no sample hears a later one."""
+def _convolve(net: NetBuilder, x: NetValue, outputs: int, window: int, *, dilation: int = 1) -> NetValue:
+    """[batch, channels, samples] → [batch, outputs, samples], causal."""
     batch, channels, samples = x.shape
     weight, bias = net.weight("kernel", outputs, channels, window), net.weight("bias", outputs, 1)
     pads, shape = ((window - 1) * dilation, 0), (batch, outputs, samples)
-    made = net.op(
+    product = net.op(
         "Conv", x, weight, shape=shape, kernel_shape=(window,), dilations=(dilation,), strides=(1,), pads=pads, group=1
     )
-    return net.each("Add", made, bias, label="BiasAdd")
+    return net.each("Add", product, bias, label="BiasAdd")
 
 
 _SIZES = {
@@ -73,7 +73,7 @@ _SIZES = {
 _PAPER = "van den Oord et al. 2016, arXiv 1609.03499; placed by Zhou et al. 2019, arXiv 1910.01578"
 
 ENTRIES = tuple(
-    Entry(
+    Workload(
         f"wavenet-{stacks}x{9 * stacks}",
         f"audio model of {9 * stacks} dilated convolutions in {stacks} stacks",
         _PAPER,

@@ -130,7 +130,7 @@ def _keep(out: Path, one: Done, seeds: dict[str, tuple[Seed, ...]], chance: int)
     made, _ = case(one.family, one.number, seeds[one.family], chance)
     stem = f"{one.family.replace(' ', '_')}-{one.number}"
     (out / f"{stem}{made.suffix}").write_bytes(made.data)
-    command = f"PYTHONPATH=tests python -m fuzzing --seed {chance} --repeat '{made.name}'"
+    command = f"PYTHONPATH=tests/helpers:tests python -m fuzzing --seed {chance} --repeat '{made.name}'"
     (out / f"{stem}.said.txt").write_text(
         f"{command}\nfrom {made.seed.name}, {one.seconds:.1f} s (limit {PATIENCE:.0f} s)\n\n{one.verdict.words}\n",
         "utf-8",

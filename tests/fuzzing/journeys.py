@@ -12,21 +12,21 @@ import numpy as np
 from fuzzing.seeds import BEHIND, DEVICES, MODEL, Seed
 from fuzzing.tokens import text
 from fuzzing.verdict import Unsound
-from placewise.building import build, build_for_plan
+from placewise.analysis.inspect import inspect
 from placewise.catalog import read_cluster
+from placewise.core.build import build, build_for_plan
+from placewise.core.open_model import open_model
+from placewise.core.options import ProblemOptions
 from placewise.files.corpus_file import load_corpus
-from placewise.files.plan_file import model_behind
+from placewise.files.plan_file import find_model
 from placewise.files.policy_file import load_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.opening import open_model
-from placewise.report.console import judgement_view
-from placewise.report.plain import plain
+from placewise.reporting.console import judgement_view
+from placewise.reporting.plain import plain
 from placewise.runtimes.inputs import load_inputs
-from placewise.simulate import judge
-from placewise.studies.inspect import inspect
-from placewise.wishes import Wishes
+from placewise.simulate import judge_placement
 
 Journey = Callable[[Path, Seed, Random], None]
 _MEASURED = {
@@ -42,7 +42,7 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
     dims = dict(seed.dims)
     if dims and rng.random() < 0.25:
         dims = {name: rng.choice(_SIZES) for name in dims if rng.random() < 0.8}
-    wishes = Wishes(
+    options = ProblemOptions(
         dims=dims,
         objective=rng.choice((None, "latency", "throughput")),
         graph="training" if rng.random() < 0.1 else None,
@@ -51,37 +51,37 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
         pins=((text(rng), "cpu"),) if rng.random() < 0.05 else None,
     )
     if rng.random() < 0.2:
-        inspect(open_model(str(path), wishes))
+        inspect(open_model(str(path), options))
         return
-    judged(build(str(path), DEVICES, wishes))
+    judged(build(str(path), DEVICES, options))
 
 
 def whole(path: Path, seed: Seed, rng: Random) -> None:
     """A problem that brings its devices."""
-    judged(build(str(path), None, Wishes(objective=rng.choice((None, "latency", "throughput")))))
+    judged(build(str(path), None, ProblemOptions(objective=rng.choice((None, "latency", "throughput")))))
 
 
 def cluster(path: Path, seed: Seed, rng: Random) -> None:
     """A small model on these devices, which must cost something and take no time that is none."""
-    judged(build(MODEL, path, Wishes(dims={"batch": 2})))
+    judged(build(MODEL, path, ProblemOptions(dims={"batch": 2})))
 
 
 def line(path: Path, seed: Seed, rng: Random) -> None:
     """The same, of devices in a line or as a text of JSON."""
     text = path.read_bytes().decode("utf-8", "replace")
-    judged(build(MODEL, read_cluster(text), Wishes(dims={"batch": 2})))
+    judged(build(MODEL, read_cluster(text), ProblemOptions(dims={"batch": 2})))
 
 
 def topology(path: Path, seed: Seed, rng: Random) -> None:
     """Links between the GPUs of a line of devices; a model of four of them, or another one."""
     devices = rng.choice(("4xV100-16GB,cpu", "4xA100-80GB", "2xL4,cpu", "8xH100-80GB"))
-    judged(build(MODEL, read_cluster(f"{devices},topology={path}"), Wishes(dims={"batch": 2})))
+    judged(build(MODEL, read_cluster(f"{devices},topology={path}"), ProblemOptions(dims={"batch": 2})))
 
 
 def plan(path: Path, seed: Seed, rng: Random) -> None:
     """Its model is read again, by the name that it gives or another, and the placement judged."""
     given = BEHIND.get(seed.name, MODEL)
-    behind = model_behind(path, None if rng.random() < 0.3 and seed.name != "made" else given)
+    behind = find_model(path, None if rng.random() < 0.3 and seed.name != "made" else given)
     problem, placement = build_for_plan(behind, path)
     _printed(plain(judgement_view(problem, _checked(problem, placement))))
 
@@ -93,7 +93,7 @@ def costs(path: Path, seed: Seed, rng: Random) -> None:
     if rng.random() < 0.2:
         device = rng.choice(("", "cuda:0=", "cpu=", "*="))
     dims = {"batch": 2} if small == MODEL else {}
-    judged(build(small, DEVICES, Wishes(dims=dims, costs=(f"{device}{path}",))))
+    judged(build(small, DEVICES, ProblemOptions(dims=dims, costs=(f"{device}{path}",))))
 
 
 def judged(problem: Problem) -> None:
@@ -104,7 +104,7 @@ def judged(problem: Problem) -> None:
 
 
 def _checked(problem: Problem, placement: Placement) -> Judgement:
-    found = judge(problem, placement)
+    found = judge_placement(problem, placement)
     if math.isnan(found.value) or found.value < 0 or np.isnan(problem.costs.op_seconds).any():
         raise Unsound(f"the value is {found.value}")
     return found

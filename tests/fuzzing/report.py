@@ -61,7 +61,8 @@ else: a traceback, a word of a library, control characters, more than 10 s of th
 processor, more than 2 GiB of memory.
 
 {head}{rows}
-Slowest: {slow}. `PYTHONPATH=tests python -m fuzzing --seed {document["seed"]} --repeat FAMILY:NUMBER` repeats one.
+Slowest: {slow}.
+`PYTHONPATH=tests/helpers:tests python -m fuzzing --seed {document["seed"]} --repeat FAMILY:NUMBER` repeats one.
 
 ## Faults
 

@@ -17,7 +17,8 @@ from fuzzing import texts
 from fuzzing.archive import packed
 from fuzzing.models import onnx_models
 from placewise.api import place
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import save_plan
 from placewise.files.problem_file import save_problem
@@ -25,7 +26,6 @@ from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
 from placewise.model.tables import Phase
-from placewise.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 DATA, EXAMPLES = ROOT / "tests" / "data", ROOT / "examples" / "models"
@@ -93,7 +93,7 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
 
 def other_seeds() -> dict[str, tuple[Seed, ...]]:
     """Everything else; to be called in a furnished folder."""
-    problem = build(MODEL, DEVICES, Wishes(dims=DIMS))
+    problem = build(MODEL, DEVICES, ProblemOptions(dims=DIMS))
     plans = {
         "latency": place(MODEL, DEVICES, placer="etf", dims=DIMS, pins={"a": "cpu"}, headroom="5%").result,
         "throughput": place(MODEL, DEVICES, placer="dpl", dims=DIMS, objective="throughput", replicas=2).result,
@@ -102,7 +102,7 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
     }
     save_graph(problem.graph, "graph.npz")
     save_problem(problem, "problem.npz")
-    save_problem(build(PHASED, DEVICES, Wishes()), "phases.npz")
+    save_problem(build(PHASED, DEVICES, ProblemOptions()), "phases.npz")
     save_profile(_profile(problem.graph), "profile.json")
     for name, plan in plans.items():
         save_plan(plan, f"{name}.json")

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from placewise._util.units import format_bytes
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
-from placewise.simulate.check_replicas import check_replicas, misread_replicas
-from placewise.simulate.contract import contract, device_cycle, path_back
-from placewise.units import format_bytes
+from placewise.simulate.check.check import check_replicas, misread_replicas
+from placewise.simulate.contiguity import contract, device_cycle, path_back
 
 _SHOWN = 5
 

@@ -1,4 +1,4 @@
-"""Measured times as files → the cost table: whatever a profiler wrote, matched to the ops of a graph."""
+"""Files with measured times → the cost table: read a profiler's output and match it to the ops of a graph."""
 
 from placewise.costing.measured.load import load_measured
 

@@ -1,4 +1,4 @@
-"""The bytes of a measurement, unpacked where they are packed, in bounded memory."""
+"""The bytes of a measurement, unpacked if necessary, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import CostError
-from placewise.regular import open_regular
 
 LARGEST = 2 << 30
-"""Bytes, unpacked, of which events are read one after the other."""
+"""Bytes after unpacking, of a file whose events are read one by one."""
 LARGEST_WHOLE = 64 << 20
-"""Bytes, unpacked, of a file that must be held whole."""
+"""Bytes after unpacking, of a file that is read whole."""
 LONGEST_EVENT = 1 << 22
 MOST_EVENTS = 5_000_000
 _CHUNK = 1 << 20
@@ -27,8 +27,8 @@ _SPACE = re.compile(r"[\s,]*")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked if it is gzip. Raises CostError for what cannot be read or unpacked."""
+def open_measurement(path: Path) -> Iterator[IO[bytes]]:
+    """Open the file, unpacked if it is gzip. Raises CostError if it cannot be read or unpacked."""
     try:
         with open_regular(path) as file:
             start = file.read(2)
@@ -39,46 +39,46 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield unpacked  # type: ignore[misc]
     except (gzip.BadGzipFile, zlib.error, EOFError):
-        raise CostError("is no whole gzip file", remedy="pack it again") from None
+        raise CostError("is not a complete gzip file", remedy="pack it again") from None
     except OSError as error:
         raise CostError(f"cannot be read ({error.strerror})", remedy="check the path") from None
 
 
-def start_of(path: Path) -> bytes:
-    """The first bytes, enough to tell the format."""
-    with opened(path) as file:
+def read_head(path: Path) -> bytes:
+    """The first bytes, enough to detect the format."""
+    with open_measurement(path) as file:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
 
 
-def whole_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """All of a file as text. Raises CostError if it is too large or not UTF-8."""
-    with opened(path) as file:
+    with open_measurement(path) as file:
         data = file.read(LARGEST_WHOLE + 1)
     if len(data) > LARGEST_WHOLE:
-        raise CostError(f"is larger than {LARGEST_WHOLE >> 20} MiB", remedy="keep only what is needed")
+        raise CostError(f"is larger than {LARGEST_WHOLE >> 20} MiB", remedy="keep only the rows that matter")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CostError("is no text in UTF-8", remedy="save it as UTF-8") from None
+        raise CostError("is not UTF-8 text", remedy="save it as UTF-8") from None
 
 
-def whole_json(path: Path) -> Any:
-    """The value in a JSON file; NaN and Infinity are words. Raises CostError."""
+def load_json(path: Path) -> Any:
+    """The value in a JSON file; NaN and Infinity become strings. Raises CostError."""
     try:
-        return json.loads(whole_text(path), parse_constant=str)
+        return json.loads(read_text(path), parse_constant=str)
     except (ValueError, RecursionError) as error:
         reason = str(error).partition(":")[0] if isinstance(error, ValueError) else "nested too deeply"
-        raise CostError(f"is no JSON ({reason})", remedy="write it again") from None
+        raise CostError(f"is not JSON ({reason})", remedy="write it again") from None
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the list that a trace is, or that stands under "traceEvents" in it, one after the other."""
+    """Iterate over the objects of a trace: a list, or the list under "traceEvents"."""
     decoder, count = json.JSONDecoder(), 0
-    with opened(path) as file:
-        pieces = _pieces(file)
-        text, at = _list_start(pieces), 0
+    with open_measurement(path) as file:
+        pieces = _decode_chunks(file)
+        text, at = _find_list_start(pieces), 0
         while True:
-            at = _behind_space(text, at)
+            at = _skip_space(text, at)
             if text[at : at + 1] == "]":
                 return
             try:
@@ -86,7 +86,9 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError):
                 more = next(pieces, None) if len(text) - at < LONGEST_EVENT else None
                 if more is None:
-                    raise CostError("is no whole trace: an event is broken off", remedy="record it again") from None
+                    raise CostError(
+                        "is not a complete trace: an event is truncated", remedy="record it again"
+                    ) from None
                 text, at = text[at:] + more, 0
                 continue
             count += 1
@@ -96,13 +98,13 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
                 yield value
 
 
-def _behind_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+def _skip_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
-def _pieces(file: IO[bytes]) -> Iterator[str]:
-    """Pieces of text, whole characters each."""
+def _decode_chunks(file: IO[bytes]) -> Iterator[str]:
+    """Chunks of text, split between characters."""
     decoder, size = codecs.getincrementaldecoder("utf-8-sig")("replace"), 0
     while chunk := file.read(_CHUNK):
         size += len(chunk)
@@ -111,14 +113,14 @@ def _pieces(file: IO[bytes]) -> Iterator[str]:
         yield decoder.decode(chunk)
 
 
-def _list_start(pieces: Iterator[str]) -> str:
-    """The text behind the bracket that opens the list of events."""
+def _find_list_start(pieces: Iterator[str]) -> str:
+    """The text after the bracket that opens the list of events."""
     text = ""
     for piece in pieces:
         text += piece
-        found = re.match(r"\s*\[", text) or re.search(r'"traceEvents"\s*:\s*\[', text)
-        if found:
-            return text[found.end() :]
+        match = re.match(r"\s*\[", text) or re.search(r'"traceEvents"\s*:\s*\[', text)
+        if match:
+            return text[match.end() :]
         if len(text) > LONGEST_EVENT:
             break
     raise CostError("has no list of events", remedy="give a trace as the profiler wrote it")

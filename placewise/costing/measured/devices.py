@@ -1,4 +1,4 @@
-"""Which devices of a cluster a file's word for a device means."""
+"""Match a file's name for a device to devices of a cluster."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import re
 from placewise.model.cluster import Cluster
 
 _PARTS = {"core": "cpu"}
-"""Kinds of device that are parts of one of another kind."""
+"""Kinds of devices that are parts of another kind."""
 
 
-def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
-    """Devices by name, by kind (``cpu``, ``gpu``), by the name before their number (``cuda``), or all (``*``)."""
+def match_devices(word: str, cluster: Cluster) -> tuple[int, ...]:
+    """Match devices by name, by kind (``cpu``, ``gpu``), by the name before their number (``cuda``), or all (``*``)."""
     if word == "*":
         return tuple(range(len(cluster)))
     if word in cluster.names:
         return (cluster.index(word),)
-    found = [
+    matches = [
         place
         for place, device in enumerate(cluster)
         if word.lower() in (device.kind.lower(), _family(device.name), _PARTS.get(device.kind, device.kind))
     ]
-    return tuple(found)
+    return tuple(matches)
 
 
-def only_kind(cluster: Cluster) -> str:
-    """A word for all devices, where they are all of one kind; "" where they are not."""
+def find_only_kind(cluster: Cluster) -> str:
+    """``*`` if all devices are of one kind, else ""."""
     return "*" if len({(device.kind, tuple(device.peak_flops.items())) for device in cluster}) == 1 else ""
 
 
-def are_alike(columns: tuple[int, ...], cluster: Cluster) -> bool:
-    """Whether devices have the same speeds, so that the times of one are those of the others."""
+def have_equal_speeds(columns: tuple[int, ...], cluster: Cluster) -> bool:
+    """Whether devices have the same speeds, so that the times of one apply to the others."""
     speeds = {
         (device.memory_bandwidth, tuple(sorted(device.peak_flops.items())))
         for device in (cluster.devices[column] for column in columns)

@@ -10,40 +10,37 @@ from pathlib import Path
 
 import numpy as np
 
-from placewise.costing.measured.align import aligned
-from placewise.costing.measured.attribute import Share, one_by_one, shared_out
-from placewise.costing.measured.content import start_of
-from placewise.costing.measured.devices import are_alike, columns_of, only_kind
-from placewise.costing.measured.match import Owners, absorb, by_kind, by_name
+from placewise._util.units import format_seconds
+from placewise.costing.measured.attribute import Attribution, assign_by_name, distribute_times
+from placewise.costing.measured.content import read_head
+from placewise.costing.measured.devices import find_only_kind, have_equal_speeds, match_devices
+from placewise.costing.measured.match import Owners, absorb_unmatched, match_by_kind, match_by_name
+from placewise.costing.measured.match_order import Candidates, is_run, match_in_order, operator_of
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.costing.measured.openvino import read_counters_csv, read_counters_json, read_execution_graph
-from placewise.costing.measured.operators import Candidates, operator_of
 from placewise.costing.measured.pairs import read_csv, read_json
-from placewise.costing.measured.table import Row, Timings, clipped
+from placewise.costing.measured.table import Timings, clipped
 from placewise.costing.measured.torch import read_torch
 from placewise.errors import CostError, InputError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
-from placewise.units import format_seconds
 
 MEASURED = "measured"
 _PLAIN_JSON = re.compile(rb'(null|true|false|-?\d[\d.eE+-]*|"[^"]*")\s*')
 LEAST_TIME, LEAST_OPS = 0.5, 0.25
-"""Shares of a profile's time and of the ops that compute; a profile that matches less is of another model."""
+"""Fractions of a profile's time and of the ops that compute; a profile that matches less is of another model."""
 FEW_TIME, FEW_OPS = 0.6, 0.5
-"""A profile that matches less is told to be doubtful."""
-RUN_CALLS, RUN_OPS = 0.9, 0.75
-"""Shares of a trace's calls and of all ops that match where repetitions together are one run of the model."""
+"""A profile that matches less is reported as doubtful."""
 
 
 def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) -> tuple[CostTable, tuple[str, ...]]:
-    """`base` with the times of a file over it, and what to say of them: how much was given to how many ops.
+    """Override `base` with the times of a file; return the table and notes on the coverage.
 
-    `path` may say a device in front, ``cpu=profile.json``: all its times are then of that device (a name, a kind, or
+    `path` may begin with a device, ``cpu=profile.json``: all its times then belong to that device (a name, a kind, or
     ``*``). Formats: op, device and seconds in CSV or JSON, ONNX Runtime's profile, OpenVINO's counters and execution
-    graph, torch.profiler's trace; each also packed with gzip. Raises CostError, naming the file.
+    graph, torch.profiler's trace; all may be gzipped. Raises CostError, naming the file.
     """
     device, file = split_device(path)
     try:
@@ -56,8 +53,8 @@ def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) ->
 
 
 def read_timings(path: Path, graph: Graph) -> Timings:
-    """The rows of a file in whichever format it is. Raises CostError."""
-    start = start_of(path)
+    """Read the rows of a file of any supported format. Raises CostError."""
+    start = read_head(path)
     if not start:
         raise CostError("the file is empty", remedy="record it again")
     if start[:1] == b"<":
@@ -70,7 +67,7 @@ def read_timings(path: Path, graph: Graph) -> Timings:
         return read_onnxruntime(path)
     if b'"schemaVersion"' in start or b'"traceEvents"' in start:
         known = Candidates(graph)
-        return read_torch(path, lambda name: known.has(operator_of(name)), lambda names: _is_run(names, known))
+        return read_torch(path, lambda name: known.has(operator_of(name)), lambda names: is_run(names, known))
     if b'"report_type"' in start or b'"detailed_performance"' in start:
         return read_counters_json(path)
     return read_json(path)
@@ -79,46 +76,46 @@ def read_timings(path: Path, graph: Graph) -> Timings:
 def apply_measured(
     base: CostTable, graph: Graph, cluster: Cluster, timings: Timings, *, device: str = ""
 ) -> tuple[CostTable, tuple[str, ...]]:
-    """`base` with `timings` over it; `device` stands for whatever the rows say. Raises CostError."""
+    """Override `base` with `timings`; `device` replaces the devices of the rows. Raises CostError."""
     seconds, source = base.op_seconds.copy(), base.op_source.copy()
     sources = base.sources if MEASURED in base.sources else (*base.sources, MEASURED)
     repeats = np.ones(graph.n_ops) if timings.by_op else graph.op_repeats.astype(np.float64)
-    groups = _by_device(timings, device)
-    columns = {word: _columns(word, cluster, skip=timings.by_op and not device) for word in groups}
-    runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
-    owners, inside = ([], set()) if timings.by_op else owners_of(timings, graph, ~runs)
+    groups = _group_by_device(timings, device)
+    columns = {word: _require_devices(word, cluster, skip=timings.by_op and not device) for word in groups}
+    runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which run in no kernel
+    owners, inside = ([], set()) if timings.by_op else match_rows(timings, graph, ~runs)
     notes: list[str] = []
-    shares: list[Share] = []
+    shares: list[Attribution] = []
     for word, numbers in groups.items():
         if not columns[word]:
             continue
         rows = [timings.rows[number] for number in numbers]
         if timings.by_op:
-            share = one_by_one(rows, graph)
+            share = assign_by_name(rows, graph)
         else:
-            share = shared_out(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
+            share = distribute_times(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
         shares.append(share)
         for column in columns[word]:
             seconds[share.measured, column] = (share.seconds * repeats)[share.measured]
             source[share.measured, column] = sources.index(MEASURED)
-        notes.append(_note(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
-        if not timings.by_op and not are_alike(columns[word], cluster):
-            notes.append(f"the devices {clipped(word)!r} differ, and all are given these times: say one, NAME=FILE")
+        notes.append(_describe_match(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
+        if not timings.by_op and not have_equal_speeds(columns[word], cluster):
+            notes.append(f"the devices {clipped(word)!r} differ, but all receive these times: name one, NAME=FILE")
     if not notes:
-        remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
-        raise CostError("has no times of a device of this cluster", remedy=remedy)
+        remedy = f"the cluster has {', '.join(cluster.names)}; name one of them, NAME=FILE"
+        raise CostError("has no times for any device of this cluster", remedy=remedy)
     if not timings.by_op:
-        notes += _doubts(timings, shares, graph, runs)
+        notes += _check_match(timings, shares, graph, runs)
     others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
     if others:
-        notes.append(f"{others} of its {len(timings.rows)} times are of devices that the cluster does not have")
+        notes.append(f"{others} of its {len(timings.rows)} times belong to devices that the cluster does not have")
     table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source)
     table.validate(graph, cluster)
     return table, tuple(notes)
 
 
 def split_device(path: str) -> tuple[str, str]:
-    """The device in front and the file. Raises CostError where no file is named."""
+    """Split ``device=file``. Raises CostError if the file is missing."""
     device, sign, file = path.partition("=")
     if not device or not sign or os.path.exists(path):
         return "", path
@@ -127,97 +124,72 @@ def split_device(path: str) -> tuple[str, str]:
     return device, file
 
 
-def _by_device(timings: Timings, device: str) -> dict[str, list[int]]:
-    """The numbers of the rows of every device."""
-    found: dict[str, list[int]] = defaultdict(list)
+def _group_by_device(timings: Timings, device: str) -> dict[str, list[int]]:
+    """Row numbers by device."""
+    groups: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(timings.rows):
-        found[device or row.device].append(number)
-    return found
+        groups[device or row.device].append(number)
+    return groups
 
 
-def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
-    """The devices that `word` means; none only where such rows may be passed over. Raises CostError."""
-    columns = columns_of(word or only_kind(cluster), cluster)
+def _require_devices(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
+    """The devices that `word` means; may be empty only if such rows can be skipped. Raises CostError."""
+    columns = match_devices(word or find_only_kind(cluster), cluster)
     if not columns and not (skip and word):
         problem = (
-            f"times are of {clipped(word)!r}, which is no device of this cluster"
+            f"times belong to {clipped(word)!r}, which is not a device of this cluster"
             if word
-            else "no device is named in it"
+            else "it names no device"
         )
-        raise CostError(problem, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
+        raise CostError(problem, remedy=f"name one: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
     return columns
 
 
-def owners_of(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
-    """The ops of every row, and which of them have no row of their own; `idle` ops [n_ops] run in no kernel.
+def match_rows(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
+    """Match rows to ops; return the ops of every row, and the ops without a row of their own.
 
-    Raises CostError if no row has any.
+    `idle` ops [n_ops] run in no kernel. Raises CostError if no row matches.
     """
     rows = timings.rows
-    owners = _in_order(rows, graph) if timings.in_order else by_name(rows, graph)
+    owners = match_in_order(rows, graph) if timings.in_order else match_by_name(rows, graph)
     if not timings.in_order:
-        by_kind(rows, owners, graph, idle)
+        match_by_kind(rows, owners, graph, idle)
     if not any(owners):
-        raise CostError("none of its times is of an op of this model", remedy="measure this model")
-    return owners, absorb(rows, owners, graph, idle)
+        raise CostError("none of its times belongs to an op of this model", remedy="measure this model")
+    return owners, absorb_unmatched(rows, owners, graph, idle)
 
 
-def _in_order(rows: Sequence[Row], graph: Graph) -> Owners:
-    pairs = _pairs([row.name for row in rows], Candidates(graph))
-    if pairs is None:
-        raise CostError("its operators are not those of this model", remedy="record one step of this model")
-    owners: Owners = [[] for _ in rows]
-    for op, row in pairs:
-        owners[row].append(op)
-    return owners
+def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, runs: Bools) -> list[str]:
+    """Report a profile that fits the model poorly; raise CostError if it hardly fits.
 
-
-def _pairs(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
-    """Ops and the calls that they were, both in their orders; None if these have little in common."""
-    names = [operator_of(call) for call in calls]
-    return aligned(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
-
-
-def _is_run(calls: Sequence[str], candidates: Candidates) -> bool:
-    """Whether nearly all of these calls are of the model, and most of the model is in them."""
-    n_ops = len(candidates.names)
-    least = max(RUN_CALLS * len(calls), RUN_OPS * n_ops)
-    if least > min(n_ops, len(calls)):
-        return False
-    pairs = _pairs(calls, candidates)
-    return pairs is not None and len(pairs) >= least
-
-
-def _doubts(timings: Timings, shares: Sequence[Share], graph: Graph, runs: Bools) -> list[str]:
-    """What to say of a profile that fits the model badly. Raises CostError where it fits hardly at all.
-
-    One that holds nothing backward is of inference, and has the forward ops to cover.
+    A profile without backward ops is of inference: only the forward ops need to match.
     """
-    given, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
+    matched, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
     measured = np.logical_or.reduce([share.measured for share in shares]) & runs
-    wanted = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
-    covered, ops = int(measured.sum()), int(wanted.sum())
-    fits = f"{_percent(given, total)} of its time, and {_percent(covered, ops)} of the ops that compute, match"
-    if given < LEAST_TIME * total or covered < LEAST_OPS * ops:
+    computing = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
+    covered, ops = int(measured.sum()), int(computing.sum())
+    time_share, op_share = _format_percent(matched, total), _format_percent(covered, ops)
+    fits = f"{time_share} of its time, and {op_share} of the ops that compute, match"
+    if matched < LEAST_TIME * total or covered < LEAST_OPS * ops:
         steps = ", with profiler.step() after every step" if timings.in_order else ""
         raise CostError(f"this profile is of another model: {fits}", remedy=f"measure this one{steps}")
-    if given < FEW_TIME * total or covered < FEW_OPS * ops:
+    if matched < FEW_TIME * total or covered < FEW_OPS * ops:
         return [f"is this a profile of this model? Only {fits}: costs may be wrong"]
     return []
 
 
-def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices: list[str]) -> str:
-    """How much of the file went where."""
+def _describe_match(timings: Timings, share: Attribution, inside: set[int], runs: Bools, devices: list[str]) -> str:
+    """Describe how the file's time was attributed."""
     shown = devices if len(devices) <= 4 else [*devices[:3], f"{len(devices) - 3} more"]
     if timings.by_op:
         return f"{timings.form}, for {int(share.measured.sum())} of {len(runs)} ops on {', '.join(shown)}"
     total = share.given + share.lost
     measured, ops = int((share.measured & runs).sum()), int(runs.sum())
-    text = f"{timings.form}, given to {', '.join(shown)}: {_percent(share.given, total)} of {format_seconds(total)} "
-    text += f"to {_percent(measured, ops)} of the ops that compute"
-    text += ", matched by their order" if timings.in_order else ""
+    text = f"{timings.form}, assigned to {', '.join(shown)}: {_format_percent(share.given, total)} of "
+    text += f"{format_seconds(total)} to {_format_percent(measured, ops)} of the ops that compute"
+    text += ", matched by order" if timings.in_order else ""
     absorbed = int(share.measured[sorted(inside)].sum())
-    text += f", {absorbed} of which have no kernel of their own" if absorbed else ""
+    text += f", {absorbed} of which ran inside other kernels" if absorbed else ""
     if share.unmatched:
         worst = max(share.unmatched, key=lambda row: row.seconds)
         count = len(share.unmatched)
@@ -226,5 +198,5 @@ def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices
     return text
 
 
-def _percent(part: float, total: float) -> str:
+def _format_percent(part: float, total: float) -> str:
     return f"{100 * part / total:.3g} %" if total else "100 %"

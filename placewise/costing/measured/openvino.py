@@ -1,7 +1,7 @@
 """OpenVINO's performance counters: reports of benchmark_app, and the execution graph with times in it.
 
-``benchmark_app -pc -report_type detailed_counters`` (or average_counters) writes CSV or, with -json_stats, JSON;
-``-exec_graph_path`` the graph that ran, whose ``originalLayersNames`` say which layers a kernel stands for.
+``benchmark_app -pc -report_type detailed_counters`` (or average_counters) writes CSV or, with -json_stats, JSON.
+``-exec_graph_path`` writes the executed graph, whose ``originalLayersNames`` list the layers in a kernel.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from statistics import median
 from typing import Any
 from xml.parsers import expat
 
-from placewise.costing.measured.content import opened, whole_json, whole_text
-from placewise.costing.measured.medians import seconds_of
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.content import load_json, open_measurement, read_text
+from placewise.costing.measured.table import TimingRow, Timings, read_seconds
 from placewise.errors import CostError
 
 _MILLI, _MICRO = 1e-3, 1e-6
@@ -29,38 +28,41 @@ Counter = tuple[str, str, str, object, str]
 
 
 def read_counters_csv(path: Path) -> Timings:
-    """A report in CSV; several requests stand one below the other. Raises CostError with the line."""
-    return _timings(_csv_counters(whole_text(path)))
+    """Read a CSV report, in which requests follow each other. Raises CostError with the line."""
+    return _build_timings(_csv_counters(read_text(path)))
 
 
 def read_counters_json(path: Path) -> Timings:
-    """A report in JSON. Raises CostError."""
-    return _timings(_json_counters(whole_json(path)))
+    """Read a JSON report. Raises CostError."""
+    return _build_timings(_json_counters(load_json(path)))
 
 
-def _timings(counters: Iterator[Counter]) -> Timings:
-    found: dict[tuple[str, str], list[float]] = {}
+def _build_timings(counters: Iterator[Counter]) -> Timings:
+    times_of: dict[tuple[str, str], list[float]] = {}
     for name, status, kind, value, place in counters:
         if status.removeprefix("Status.") == _RAN:
-            found.setdefault((name, kind), []).append(seconds_of(value, place, unit=_MILLI))
-    if not found:
+            times_of.setdefault((name, kind), []).append(read_seconds(value, place, unit=_MILLI))
+    if not times_of:
         raise CostError("holds no layer that ran", remedy="run benchmark_app with -pc")
     rows = tuple(
-        Row(name, float(median(times)), kind=kind, aliases=_shorter(name)) for (name, kind), times in found.items()
+        TimingRow(name, float(median(times)), kind=kind, aliases=_parent_names(name))
+        for (name, kind), times in times_of.items()
     )
-    requests = max(map(len, found.values()))
+    requests = max(map(len, times_of.values()))
     return Timings(f"OpenVINO counters of {requests} {'request' if requests == 1 else 'requests'}", rows)
 
 
-def _shorter(*names: str) -> tuple[str, ...]:
-    """The names of ONNX nodes that became several layers: ``node_Gemm_7/WithoutBiases``."""
+def _parent_names(*names: str) -> tuple[str, ...]:
+    """Names of ONNX nodes that became several layers: ``node_Gemm_7/WithoutBiases``."""
     return tuple(name.rpartition("/")[0] for name in names if "/" in name)
 
 
-def kernel_row(name: str, seconds: float, kind: str, layers: Iterable[str]) -> Row:
-    """A kernel that says for which layers it stands; one that stands for none is a change of layout."""
+def build_kernel_row(name: str, seconds: float, kind: str, layers: Iterable[str]) -> TimingRow:
+    """The row of a kernel that lists its layers; a kernel without layers changes the memory layout."""
     ops = tuple(layers)
-    return Row(name, seconds, kind=kind, ops=(*ops, *_shorter(*ops)), aliases=_shorter(name) if ops else ())
+    return TimingRow(
+        name, seconds, kind=kind, ops=(*ops, *_parent_names(*ops)), aliases=_parent_names(name) if ops else ()
+    )
 
 
 def _csv_counters(text: str) -> Iterator[Counter]:
@@ -78,7 +80,7 @@ def _csv_counters(text: str) -> Iterator[Counter]:
                 name, status, kind, value = (row[place] for place in places)
                 yield name, status, kind, value, f"line {lines.line_num}"
     except csv.Error as error:
-        raise CostError(f"is no CSV text ({error})", remedy="give benchmark_app's own file") from None
+        raise CostError(f"is not CSV ({error})", remedy="give benchmark_app's own file") from None
 
 
 def _json_counters(value: Any) -> Iterator[Counter]:
@@ -95,16 +97,16 @@ def _json_counters(value: Any) -> Iterator[Counter]:
 
 
 def read_execution_graph(path: Path) -> Timings:
-    """The XML of -exec_graph_path, with average times and the layers that every kernel stands for."""
-    rows: list[Row] = []
+    """Read the XML of -exec_graph_path, with average times and the layers in every kernel."""
+    rows: list[TimingRow] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         if tag == "layer":
             layer.update(name=attributes.get("name", ""), type=attributes.get("type", ""))
         elif tag == "data" and attributes.get("execTimeMcs", "not_executed") != "not_executed" and layer:
-            seconds = seconds_of(attributes["execTimeMcs"], f"line {parser.CurrentLineNumber}", unit=_MICRO)
+            seconds = read_seconds(attributes["execTimeMcs"], f"line {parser.CurrentLineNumber}", unit=_MICRO)
             layers = filter(None, attributes.get("originalLayersNames", "").split(","))
-            rows.append(kernel_row(layer["name"], seconds, layer["type"], layers))
+            rows.append(build_kernel_row(layer["name"], seconds, layer["type"], layers))
 
     def refuse(*_: object) -> None:
         raise CostError("it declares a document type or entities", remedy="give the file as OpenVINO wrote it")
@@ -115,7 +117,7 @@ def read_execution_graph(path: Path) -> Timings:
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     size = 0
     try:
-        with opened(path) as file:
+        with open_measurement(path) as file:
             while chunk := file.read(_CHUNK):
                 size += len(chunk)
                 if size > _LARGEST:
@@ -123,10 +125,10 @@ def read_execution_graph(path: Path) -> Timings:
                 parser.Parse(chunk, False)
             parser.Parse(b"", True)
     except expat.ExpatError as error:
-        problem = f"is no well-formed XML ({expat.ErrorString(error.code)})"
+        problem = f"is not well-formed XML ({expat.ErrorString(error.code)})"
         raise CostError(problem, where=f"line {error.lineno}", remedy="write it again") from None
     except (ValueError, LookupError) as error:
-        raise CostError(f"is no readable XML ({error})", remedy="write it again") from None
+        raise CostError(f"is not readable XML ({error})", remedy="write it again") from None
     if not rows:
         raise CostError("holds no times", remedy="run benchmark_app with -pc and -exec_graph_path")
     return Timings("OpenVINO execution graph", tuple(rows))

@@ -1,4 +1,4 @@
-"""Times by op and device, written by hand or by a script: CSV or JSON."""
+"""Times by op and device, written by hand or by a script, as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from io import StringIO
 from pathlib import Path
 from statistics import median
 
-from placewise.costing.measured.content import whole_json, whole_text
-from placewise.costing.measured.table import Row, Timings, clipped
+from placewise._util.units import parse_seconds
+from placewise.costing.measured.content import load_json, read_text
+from placewise.costing.measured.table import TimingRow, Timings, clipped
 from placewise.errors import CostError, InputError
-from placewise.units import parse_seconds
 
 COLUMNS = ["op", "device", "seconds"]
 _CANNOT = ("inf", "Infinity")
-"""The words for a device that cannot run an op: ours, and that of programs that write JSON."""
+"""Markers for a device that cannot run an op: ours, and that of JSON writers."""
 _REMEDY = "give seconds ≥ 0 (or 5us, 1.5ms), or inf where the device cannot run it"
 
-Entry = tuple[str, str, str, object]
+TimeEntry = tuple[str, str, str, object]
 """Place in the file, op, device, time."""
 
 
 def read_csv(path: Path) -> Timings:
-    """Rows ``op,device,seconds`` under a line that says so. Raises CostError with the line."""
-    return _timings("times in CSV", _csv_entries(whole_text(path)))
+    """Read rows ``op,device,seconds`` below that header. Raises CostError with the line."""
+    return _build_timings("times in CSV", _csv_entries(read_text(path)))
 
 
 def read_json(path: Path) -> Timings:
-    """``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
-    return _timings("times in JSON", _json_entries(whole_json(path)))
+    """Read ``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
+    return _build_timings("times in JSON", _json_entries(load_json(path)))
 
 
-def _timings(form: str, entries: Iterator[Entry]) -> Timings:
-    found: dict[tuple[str, str], list[float]] = {}
+def _build_timings(form: str, entries: Iterator[TimeEntry]) -> Timings:
+    times_of: dict[tuple[str, str], list[float]] = {}
     places: dict[tuple[str, str], str] = {}
     for place, op, device, value in entries:
-        found.setdefault((op, device), []).append(_seconds(value, place))
+        times_of.setdefault((op, device), []).append(_seconds(value, place))
         places.setdefault((op, device), place)
-    if not found:
+    if not times_of:
         raise CostError("holds no times", remedy="write op, device and seconds")
     rows = tuple(
-        Row(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
-        for (op, device), times in found.items()
+        TimingRow(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
+        for (op, device), times in times_of.items()
     )
-    several = sum(len(times) > 1 for times in found.values())
-    notes = (f"{several} ops have several times on one device: their median counts",) if several else ()
+    several = sum(len(times) > 1 for times in times_of.values())
+    notes = (f"{several} ops have several times on one device: the median is used",) if several else ()
     return Timings(form, rows, by_op=True, notes=notes)
 
 
-def _csv_entries(text: str) -> Iterator[Entry]:
+def _csv_entries(text: str) -> Iterator[TimeEntry]:
     rows = csv.reader(StringIO(text, newline=""), strict=True)
     try:
         if [name.strip() for name in next(rows, [])] != COLUMNS:
@@ -63,10 +63,10 @@ def _csv_entries(text: str) -> Iterator[Entry]:
             if row:
                 yield f"line {rows.line_num}", row[0], row[1].strip(), row[2]
     except csv.Error as error:
-        raise CostError(f"is no CSV text ({error})", remedy="save it as UTF-8 with commas") from None
+        raise CostError(f"is not CSV ({error})", remedy="save it as UTF-8 with commas") from None
 
 
-def _json_entries(value: object) -> Iterator[Entry]:
+def _json_entries(value: object) -> Iterator[TimeEntry]:
     if isinstance(value, list):
         for number, entry in enumerate(value):
             place = f"entry {number}"

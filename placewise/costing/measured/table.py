@@ -1,20 +1,25 @@
-"""One plain table for all formats: what took how long, and what the file says about which op it was."""
+"""The common table of all formats: what ran, for how long, and which op the file says it was."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from placewise.errors import CostError
 
 LONGEST_NAME = 80
-"""Letters of a name that messages show."""
+"""The most letters of a name in messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One kernel, or one op, that took `seconds` per run.
+class TimingRow:
+    """One kernel, or one op, that takes `seconds` per run.
 
-    `name` is what the file calls it, and `aliases` what the op may be called besides; `ops` are the names of all ops
-    that it stands for, where the file says them; `kind` is the type of kernel in the file's words; `device` a device's
-    name, a kind of device or ``"*"`` ("" where the file does not say); `place` where in the file it stands.
+    `name` is its name in the file, `aliases` are other names that the op may have. `ops` names all ops in it, if the
+    file lists them. `kind` is the kernel's type in the file. `device` is the name or kind of a device or ``"*"`` (""
+    if the file does not say); `place` is its place in the file.
     """
 
     name: str
@@ -28,20 +33,36 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """All rows of a file. `form` names its format.
+    """All rows of a file. `form` describes its format.
 
-    `by_op`: rows are of ops and not of kernels: each has the name of an op, or a pattern for several that take so long
-    each, and holds all that a phase repeats. Otherwise the file is of a whole run, so that an op without a row of its
-    own ran inside another op's kernel. `in_order`: rows have no names of ops, but stand in the order in which they ran.
+    With `by_op`, rows describe ops instead of kernels: each names an op, or a pattern for several that take this long
+    each, and includes all repeats of a phase. Otherwise the file covers a whole run, so an op without a row ran inside
+    another op's kernel. With `in_order`, rows do not name ops but appear in execution order.
     """
 
     form: str
-    rows: tuple[Row, ...]
+    rows: tuple[TimingRow, ...]
     by_op: bool = False
     in_order: bool = False
     notes: tuple[str, ...] = ()
 
 
 def clipped(name: str) -> str:
-    """A name as messages show it, however long it is in the file."""
+    """Shorten a name for messages."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def median_over_runs(runs: Sequence[float]) -> float:
+    """The median over runs, without the first (warm-up) run if there are others."""
+    return float(median(runs[1:] if len(runs) > 1 else runs))
+
+
+def read_seconds(value: object, place: str, *, unit: float = 1.0) -> float:
+    """A time in a file, in seconds. Raises CostError with its place unless it is a number ≥ 0."""
+    try:
+        seconds = float(value) * unit if isinstance(value, (int, float, str)) and value is not True else math.nan
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise CostError(f"{str(value)[:40]!r} is not a time", where=place, remedy="record it again")
+    return seconds

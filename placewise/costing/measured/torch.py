@@ -1,7 +1,7 @@
 """torch.profiler's trace: the Chrome JSON of `export_chrome_trace`, also of several steps and with CUDA kernels.
 
-Operators that ran stand in it in order, nested in each other (category "cpu_op"); kernels are tied to the call that
-launched them by their correlation. It does not say which module an operator belongs to, so that only the order tells.
+Operators appear in order, nested in each other (category "cpu_op"); a correlation links kernels to the calls that
+launched them. Traces do not name the module of an operator, so only the order identifies it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.medians import over_runs, seconds_of
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds
 from placewise.errors import CostError
 
 DEEPEST = 200
@@ -26,20 +25,20 @@ _STEP = "ProfilerStep#"
 
 
 @dataclass(slots=True)
-class Call:
-    """An operator that ran: when (microseconds), how long (seconds), and the operators inside it."""
+class OperatorEvent:
+    """An operator that ran: start and end (microseconds), seconds, and the operators inside it."""
 
     name: str
     start: float
     end: float
     seconds: float
-    inner: list[Call] = field(default_factory=list)
+    inner: list[OperatorEvent] = field(default_factory=list)
     launched: float = 0.0
 
 
 @dataclass(slots=True)
 class _Trace:
-    calls: dict[object, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[object, list[OperatorEvent]] = field(default_factory=lambda: defaultdict(list))
     steps: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     launches: dict[object, tuple[object, float]] = field(default_factory=dict)
@@ -47,44 +46,44 @@ class _Trace:
 
 
 def read_torch(path: Path, is_known: Callable[[str], bool], is_run: Callable[[Sequence[str]], bool]) -> Timings:
-    """Operators in the order in which they ran, at their medians over steps; kernels' times where there are any.
+    """Operators in execution order, with medians over steps; times are those of kernels if there are any.
 
-    An operator that `is_known` refuses is looked into. A trace without steps that repeats itself has a step per
-    repetition, or per several where `is_run` says that these names are one run of the model. Raises CostError.
+    Operators that `is_known` rejects are replaced by the operators inside them. If a trace has no steps but repeats
+    itself, each repetition is a step, or several if `is_run` recognizes them as one run of the model. Raises CostError.
     """
     trace = _Trace()
     for number, event in enumerate(events(path)):
         if event.get("ph") == "X":
-            _note(trace, event, f"event {number}")
-    outer = {thread: _nested(calls) for thread, calls in trace.calls.items()}
+            _record_event(trace, event, f"event {number}")
+    outer = {thread: _nest_calls(calls) for thread, calls in trace.calls.items()}
     calls = sorted((call for calls in outer.values() for call in calls), key=lambda call: call.start)
     if not calls:
         raise CostError("holds no operators", remedy="record with ProfilerActivity.CPU")
-    stray = _launch(trace, outer)
-    flat = [part for call in calls for part in _flat(call, is_known, bool(trace.kernels))]
+    stray = _assign_kernels(trace, outer)
+    flat = [part for call in calls for part in _flatten(call, is_known, bool(trace.kernels))]
     device = "cuda" if trace.kernels else "cpu"
-    steps, notes = _by_step(flat, trace) if trace.steps else (_repetitions(flat, is_run), ())
+    steps, notes = _split_by_step(flat, trace) if trace.steps else (_split_repetitions(flat, is_run), ())
     rows = [
-        Row(steps[0][place].name, over_runs([step[place].seconds for step in steps]), device=device)
+        TimingRow(steps[0][place].name, median_over_runs([step[place].seconds for step in steps]), device=device)
         for place in range(len(steps[0]))
     ]
-    rows += [Row(name, seconds / len(steps), device=device) for name, seconds in stray.items()]
+    rows += [TimingRow(name, seconds / len(steps), device=device) for name, seconds in stray.items()]
     count = len(steps)
     form = f"torch.profiler trace of {count} {'step' if count == 1 else 'steps'}"
     return Timings(form, tuple(rows), in_order=True, notes=notes)
 
 
-def _note(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
+def _record_event(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
     category, args = event.get("cat"), event.get("args")
     args = args if isinstance(args, Mapping) else {}
     name = str(event.get("name", ""))
     if category not in ("cpu_op", "user_annotation", *_ON_DEVICE, *_LAUNCHES):
         return
-    start, seconds = event.get("ts"), seconds_of(event.get("dur"), place, unit=_MICRO)
+    start, seconds = event.get("ts"), read_seconds(event.get("dur"), place, unit=_MICRO)
     if not isinstance(start, (int, float)) or isinstance(start, bool):
         raise CostError("has no number 'ts'", where=place, remedy="give the trace as the profiler wrote it")
     if category == "cpu_op":
-        trace.calls[str(event.get("tid"))].append(Call(name, start, start + seconds / _MICRO, seconds))
+        trace.calls[str(event.get("tid"))].append(OperatorEvent(name, start, start + seconds / _MICRO, seconds))
     elif category == "user_annotation" and name.startswith(_STEP):
         trace.steps.append(start)
         trace.ends.append(start + seconds / _MICRO)
@@ -94,10 +93,10 @@ def _note(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
         trace.kernels.append((str(args.get("correlation")), name, seconds))
 
 
-def _nested(calls: list[Call]) -> list[Call]:
-    """The outermost calls of one thread, with the others inside them."""
-    outer: list[Call] = []
-    stack: list[Call] = []
+def _nest_calls(calls: list[OperatorEvent]) -> list[OperatorEvent]:
+    """The outermost calls of one thread, with the others nested in them."""
+    outer: list[OperatorEvent] = []
+    stack: list[OperatorEvent] = []
     for call in sorted(calls, key=lambda call: (call.start, -call.end)):
         while stack and call.start >= stack[-1].end:
             stack.pop()
@@ -108,8 +107,8 @@ def _nested(calls: list[Call]) -> list[Call]:
     return outer
 
 
-def _launch(trace: _Trace, outer: Mapping[object, list[Call]]) -> dict[str, float]:
-    """Give kernels to the calls that launched them; returns the seconds of those that no call did, by name."""
+def _assign_kernels(trace: _Trace, outer: Mapping[object, list[OperatorEvent]]) -> dict[str, float]:
+    """Add kernel times to the calls that launched them; return the seconds of the other kernels, by name."""
     stray: dict[str, float] = defaultdict(float)
     starts = {thread: [call.start for call in calls] for thread, calls in outer.items()}
     for correlation, name, seconds in trace.kernels:
@@ -125,54 +124,56 @@ def _launch(trace: _Trace, outer: Mapping[object, list[Call]]) -> dict[str, floa
     return stray
 
 
-def _flat(call: Call, is_known: Callable[[str], bool], on_device: bool) -> list[Call]:
-    """The call itself if its name is known or nothing in it is; else what is in it, and what is left of its time."""
-    total = _launched(call) if on_device else call.seconds
+def _flatten(call: OperatorEvent, is_known: Callable[[str], bool], on_device: bool) -> list[OperatorEvent]:
+    """The call itself if its name is known or nothing inside is; else its parts, and the rest of its time."""
+    total = _sum_launched(call) if on_device else call.seconds
     if is_known(call.name) or not any(_is_known_within(inner, is_known) for inner in call.inner):
-        return [Call(call.name, call.start, call.end, total)]
-    parts = [part for inner in call.inner for part in _flat(inner, is_known, on_device)]
+        return [OperatorEvent(call.name, call.start, call.end, total)]
+    parts = [part for inner in call.inner for part in _flatten(inner, is_known, on_device)]
     rest = max(total - sum(part.seconds for part in parts), 0.0)
-    return [*parts, Call(call.name, call.start, call.end, rest)]
+    return [*parts, OperatorEvent(call.name, call.start, call.end, rest)]
 
 
-def _is_known_within(call: Call, is_known: Callable[[str], bool]) -> bool:
+def _is_known_within(call: OperatorEvent, is_known: Callable[[str], bool]) -> bool:
     return is_known(call.name) or any(_is_known_within(inner, is_known) for inner in call.inner)
 
 
-def _launched(call: Call) -> float:
-    return call.launched + sum(_launched(inner) for inner in call.inner)
+def _sum_launched(call: OperatorEvent) -> float:
+    return call.launched + sum(_sum_launched(inner) for inner in call.inner)
 
 
-def _by_step(calls: list[Call], trace: _Trace) -> tuple[list[list[Call]], tuple[str, ...]]:
-    """The steps that ran the same operators, as most did."""
+def _split_by_step(calls: list[OperatorEvent], trace: _Trace) -> tuple[list[list[OperatorEvent]], tuple[str, ...]]:
+    """The steps with the most frequent sequence of operators."""
     order = sorted(zip(trace.steps, trace.ends, strict=True))
     starts = [start for start, _ in order]
-    steps: dict[int, list[Call]] = defaultdict(list)
+    steps: dict[int, list[OperatorEvent]] = defaultdict(list)
     for call in calls:
         step = bisect_right(starts, call.start) - 1
         if step >= 0 and call.start < order[step][1]:
             steps[step].append(call)
     if not steps:
         raise CostError("holds no operators inside its steps", remedy="call profiler.step() after every step")
-    sequences = {step: tuple(call.name for call in found) for step, found in steps.items()}
+    sequences = {step: tuple(call.name for call in events) for step, events in steps.items()}
     usual = Counter(sequences.values()).most_common(1)[0][0]
     alike = [steps[step] for step in sorted(steps) if sequences[step] == usual]
     others = len(steps) - len(alike)
-    return alike, (f"{others} of its {len(steps)} steps ran other operators and do not count",) if others else ()
+    return alike, (f"{others} of its {len(steps)} steps ran other operators and are ignored",) if others else ()
 
 
-def _repetitions(calls: list[Call], is_run: Callable[[Sequence[str]], bool]) -> list[list[Call]]:
-    """The calls cut where they begin anew; a model that repeats itself stays whole if `is_run` knows it."""
+def _split_repetitions(
+    calls: list[OperatorEvent], is_run: Callable[[Sequence[str]], bool]
+) -> list[list[OperatorEvent]]:
+    """Split the calls where they repeat; a model with internal repeats stays whole if `is_run` recognizes it."""
     names = [call.name for call in calls]
-    period = _period(names)
+    period = find_period(names)
     counts = [count for count in range(1, len(names) // period + 1) if len(names) // period % count == 0]
     lengths = (len(names) // count for count in counts)
     length = next((length for length in lengths if is_run(names[:length])), period)
     return [calls[start : start + length] for start in range(0, len(calls), length)]
 
 
-def _period(names: Sequence[str]) -> int:
-    """The length of the shortest part that, repeated, is all of `names`.
+def find_period(names: Sequence[str]) -> int:
+    """The length of the shortest prefix that, repeated, gives all of `names`.
 
     By the failure function: D. E. Knuth, J. H. Morris and V. R. Pratt, Fast Pattern Matching in Strings, 1977.
     """

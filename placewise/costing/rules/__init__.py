@@ -1,5 +1,5 @@
-"""Cost rules by family of op: tables from kind to a function of one `Case`.
+"""Cost rules by family of op: tables from kind to a function of one `OpInstance`.
 
-FLOPs: a multiplication with addition is two, every other arithmetic operation one, also a division, a
-square root or an exponential. A bias is where an accumulator starts and costs nothing.
+FLOPs: a multiply-add counts as two, any other arithmetic operation as one, also a division, a square root or an
+exponential. A bias initializes the accumulator and is free.
 """

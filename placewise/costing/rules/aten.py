@@ -1,4 +1,4 @@
-"""ATen operators that ONNX does not have, and some of PyTorch's own libraries."""
+"""ATen operators that ONNX lacks, and operators of PyTorch's other libraries."""
 
 from __future__ import annotations
 
@@ -6,81 +6,81 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.op_instance import Cost, OpInstance, Rule
 from placewise.costing.rules.linear import matmul
-from placewise.costing.rules.movement import copied, free, picked
-from placewise.costing.rules.pointwise import pointwise, shrunk_to
+from placewise.costing.rules.movement import copy, free, gather
+from placewise.costing.rules.pointwise import per_input_element, pointwise
 from placewise.costing.rules.reduction import over_input
 
 
-def written(case: Case) -> Cost:
-    """Filled: nothing is read."""
-    return case.cost(0, "movement", nbytes=case.written)
+def fill(op: OpInstance) -> Cost:
+    """Only written; nothing is read."""
+    return op.cost(0, "movement", nbytes=op.bytes_written)
 
 
-def written_over(case: Case) -> Cost:
-    """Argument 0 is overwritten by the others: it is not read."""
-    others = sum(value.nbytes for position, value in case.inputs.items() if position)
-    return case.cost(0, "movement", nbytes=others + case.written)
+def overwrite(op: OpInstance) -> Cost:
+    """The others overwrite argument 0, which is not read."""
+    others = sum(value.nbytes for position, value in op.inputs.items() if position)
+    return op.cost(0, "movement", nbytes=others + op.bytes_written)
 
 
-def layers(case: Case, *, per: float, states: int) -> Cost:
-    """A stack of recurrent layers: every matrix of the weights meets every step once.
+def layers(op: OpInstance, *, per: float, states: int) -> Cost:
+    """A stack of recurrent layers: every weight matrix multiplies every step once.
 
-    X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights; matrices have two
-    dimensions and biases one. `per` FLOPs for every hidden unit of every step: sums, activations and the new state.
+    X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights: matrices have two
+    dimensions, biases one. `per` FLOPs per hidden unit and step: sums, activations and the new state.
     """
-    x = case.shape(0)
+    x = op.shape(0)
     steps = math.prod(x[:-1])
-    weights = [value.shape for position, value in case.inputs.items() if position > states]
+    weights = [value.shape for position, value in op.inputs.items() if position > states]
     matrices = [shape for shape in weights if len(shape) == 2]
     gates = sum(shape[0] for shape in matrices) / 2
-    return case.cost(2 * steps * sum(map(math.prod, matrices)) + per * steps * gates, "matmul")
+    return op.cost(2 * steps * sum(map(math.prod, matrices)) + per * steps * gates, "matmul")
 
 
-def scaled_dot_product(case: Case) -> Cost:
-    """Attention over any leading dimensions: two products and a softmax of five FLOPs for each score."""
-    query, key, value = (case.shape(position) for position in range(3))
+def scaled_dot_product(op: OpInstance) -> Cost:
+    """Attention with any leading dimensions: two products and a softmax of five FLOPs per score."""
+    query, key, value = (op.shape(position) for position in range(3))
     scores = math.prod(query[:-1]) * key[-2]
-    return case.cost(scores * (2 * query[-1] + 2 * value[-1] + 5), "attention")
+    return op.cost(scores * (2 * query[-1] + 2 * value[-1] + 5), "attention")
 
 
-def summed_products(case: Case) -> Cost:
+def sum_of_products(op: OpInstance) -> Cost:
     """[B, M, K] · [B, K, N], summed over B."""
-    left = case.shape(0)
-    return case.cost(2 * left[0] * left[2] * case.outputs[0].size, "matmul")
+    left = op.shape(0)
+    return op.cost(2 * left[0] * left[2] * op.outputs[0].size, "matmul")
 
 
-def bilinear(case: Case) -> Cost:
+def bilinear(op: OpInstance) -> Cost:
     """Arguments [B, I] and [B, J] with W [O, I, J]: sums over I and J for every output."""
-    return case.cost(2 * case.outputs[0].size * math.prod(case.shape(2)[1:]), "matmul")
+    return op.cost(2 * op.outputs[0].size * math.prod(op.shape(2)[1:]), "matmul")
 
 
-def distances(case: Case) -> Cost:
-    """Every pair of rows: a difference, a power and a sum for each component."""
-    return case.cost(3 * case.outputs[0].size * case.shape(0)[-1], "reduction")
+def pairwise_distances(op: OpInstance) -> Cost:
+    """A difference, a power and a sum per component of every pair of rows."""
+    return op.cost(3 * op.outputs[0].size * op.shape(0)[-1], "reduction")
 
 
-def bags(case: Case) -> Cost:
-    """Rows of a table looked up and summed: only those rows are read."""
-    table, indices = case.inputs[0], case.inputs[1]
+def embedding_bag(op: OpInstance) -> Cost:
+    """Rows of a table, looked up and summed: only these rows are read."""
+    table, indices = op.inputs[0], op.inputs[1]
     rows = indices.size * math.prod(table.shape[1:])
-    nbytes = rows * table.nbytes / max(table.size, 1) + indices.nbytes + case.written
-    return case.cost(rows, "reduction", nbytes=nbytes)
+    nbytes = rows * table.nbytes / max(table.size, 1) + indices.nbytes + op.bytes_written
+    return op.cost(rows, "reduction", nbytes=nbytes)
 
 
-def sorted_rows(case: Case) -> Cost:
-    """N log2(n) comparisons, n being the length of `dim`."""
-    shape = case.shape(0)
-    length = shape[case.number("dim", -1)] if shape else 1
-    return case.cost(case.size(0) * math.log2(max(length, 2)), "reduction")
+def sort_rows(op: OpInstance) -> Cost:
+    """N log2(n) comparisons for rows of length n along `dim`."""
+    shape = op.shape(0)
+    length = shape[op.number("dim", -1)] if shape else 1
+    return op.cost(op.size(0) * math.log2(max(length, 2)), "reduction")
 
 
-def fourier(case: Case) -> Cost:
+def fourier(op: OpInstance) -> Cost:
     """5 n log2(n) for every transform of length n along each of `axes`."""
-    shape = max((case.shape(0), case.outputs[0].shape), key=math.prod)
-    axes = case.attributes.get("axes", (-1,))
-    return case.cost(sum(5 * math.prod(shape) * math.log2(max(shape[axis], 2)) for axis in axes), "reduction")
+    shape = max((op.shape(0), op.outputs[0].shape), key=math.prod)
+    axes = op.attributes.get("axes", (-1,))
+    return op.cost(sum(5 * math.prod(shape) * math.log2(max(shape[axis], 2)) for axis in axes), "reduction")
 
 
 _FREE = "aten::empty aten::set_ aten::resize_ aten::sym_size aten::is_nonzero aten::_nested_view_from_buffer"
@@ -90,6 +90,7 @@ _COPIED = """aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::
     aten::select_copy aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy
     aten::split_with_sizes_copy aten::unbind_copy aten::t_copy aten::alias_copy aten::detach_copy
     aten::diagonal_copy aten::masked_scatter aten::_pack_padded_sequence aten::_pad_packed_sequence"""
+_BAGS = "aten::embedding_bag aten::_embedding_bag aten::_embedding_bag_forward_only"
 _WRITTEN = "aten::fill aten::fill_ aten::zero aten::zero_"
 _POINTWISE = {
     1: """aten::ne aten::not_equal aten::exp2 aten::expm1 aten::trunc aten::fix aten::square aten::floor_divide_
@@ -113,34 +114,26 @@ _RECURRENT = {
     "lstm": (2, 7.5), "gru": (1, 23 / 3), "rnn_tanh": (1, 4.0), "rnn_relu": (1, 4.0),
     "lstm_cell": (2, 7.5), "gru_cell": (1, 23 / 3), "rnn_tanh_cell": (1, 4.0), "rnn_relu_cell": (1, 4.0),
 }  # fmt: skip
-"""Initial states, and FLOPs per row of a gate: those of ONNX's LSTM, GRU and RNN, shared by 4, 3 and 1 gates."""
+"""Initial states, and FLOPs per row of a gate: those of ONNX's LSTM, GRU and RNN, divided among 4, 3 and 1 gates."""
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FREE.split(), free),
-    **dict.fromkeys(_COPIED.split(), copied),
-    **dict.fromkeys(_WRITTEN.split(), written),
+    **dict.fromkeys(_COPIED.split(), copy),
+    **dict.fromkeys(_WRITTEN.split(), fill),
     **{kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
     **{kind: partial(over_input, per=per) for per, kinds in _REDUCTIONS.items() for kind in kinds.split()},
     **{f"aten::{name}": partial(layers, states=n, per=per) for name, (n, per) in _RECURRENT.items()},
-    "aten::copy_": written_over,
-    "aten::copy": written_over,
-    "aten::index": picked,
+    **dict.fromkeys(("aten::copy_", "aten::copy"), overwrite),
+    "aten::index": gather,
     "aten::scaled_dot_product_attention": scaled_dot_product,
-    "aten::addbmm": summed_products,
+    "aten::addbmm": sum_of_products,
     "aten::bilinear": bilinear,
-    "aten::cdist": distances,
-    "aten::_cdist_forward": distances,
-    "aten::pdist": distances,
-    "aten::embedding_bag": bags,
-    "aten::_embedding_bag": bags,
-    "aten::_embedding_bag_forward_only": bags,
-    "aten::sort": sorted_rows,
-    "aten::median": sorted_rows,
-    "aten::kthvalue": sorted_rows,
+    **dict.fromkeys(("aten::cdist", "aten::_cdist_forward", "aten::pdist"), pairwise_distances),
+    **dict.fromkeys(_BAGS.split(), embedding_bag),
+    **dict.fromkeys(("aten::sort", "aten::median", "aten::kthvalue"), sort_rows),
     "aten::fft": fourier,
-    "aten::pairwise_distance": partial(shrunk_to, per=3),
+    "aten::pairwise_distance": partial(per_input_element, per=3),
     "transformers::grouped_mm_fallback": matmul,
-    "python::from_python": copied,
-    "quantized::linear": partial(matmul, right=-1, dtype="int8"),
-    "quantized::linear_dynamic": partial(matmul, right=-1, dtype="int8"),
+    "python::from_python": copy,
+    **dict.fromkeys(("quantized::linear", "quantized::linear_dynamic"), partial(matmul, right=-1, dtype="int8")),
 }

@@ -1,8 +1,8 @@
 """Ops of training graphs: ``gradient::Kind``, the loss and the optimizer's updates.
 
-A gradient op reads first the gradients of its forward op's m results, then, from position m on, what it needs of the n
-arguments, then of the results; `layout` = (m, n), and `wrt` says of which arguments its results are the gradients. So
-the forward op's own rule can be asked what the forward op costs.
+A gradient op reads the gradients of its forward op's m results, then, from position m on, the saved ones of the n
+arguments, then the saved results; `layout` = (m, n), and `wrt` lists the arguments whose gradients it computes. This
+suffices to apply the cost rule of the forward op.
 """
 
 from __future__ import annotations
@@ -11,96 +11,87 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.op_instance import Cost, OpInstance, Rule
 from placewise.costing.rules import aten, attention, linear, llm, movement, openvino, recurrent, reduction
-from placewise.costing.rules.movement import copied
+from placewise.costing.rules.movement import copy, free
 
 PREFIX = "gradient::"
 
 
-def pointwise(case: Case, *, per: int) -> Cost:
-    """`per` FLOPs for every element of the gradient that comes in or goes out, whichever is larger."""
-    return case.cost(per * _elements(case), "elementwise")
+def pointwise(op: OpInstance, *, per: int) -> Cost:
+    """`per` FLOPs for every element of the incoming or outgoing gradient, whichever is larger."""
+    return op.cost(per * _elements(op), "elementwise")
 
 
-def reduced(case: Case, *, per: int) -> Cost:
+def reduce(op: OpInstance, *, per: int) -> Cost:
     """The same for ops that sum: normalizations, softmax, reductions."""
-    return case.cost(per * _elements(case), "reduction")
+    return op.cost(per * _elements(op), "reduction")
 
 
-def windows(case: Case, *, per: int = 1) -> Cost:
+def pool(op: OpInstance, *, per: int = 1) -> Cost:
     """Pooling: `per` FLOPs for every element under every window."""
-    return case.cost(per * math.prod(case.attributes["kernel_shape"]) * case.size(0), "reduction")
+    return op.cost(per * math.prod(op.attributes["kernel_shape"]) * op.size(0), "reduction")
 
 
-def scattered(case: Case) -> Cost:
-    """Zeros of the argument's whole size, dense, to which what came in is added at its places."""
-    return case.cost(case.size(0), "movement")
+def scatter(op: OpInstance) -> Cost:
+    """Zeros of the argument's full size, dense, to which the incoming values are added."""
+    return op.cost(op.size(0), "movement")
 
 
-def written_back(case: Case) -> Cost:
-    """Of what was written in place: its gradient is read and written, and the rest passes as it is."""
-    return case.cost(0, "movement", nbytes=2 * min(value.nbytes for value in case.outputs))
+def update_in_place(op: OpInstance) -> Cost:
+    """Of values written in place: their gradient is read and written, the rest passes unchanged."""
+    return op.cost(0, "movement", nbytes=2 * min(value.nbytes for value in op.outputs))
 
 
-def convolved(case: Case, *, rule: Rule) -> Cost:
-    """Of the input or of the kernel as much as forward; of the bias a sum."""
-    if tuple(case.attributes["wrt"]) == (2,):
-        return case.cost(case.size(0), "reduction")
-    return times(case, rule=rule, factor=1)
+def convolution(op: OpInstance, *, rule: Rule) -> Cost:
+    """For the input or the kernel as much as forward; for the bias a sum."""
+    if tuple(op.attributes["wrt"]) == (2,):
+        return op.cost(op.size(0), "reduction")
+    return scale_forward(op, rule=rule, factor=1)
 
 
-def times(case: Case, *, rule: Rule, factor: float, known: bool = True) -> Cost:
+def scale_forward(op: OpInstance, *, rule: Rule, factor: float, known: bool = True) -> Cost:
     """`factor` times the FLOPs of the forward op, in its class."""
-    cost = rule(_forward(case))
-    return Cost(factor * cost.flops, case.moved, _working(cost), cost.dtype, known)
+    cost = rule(_forward(op))
+    op_class = "movement" if cost.op_class == "free" else cost.op_class
+    return Cost(factor * cost.flops, op.bytes_moved, op_class, cost.dtype, known)
 
 
-def updated(case: Case, *, per: int) -> Cost:
-    """`per` FLOPs per element: the gradient is read, the weight and what is kept of it are read and written."""
-    size = case.size(1)
-    kept = case.number("kept", 0) * size
-    nbytes = case.inputs[0].nbytes + 2 * case.inputs[1].nbytes + 2 * kept
-    return case.cost(per * size, "elementwise", nbytes=nbytes)
+def update_weights(op: OpInstance, *, per: int) -> Cost:
+    """`per` FLOPs per element: reads the gradient, reads and writes the weight and the optimizer's state."""
+    size = op.size(1)
+    kept = op.number("kept", 0) * size
+    nbytes = op.inputs[0].nbytes + 2 * op.inputs[1].nbytes + 2 * kept
+    return op.cost(per * size, "elementwise", nbytes=nbytes)
 
 
-def renewed(case: Case) -> Cost:
-    """Written over the old weight on arrival: what takes time is its way there."""
-    del case
-    return Cost(0, 0, "free")
-
-
-def loss(case: Case) -> Cost:
+def loss(op: OpInstance) -> Cost:
     """Six FLOPs per element, as softmax with cross-entropy."""
-    return case.cost(6 * sum(value.size for value in case.inputs.values()), "reduction")
+    return op.cost(6 * sum(value.size for value in op.inputs.values()), "reduction")
 
 
-def loss_gradient(case: Case) -> Cost:
-    """Probability less target, divided by the batch."""
-    return case.cost(2 * sum(value.size for value in case.outputs), "elementwise")
+def loss_gradient(op: OpInstance) -> Cost:
+    """Probability minus target, divided by the batch."""
+    return op.cost(2 * sum(value.size for value in op.outputs), "elementwise")
 
 
-def _elements(case: Case) -> int:
-    given = next((value.size for _, value in sorted(case.inputs.items())), 0)
-    return max(given, max((value.size for value in case.outputs), default=0))
+def _elements(op: OpInstance) -> int:
+    first = next((value.size for _, value in sorted(op.inputs.items())), 0)
+    return max(first, max((value.size for value in op.outputs), default=0))
 
 
-def _forward(case: Case) -> Case:
-    """The forward op, as far as its gradient op knows it; results stand in by their gradients."""
-    m, n = (int(count) for count in case.attributes["layout"])
-    arguments = {at - m: value for at, value in case.inputs.items() if m <= at < m + n}
-    made = {int(at): value for at, value in zip(case.attributes["wrt"], case.outputs, strict=True)}
-    results = tuple(case.inputs[at] for at in range(m) if at in case.inputs)
-    return Case(case.kind.removeprefix(PREFIX), case.attributes, {**made, **arguments}, results)
+def _forward(op: OpInstance) -> OpInstance:
+    """Reconstruct the forward op from its gradient op; gradients stand in for missing values."""
+    m, n = (int(count) for count in op.attributes["layout"])
+    arguments = {at - m: value for at, value in op.inputs.items() if m <= at < m + n}
+    gradients = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
+    results = tuple(op.inputs[at] for at in range(m) if at in op.inputs)
+    return OpInstance(op.kind.removeprefix(PREFIX), op.attributes, {**gradients, **arguments}, results)
 
 
-def _working(cost: Cost) -> str:
-    return "movement" if cost.op_class == "free" else cost.op_class
-
-
-def assumed(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """Rules for the gradients of all kinds that have none here: twice the forward op's FLOPs, which is assumed."""
-    return {PREFIX + kind: partial(times, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
+def assume_gradients(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """Rules for gradients of all other kinds: twice the forward op's FLOPs, marked as assumed."""
+    return {PREFIX + kind: partial(scale_forward, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
 
 
 _POINTWISE = {
@@ -124,7 +115,7 @@ _REDUCED = {
     14: """BatchNormalization GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization
        com.microsoft::GroupNorm com.microsoft::LayerNormalization com.microsoft::SkipLayerNormalization""",
 }
-"""Means and deviations are computed again from the input: half of a normalization's backward work."""
+"""Means and deviations are recomputed from the input: half of a normalization's backward work."""
 _COPIED = "aten::flip aten::roll ConcatFromSequence CenterCropPad"
 _SCATTERED = "Compress Gather GatherElements GatherND MaxUnpool ReverseSequence Tile"
 _ATTENTION = (
@@ -137,7 +128,7 @@ _TWICE = """LSTM GRU RNN LRN Experts Expert Dispatch Combine aten::lstm aten::gr
     openvino::LSTMCell openvino::GRUCell openvino::RNNCell"""
 """Sums of products, with a gradient for each factor."""
 _ONCE = "Resize Upsample"
-"""Sums of neighbours, spread over them again."""
+"""Sums of neighbours, distributed over them again."""
 _FORWARD = {
     kind: rule
     for family in (attention, movement, recurrent, reduction, llm, aten, openvino)
@@ -148,24 +139,24 @@ FLASH = 2.5
 
 RULES: Mapping[str, Rule] = {
     **{PREFIX + kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
-    **{PREFIX + kind: partial(reduced, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
-    **{PREFIX + kind: copied for kind in _COPIED.split()},
-    **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=1) for kind in _ONCE.split()},
-    PREFIX + "TensorScatter": written_back,
-    PREFIX + "Conv": partial(convolved, rule=linear.conv),
-    PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),
-    PREFIX + "MaxPool": partial(windows, per=2),
-    PREFIX + "AveragePool": windows,
-    PREFIX + "LpPool": partial(windows, per=3),
+    **{PREFIX + kind: partial(reduce, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
+    **{PREFIX + kind: copy for kind in _COPIED.split()},
+    **{PREFIX + kind: scatter for kind in _SCATTERED.split()},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=1) for kind in _ONCE.split()},
+    PREFIX + "TensorScatter": update_in_place,
+    PREFIX + "Conv": partial(convolution, rule=linear.conv),
+    PREFIX + "ConvTranspose": partial(convolution, rule=linear.conv_transpose),
+    PREFIX + "MaxPool": partial(pool, per=2),
+    PREFIX + "AveragePool": pool,
+    PREFIX + "LpPool": partial(pool, per=3),
     PREFIX + "GlobalAveragePool": partial(pointwise, per=1),
     PREFIX + "GlobalMaxPool": partial(pointwise, per=2),
     PREFIX + "Loss": loss_gradient,
     "Loss": loss,
-    "optimizer::SGD": partial(updated, per=2),
-    "optimizer::Momentum": partial(updated, per=4),
-    "optimizer::Adam": partial(updated, per=14),
-    "optimizer::Renew": renewed,
+    "optimizer::SGD": partial(update_weights, per=2),
+    "optimizer::Momentum": partial(update_weights, per=4),
+    "optimizer::Adam": partial(update_weights, per=14),
+    "optimizer::Renew": free,  # written over the old weight on arrival: only its transfer takes time,
 }

@@ -5,71 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import FREE, Case, Cost, Rule
+from placewise.costing.op_instance import FREE, Cost, OpInstance, Rule
 
 
-def free(case: Case) -> Cost:
-    """A view, a constant or something about shapes: nothing is computed and nothing is moved."""
-    del case
+def free(op: OpInstance) -> Cost:
+    """A view, a constant or shape arithmetic: nothing is computed or moved."""
+    del op
     return FREE
 
 
-def copied(case: Case) -> Cost:
+def copy(op: OpInstance) -> Cost:
     """Everything is read once and written once."""
-    return case.cost(0, "movement")
+    return op.cost(0, "movement")
 
 
-def reshaped(case: Case) -> Cost:
-    """A view, unless `copied` says that the elements lie in an order that no view can give."""
-    return copied(case) if case.number("copied", 0) else FREE
+def reshape(op: OpInstance) -> Cost:
+    """A view, unless `copied` indicates an element order that no view can express."""
+    return copy(op) if op.number("copied", 0) else FREE
 
 
-def unless_view(case: Case, *, rule: Rule) -> Cost:
-    """What `rule` says, unless `view` says that the result shares the memory of what it is made from."""
-    return FREE if case.number("view", 0) else rule(case)
+def cost_unless_view(op: OpInstance, *, rule: Rule) -> Cost:
+    """The cost of `rule`, unless `view` indicates that the result shares memory with its argument."""
+    return FREE if op.number("view", 0) else rule(op)
 
 
-def picked(case: Case) -> Cost:
-    """Only what goes out is read of the first argument: rows of a table, a slice."""
-    indices = sum(value.nbytes for position, value in case.inputs.items() if position)
-    return case.cost(0, "movement", nbytes=2 * case.written + indices)
+def gather(op: OpInstance) -> Cost:
+    """Of the first argument only the results are read: rows of a table, a slice."""
+    indices = sum(value.nbytes for position, value in op.inputs.items() if position)
+    return op.cost(0, "movement", nbytes=2 * op.bytes_written + indices)
 
 
-def updated(case: Case) -> Cost:
+def update_in_place(op: OpInstance) -> Cost:
     """Written in place: only the update (argument 1) is read and written, and the indices are read."""
-    others = sum(value.nbytes for position, value in case.inputs.items() if position)
-    return case.cost(0, "movement", nbytes=others + case.inputs[1].nbytes)
+    others = sum(value.nbytes for position, value in op.inputs.items() if position)
+    return op.cost(0, "movement", nbytes=others + op.inputs[1].nbytes)
 
 
-def transposed(case: Case) -> Cost:
-    """A copy in another order; a view where only dimensions of length 1 change places."""
-    shape = case.shape(0)
-    order = case.attributes.get("perm", tuple(reversed(range(len(shape)))))
+def transpose(op: OpInstance) -> Cost:
+    """A copy in another order; a view if only dimensions of length 1 move."""
+    shape = op.shape(0)
+    order = op.attributes.get("perm", tuple(reversed(range(len(shape)))))
     long = [axis for axis in order if shape[axis] != 1]
-    return FREE if long == sorted(long) else copied(case)
+    return FREE if long == sorted(long) else copy(op)
 
 
-def resized(case: Case) -> Cost:
+def resize(op: OpInstance) -> Cost:
     """Nearest neighbours are copied; otherwise 2 (linear) or 4 (cubic) weighted neighbours per changed dimension."""
-    mode = str(case.attributes.get("mode", "nearest"))
+    mode = str(op.attributes.get("mode", "nearest"))
     if mode == "nearest":
-        return copied(case)
-    changed = sum(a != b for a, b in zip(case.shape(0), case.outputs[0].shape, strict=True))
+        return copy(op)
+    changed = sum(a != b for a, b in zip(op.shape(0), op.outputs[0].shape, strict=True))
     neighbours = (4 if mode == "cubic" else 2) ** changed
-    return case.cost(2 * neighbours * case.outputs[0].size, "elementwise")
+    return op.cost(2 * neighbours * op.outputs[0].size, "elementwise")
 
 
-def sampled(case: Case) -> Cost:
-    """Values at given places, interpolated between 1, 2 or 4 neighbours per dimension."""
-    mode = str(case.attributes.get("mode", "linear"))
-    neighbours = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2) ** (len(case.shape(0)) - 2)
-    return case.cost(2 * neighbours * case.outputs[0].size, "elementwise")
+def grid_sample(op: OpInstance) -> Cost:
+    """Values at given positions, interpolated between 1, 2 or 4 neighbours per dimension."""
+    mode = str(op.attributes.get("mode", "linear"))
+    neighbours = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2) ** (len(op.shape(0)) - 2)
+    return op.cost(2 * neighbours * op.outputs[0].size, "elementwise")
 
 
-def affine_grid(case: Case) -> Cost:
-    """Every coordinate of the grid is a row of the matrix times a place."""
-    shape = case.outputs[0].shape
-    return case.cost(2 * (shape[-1] + 1) * case.outputs[0].size, "elementwise")
+def affine_grid(op: OpInstance) -> Cost:
+    """Every coordinate of the grid is a row of the matrix times a position."""
+    shape = op.outputs[0].shape
+    return op.cost(2 * (shape[-1] + 1) * op.outputs[0].size, "elementwise")
 
 
 _FREE = """BitCast Constant Dropout Flatten Identity Optional OptionalGetElement OptionalHasElement SequenceAt
@@ -81,16 +81,16 @@ _PICKED = "Gather GatherElements GatherND com.microsoft::GatherBlockQuantized"
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FREE.split(), free),
-    **dict.fromkeys(_COPIED.split(), copied),
-    **dict.fromkeys(_PICKED.split(), picked),
-    "Reshape": reshaped,
-    "Expand": partial(unless_view, rule=copied),
-    "Split": partial(unless_view, rule=copied),
-    "Slice": partial(unless_view, rule=picked),
-    "Transpose": partial(unless_view, rule=transposed),
-    "TensorScatter": updated,
-    "Resize": resized,
-    "Upsample": resized,
-    "GridSample": sampled,
+    **dict.fromkeys(_COPIED.split(), copy),
+    **dict.fromkeys(_PICKED.split(), gather),
+    "Reshape": reshape,
+    "Expand": partial(cost_unless_view, rule=copy),
+    "Split": partial(cost_unless_view, rule=copy),
+    "Slice": partial(cost_unless_view, rule=gather),
+    "Transpose": partial(cost_unless_view, rule=transpose),
+    "TensorScatter": update_in_place,
+    "Resize": resize,
+    "Upsample": resize,
+    "GridSample": grid_sample,
     "AffineGrid": affine_grid,
 }

@@ -1,6 +1,6 @@
-"""Ops of OpenVINO that ONNX does not have.
+"""Ops of OpenVINO that ONNX lacks.
 
-From the operation specifications of the OpenVINO documentation (docs.openvino.ai, "Available Operation Sets").
+From the operation specifications in the OpenVINO documentation (docs.openvino.ai, "Available Operation Sets").
 """
 
 from __future__ import annotations
@@ -9,69 +9,69 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules.movement import copied, free, picked
+from placewise.costing.op_instance import Cost, OpInstance, Rule
+from placewise.costing.rules.movement import copy, free, gather
 from placewise.costing.rules.pointwise import pointwise
 from placewise.costing.rules.reduction import over_input, sort
 
 
-def cell(case: Case, *, weights: int, per: int) -> Cost:
-    """One step of a recurrent layer: X and the state times the matrices at `weights` and the position after it."""
-    batch, hidden = case.outputs[0].shape
-    flops = 2 * batch * (case.size(weights) + case.size(weights + 1)) + per * batch * hidden
-    return case.cost(flops, "matmul")
+def cell(op: OpInstance, *, weights: int, per: int) -> Cost:
+    """One step of a recurrent layer: X and the state times the matrices at `weights` and the next position."""
+    batch, hidden = op.outputs[0].shape
+    flops = 2 * batch * (op.size(weights) + op.size(weights + 1)) + per * batch * hidden
+    return op.cost(flops, "matmul")
 
 
-def attention(case: Case) -> Cost:
-    """Q [… , queries, width], K [… , keys, width] and V [… , keys, value width], with any dimensions in front."""
-    *front, queries, width = case.shape(0)
-    keys, value_width = case.shape(2)[-2:]
-    return case.cost(math.prod(front) * queries * keys * (2 * width + 2 * value_width + 5), "attention")
+def attention(op: OpInstance) -> Cost:
+    """Q [… , queries, width], K [… , keys, width] and V [… , keys, value width], with any leading dimensions."""
+    *front, queries, width = op.shape(0)
+    keys, value_width = op.shape(2)[-2:]
+    return op.cost(math.prod(front) * queries * keys * (2 * width + 2 * value_width + 5), "attention")
 
 
-def paged_attention(case: Case) -> Cost:
-    """Q, K and V as [tokens, heads · width]; the past, whose length only the running model knows, is not counted."""
-    tokens, packed = case.shape(0)
-    flops = tokens * tokens * (2 * packed + 2 * case.outputs[0].shape[-1])
-    nbytes = sum(case.inputs[position].nbytes for position in range(3)) + case.written
+def paged_attention(op: OpInstance) -> Cost:
+    """Q, K and V as [tokens, heads · width]; the past, whose length is known only at run time, is not counted."""
+    tokens, packed = op.shape(0)
+    flops = tokens * tokens * (2 * packed + 2 * op.outputs[0].shape[-1])
+    nbytes = sum(op.inputs[position].nbytes for position in range(3)) + op.bytes_written
     return Cost(flops, nbytes, "attention", known=False)
 
 
-def inverse(case: Case) -> Cost:
-    """Gauss and Jordan on [n, n]: 2 n³."""
-    return case.cost(2 * case.size(0) * case.shape(0)[-1], "matmul")
+def inverse(op: OpInstance) -> Cost:
+    """Gauss–Jordan elimination on [n, n]: 2 n³."""
+    return op.cost(2 * op.size(0) * op.shape(0)[-1], "matmul")
 
 
-def binary_convolution(case: Case) -> Cost:
-    """A convolution of single bits, counted as one of int8."""
-    return case.cost(2 * math.prod(case.shape(1)[1:]) * case.outputs[0].size, "conv", dtype="int8")
+def binary_convolution(op: OpInstance) -> Cost:
+    """A convolution of single bits, counted as int8."""
+    return op.cost(2 * math.prod(op.shape(1)[1:]) * op.outputs[0].size, "conv", dtype="int8")
 
 
-def bags(case: Case) -> Cost:
-    """Rows of a table added up by bag: only those that are named (argument 1) are read."""
-    table, rows = case.inputs[0], case.size(1)
+def embedding_bag(op: OpInstance) -> Cost:
+    """Rows of a table, summed by bag: only the rows in argument 1 are read."""
+    table, rows = op.inputs[0], op.size(1)
     width = table.size // max(table.shape[0], 1)
-    indices = sum(value.nbytes for position, value in case.inputs.items() if position)
+    indices = sum(value.nbytes for position, value in op.inputs.items() if position)
     row_bytes = table.nbytes // max(table.shape[0], 1)
-    return case.cost(rows * width, "reduction", nbytes=rows * row_bytes + indices + case.written)
+    return op.cost(rows * width, "reduction", nbytes=rows * row_bytes + indices + op.bytes_written)
 
 
-def fourier(case: Case) -> Cost:
-    """5 N log2(N) over all elements; transforms along some axes only take less, which axes is not in the shapes."""
-    size = max(case.size(0), case.outputs[0].size)
-    return case.cost(5 * size / 2 * math.log2(max(size, 2)), "reduction")
+def fourier(op: OpInstance) -> Cost:
+    """5 N log2(N) over all elements, an upper bound: the axes of the transform are not in the shapes."""
+    size = max(op.size(0), op.outputs[0].size)
+    return op.cost(5 * size / 2 * math.log2(max(size, 2)), "reduction")
 
 
-def short_fourier(case: Case) -> Cost:
+def short_fourier(op: OpInstance) -> Cost:
     """5 n log2(n) for every frame of the window's length n, and the window's products."""
-    length, result = case.size(1), case.outputs[0]
+    length, result = op.size(1), op.outputs[0]
     frames = result.size // max(2 * (length // 2 + 1), 1)
-    return case.cost(frames * (length + 5 * length * math.log2(max(length, 2))), "reduction")
+    return op.cost(frames * (length + 5 * length * math.log2(max(length, 2))), "reduction")
 
 
-def stored(case: Case) -> Cost:
+def stored(op: OpInstance) -> Cost:
     """A value kept for the next call: read once and written once."""
-    return case.cost(0, "movement", nbytes=2 * case.read)
+    return op.cost(0, "movement", nbytes=2 * op.bytes_read)
 
 
 _OPS = "openvino::"
@@ -98,14 +98,14 @@ _RULES: Mapping[str, Rule] = {
     "PagedAttentionExtension": paged_attention,
     "Inverse": inverse,
     "BinaryConvolution": binary_convolution,
-    **dict.fromkeys(_BAGS.split(), bags),
+    **dict.fromkeys(_BAGS.split(), embedding_bag),
     **dict.fromkeys(("DFT", "IDFT", "RDFT", "IRDFT"), fourier),
     "STFT": short_fourier,
     "ReadValue": free,
     "Assign": stored,
-    "GatherTree": picked,
-    **dict.fromkeys(_COPIED.split(), copied),
+    "GatherTree": gather,
+    **dict.fromkeys(_COPIED.split(), copy),
 }
 
 RULES: Mapping[str, Rule] = {"Input": free, "Output": free, **{_OPS + kind: rule for kind, rule in _RULES.items()}}
-"""Kind → rule; Input and Output are any format's."""
+"""Kind → rule; Input and Output occur in any format."""

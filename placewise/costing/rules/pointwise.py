@@ -1,31 +1,31 @@
-"""Ops that treat every element by itself: a fixed number of FLOPs per output element."""
+"""Elementwise ops: a fixed number of FLOPs per output element."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.op_instance import Cost, OpInstance, Rule
 
 
-def pointwise(case: Case, *, per: int) -> Cost:
+def pointwise(op: OpInstance, *, per: int) -> Cost:
     """`per` FLOPs for every element of the first output."""
-    return case.cost(per * case.outputs[0].size, "elementwise")
+    return op.cost(per * op.outputs[0].size, "elementwise")
 
 
-def joined(case: Case, *, more: int = 0) -> Cost:
+def variadic(op: OpInstance, *, more: int = 0) -> Cost:
     """One FLOP per output element and argument after the first, and `more`."""
-    return pointwise(case, per=max(len(case.inputs) - 1, 0) + more)
+    return pointwise(op, per=max(len(op.inputs) - 1, 0) + more)
 
 
-def shrunk_to(case: Case, *, per: int) -> Cost:
+def per_input_element(op: OpInstance, *, per: int) -> Cost:
     """`per` FLOPs for every element of the first argument."""
-    return case.cost(per * case.size(0), "elementwise")
+    return op.cost(per * op.size(0), "elementwise")
 
 
-def batch_normalization(case: Case) -> Cost:
+def batch_normalization(op: OpInstance) -> Cost:
     """Scale and shift, prepared per channel; in training also mean and variance."""
-    return pointwise(case, per=8 if case.number("training_mode", 0) else 2)
+    return pointwise(op, per=8 if op.number("training_mode", 0) else 2)
 
 
 _FLOPS = {
@@ -44,9 +44,9 @@ _FLOPS = {
 
 RULES: Mapping[str, Rule] = {
     **{kind: partial(pointwise, per=per) for per, kinds in _FLOPS.items() for kind in kinds.split()},
-    **dict.fromkeys(("Sum", "Max", "Min"), joined),
-    "Mean": partial(joined, more=1),
+    **dict.fromkeys(("Sum", "Max", "Min"), variadic),
+    "Mean": partial(variadic, more=1),
     "BatchNormalization": batch_normalization,
     "com.microsoft::BiasAdd": partial(pointwise, per=2),
-    "com.microsoft::BiasSplitGelu": partial(shrunk_to, per=4),
+    "com.microsoft::BiasSplitGelu": partial(per_input_element, per=4),
 }

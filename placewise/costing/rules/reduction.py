@@ -1,4 +1,4 @@
-"""Ops that combine many elements into one: reductions, normalizations, softmax, pooling, sorting."""
+"""Ops that combine many elements: reductions, normalizations, softmax, pooling, sorting."""
 
 from __future__ import annotations
 
@@ -6,80 +6,80 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.op_instance import Cost, OpInstance, Rule
 
 
-def over_input(case: Case, *, per: int = 1) -> Cost:
+def over_input(op: OpInstance, *, per: int = 1) -> Cost:
     """`per` FLOPs for every element of the first argument."""
-    return case.cost(per * case.size(0), "reduction")
+    return op.cost(per * op.size(0), "reduction")
 
 
-def normalization(case: Case, *, per: int, summed: int = 0) -> Cost:
-    """`per` FLOPs per element; `summed` more where a skip connection (and its bias) are added first."""
-    return case.cost((per + summed) * case.outputs[0].size, "reduction")
+def normalization(op: OpInstance, *, per: int, summed: int = 0) -> Cost:
+    """`per` FLOPs per element; `summed` more if a skip connection (and its bias) are added first."""
+    return op.cost((per + summed) * op.outputs[0].size, "reduction")
 
 
-def embedding(case: Case) -> Cost:
-    """Word, position and segment rows looked up, summed and normalized: only those rows are read."""
-    rows = 3 * case.outputs[0].nbytes
-    return case.cost(9 * case.outputs[0].size, "reduction", nbytes=case.inputs[0].nbytes + rows + case.written)
+def embed(op: OpInstance) -> Cost:
+    """Word, position and segment rows, looked up, summed and normalized: only these rows are read."""
+    rows = 3 * op.outputs[0].nbytes
+    return op.cost(9 * op.outputs[0].size, "reduction", nbytes=op.inputs[0].nbytes + rows + op.bytes_written)
 
 
-def local_response(case: Case) -> Cost:
+def local_response(op: OpInstance) -> Cost:
     """A square, a window's sum, and a power, product, sum and division per element."""
-    return case.cost((case.number("size", 1) + 5) * case.size(0), "reduction")
+    return op.cost((op.number("size", 1) + 5) * op.size(0), "reduction")
 
 
-def pool(case: Case, *, per: int = 1) -> Cost:
+def pool(op: OpInstance, *, per: int = 1) -> Cost:
     """`per` FLOPs for every element under the window of every output element."""
-    window = math.prod(case.attributes["kernel_shape"])
-    return case.cost(per * window * case.outputs[0].size, "reduction")
+    window = math.prod(op.attributes["kernel_shape"])
+    return op.cost(per * window * op.outputs[0].size, "reduction")
 
 
-def roi_pool(case: Case) -> Cost:
-    """Regions of unknown extent: at most the whole map for each region."""
-    regions = case.shape(1)[0]
-    return case.cost(regions * math.prod(case.shape(0)[1:]), "reduction")
+def roi_pool(op: OpInstance) -> Cost:
+    """Regions of unknown extent: at most the whole map per region."""
+    regions = op.shape(1)[0]
+    return op.cost(regions * math.prod(op.shape(0)[1:]), "reduction")
 
 
-def roi_align(case: Case) -> Cost:
-    """`sampling_ratio`² samples per output element (2² where it adapts), each from four neighbours."""
-    samples = case.number("sampling_ratio", 0) or 2
-    return case.cost(8 * samples**2 * case.outputs[0].size, "reduction")
+def roi_align(op: OpInstance) -> Cost:
+    """`sampling_ratio`² samples per output element (2² if it adapts), each from four neighbours."""
+    samples = op.number("sampling_ratio", 0) or 2
+    return op.cost(8 * samples**2 * op.outputs[0].size, "reduction")
 
 
-def top_k(case: Case) -> Cost:
+def top_k(op: OpInstance) -> Cost:
     """A heap of k: log2(k) + 1 comparisons per element."""
-    axis = case.number("axis", -1)
-    kept = case.outputs[0].shape[axis] if case.outputs[0].shape else 1
-    return case.cost(case.size(0) * (math.log2(max(kept, 1)) + 1), "reduction")
+    axis = op.number("axis", -1)
+    kept = op.outputs[0].shape[axis] if op.outputs[0].shape else 1
+    return op.cost(op.size(0) * (math.log2(max(kept, 1)) + 1), "reduction")
 
 
-def sort(case: Case) -> Cost:
+def sort(op: OpInstance) -> Cost:
     """N log2(n) comparisons."""
-    size = case.size(0)
-    return case.cost(size * math.log2(max(size, 2)), "reduction")
+    size = op.size(0)
+    return op.cost(size * math.log2(max(size, 2)), "reduction")
 
 
-def fourier(case: Case) -> Cost:
+def fourier(op: OpInstance) -> Cost:
     """5 n log2(n) for every transform of length n along `axis` (the last but one, of real and imaginary parts)."""
-    shape = case.outputs[0].shape
-    length = max(case.shape(0)[case.number("axis", -2)], shape[case.number("axis", -2)])
-    transforms = math.prod(shape) // max(2 * shape[case.number("axis", -2)], 1)
-    return case.cost(5 * transforms * length * math.log2(max(length, 2)), "reduction")
+    shape = op.outputs[0].shape
+    length = max(op.shape(0)[op.number("axis", -2)], shape[op.number("axis", -2)])
+    transforms = math.prod(shape) // max(2 * shape[op.number("axis", -2)], 1)
+    return op.cost(5 * transforms * length * math.log2(max(length, 2)), "reduction")
 
 
-def short_fourier(case: Case) -> Cost:
-    """5 n log2(n) for every frame; n is the window's length or what one-sided output says."""
-    batch, frames, bins, _ = case.outputs[0].shape
-    length = case.size(2) or (2 * (bins - 1) if case.number("onesided", 1) else bins)
-    return case.cost(batch * frames * (length + 5 * length * math.log2(max(length, 2))), "reduction")
+def short_fourier(op: OpInstance) -> Cost:
+    """5 n log2(n) for every frame; n is the window's length or follows from one-sided output."""
+    batch, frames, bins, _ = op.outputs[0].shape
+    length = op.size(2) or (2 * (bins - 1) if op.number("onesided", 1) else bins)
+    return op.cost(batch * frames * (length + 5 * length * math.log2(max(length, 2))), "reduction")
 
 
-def suppression(case: Case) -> Cost:
-    """Every pair of boxes of a class may be compared: 12 FLOPs for each overlap."""
-    batch, classes, boxes = case.shape(1)
-    return case.cost(6 * batch * classes * boxes * boxes, "reduction")
+def non_max_suppression(op: OpInstance) -> Cost:
+    """Every pair of boxes of a class may be compared: 12 FLOPs per overlap."""
+    batch, classes, boxes = op.shape(1)
+    return op.cost(6 * batch * classes * boxes * boxes, "reduction")
 
 
 _FLOPS = {
@@ -101,7 +101,7 @@ _NORMALIZATIONS = {
 RULES: Mapping[str, Rule] = {
     **{kind: partial(over_input, per=per) for per, kinds in _FLOPS.items() for kind in kinds.split()},
     **{kind: partial(normalization, per=per, summed=more) for kind, (per, more) in _NORMALIZATIONS.items()},
-    "com.microsoft::EmbedLayerNormalization": embedding,
+    "com.microsoft::EmbedLayerNormalization": embed,
     "LRN": local_response,
     "MaxPool": pool,
     "AveragePool": pool,
@@ -114,5 +114,5 @@ RULES: Mapping[str, Rule] = {
     "Unique": sort,
     "DFT": fourier,
     "STFT": short_fourier,
-    "NonMaxSuppression": suppression,
+    "NonMaxSuppression": non_max_suppression,
 }

@@ -1,4 +1,4 @@
-"""TensorFlow's own ops: gradients, optimizers, recurrent cells and lists, where ONNX has no op for them."""
+"""TensorFlow's own ops, for which ONNX has none: gradients, optimizers, recurrent cells and lists."""
 
 from __future__ import annotations
 
@@ -6,83 +6,69 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules.movement import free
-from placewise.costing.rules.pointwise import pointwise, shrunk_to
+from placewise.costing.op_instance import Cost, OpInstance, Rule
+from placewise.costing.rules.aten import fill
+from placewise.costing.rules.movement import copy, free
+from placewise.costing.rules.pointwise import per_input_element, pointwise
 from placewise.costing.rules.reduction import over_input
 
 
-def written(case: Case) -> Cost:
-    """Nothing is read: zeros or ones in the shape of an argument."""
-    return case.cost(0, "movement", nbytes=case.written)
+def assign(op: OpInstance) -> Cost:
+    """The new value (argument 1) is read, and the variable or list element is written."""
+    return op.cost(0, "movement", nbytes=2 * op.inputs[1].nbytes)
 
 
-def moved(case: Case) -> Cost:
-    """Everything is read once and written once."""
-    return case.cost(0, "movement")
-
-
-def assigned(case: Case) -> Cost:
-    """The new value (argument 1) is read, and the variable is written."""
-    return case.cost(0, "movement", nbytes=2 * case.inputs[1].nbytes)
-
-
-def stored(case: Case) -> Cost:
-    """One element of a list is read and written."""
-    return case.cost(0, "movement", nbytes=2 * case.inputs[1].nbytes)
-
-
-def taken(case: Case) -> Cost:
+def pop_element(op: OpInstance) -> Cost:
     """The last element of a list (result 1) is read and written."""
-    return case.cost(0, "movement", nbytes=2 * case.outputs[-1].nbytes)
+    return op.cost(0, "movement", nbytes=2 * op.outputs[-1].nbytes)
 
 
-def sliced_gradient(case: Case) -> Cost:
-    """Zeros with the gradient (the last argument) in them."""
-    return case.cost(0, "movement", nbytes=case.written + max(value.nbytes for value in case.inputs.values()))
+def strided_slice_gradient(op: OpInstance) -> Cost:
+    """Zeros that contain the gradient (the last argument)."""
+    return op.cost(0, "movement", nbytes=op.bytes_written + max(value.nbytes for value in op.inputs.values()))
 
 
-def conv_input_gradient(case: Case, *, channels: int = 1) -> Cost:
+def conv_input_gradient(op: OpInstance, *, channels: int = 1) -> Cost:
     """Every element of the output's gradient (argument 2) is spread over the kernel [space …, in, out] (argument 1).
 
-    As many products as in the convolution; `channels` dimensions at the kernel's end do not multiply them.
+    As many products as in the convolution; the last `channels` dimensions of the kernel do not multiply them.
     """
-    return case.cost(2 * case.size(2) * math.prod(case.shape(1)[:-channels]), "conv")
+    return op.cost(2 * op.size(2) * math.prod(op.shape(1)[:-channels]), "conv")
 
 
-def conv_filter_gradient(case: Case, *, channels: int = 1) -> Cost:
+def conv_filter_gradient(op: OpInstance, *, channels: int = 1) -> Cost:
     """Every element of the output's gradient (argument 2) meets the data under the kernel, which is the result."""
-    return case.cost(2 * case.size(2) * math.prod(case.outputs[0].shape[:-channels]), "conv")
+    return op.cost(2 * op.size(2) * math.prod(op.outputs[0].shape[:-channels]), "conv")
 
 
-def optimizer(case: Case, *, per: int) -> Cost:
+def optimizer(op: OpInstance, *, per: int) -> Cost:
     """`per` FLOPs for every element of the gradient; the variable and its moments are read and written."""
-    longest = max(value.size for value in case.inputs.values())
-    slots = sum(value.nbytes for value in case.inputs.values() if value.size == longest)
-    return case.cost(per * longest, "elementwise", nbytes=2 * slots)
+    longest = max(value.size for value in op.inputs.values())
+    slots = sum(value.nbytes for value in op.inputs.values() if value.size == longest)
+    return op.cost(per * longest, "elementwise", nbytes=2 * slots)
 
 
-def lstm_cell(case: Case, *, data: int, weights: int, per: int = 30) -> Cost:
+def lstm_cell(op: OpInstance, *, data: int, weights: int, per: int = 30) -> Cost:
     """Data [time, batch, in] or [batch, in], and the weights [in + hidden, 4 · hidden] of all gates."""
-    rows = math.prod(case.shape(data)[:-1])
-    hidden = case.shape(weights)[1] // 4
-    return case.cost(rows * (2 * case.size(weights) + per * hidden), "matmul")
+    rows = math.prod(op.shape(data)[:-1])
+    hidden = op.shape(weights)[1] // 4
+    return op.cost(rows * (2 * op.size(weights) + per * hidden), "matmul")
 
 
-def gru_cell(case: Case) -> Cost:
+def gru_cell(op: OpInstance) -> Cost:
     """X [batch, in], h [batch, hidden], weights of the gates [in + hidden, 2 · hidden] and the state [.., hidden]."""
-    batch, hidden = case.shape(1)
-    return case.cost(batch * (2 * (case.size(2) + case.size(3)) + 23 * hidden), "matmul")
+    batch, hidden = op.shape(1)
+    return op.cost(batch * (2 * (op.size(2) + op.size(3)) + 23 * hidden), "matmul")
 
 
-def cudnn_rnn(case: Case) -> Cost:
+def cudnn_rnn(op: OpInstance) -> Cost:
     """Data [time, batch, in], states [layers · directions, batch, hidden], all weights and biases in one row."""
-    steps = math.prod(case.shape(0)[:2])
-    cells, _, hidden = case.shape(1)
-    gates = {"lstm": 4, "gru": 3}.get(str(case.attributes.get("rnn_mode", "lstm")), 1)
+    steps = math.prod(op.shape(0)[:2])
+    cells, _, hidden = op.shape(1)
+    gates = {"lstm": 4, "gru": 3}.get(str(op.attributes.get("rnn_mode", "lstm")), 1)
     per = {4: 30, 3: 23}.get(gates, 4)
-    weights = case.size(3) - cells * 2 * gates * hidden
-    return case.cost(steps * (2 * weights + per * cells * hidden), "matmul")
+    weights = op.size(3) - cells * 2 * gates * hidden
+    return op.cost(steps * (2 * weights + per * cells * hidden), "matmul")
 
 
 _POINTWISE = {
@@ -116,29 +102,24 @@ _OWN: Mapping[str, Rule] = {
         for prefix in ("", "Resource")
     },
     **dict.fromkeys(_FREE.split(), free),
-    **dict.fromkeys(_MOVED.split(), moved),
-    "ZerosLike": written,
-    **dict.fromkeys(("Assign", "AssignVariableOp"), assigned),
-    **dict.fromkeys(
-        ("AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"), partial(optimizer, per=1)
-    ),
-    "TensorListPushBack": stored,
-    "TensorListPopBack": taken,
-    "StridedSliceGrad": sliced_gradient,
+    **dict.fromkeys(_MOVED.split(), copy),
+    "ZerosLike": fill,
+    **dict.fromkeys(("Assign", "AssignVariableOp", "TensorListPushBack"), assign),
+    **dict.fromkeys(_ADDED.split(), partial(optimizer, per=1)),
+    "TensorListPopBack": pop_element,
+    "StridedSliceGrad": strided_slice_gradient,
     "Conv2DBackpropInput": conv_input_gradient,
     "Conv3DBackpropInputV2": conv_input_gradient,
     "DepthwiseConv2dNativeBackpropInput": partial(conv_input_gradient, channels=2),
     "Conv2DBackpropFilter": conv_filter_gradient,
     "Conv3DBackpropFilterV2": conv_filter_gradient,
     "DepthwiseConv2dNativeBackpropFilter": partial(conv_filter_gradient, channels=2),
-    "MaxPoolGrad": partial(shrunk_to, per=1),
-    "MaxPool3DGrad": partial(shrunk_to, per=1),
+    "MaxPoolGrad": partial(per_input_element, per=1),
+    "MaxPool3DGrad": partial(per_input_element, per=1),
     "AvgPoolGrad": partial(pointwise, per=1),
     "AvgPool3DGrad": partial(pointwise, per=1),
     "LRNGrad": partial(pointwise, per=20),
-    **dict.fromkeys(
-        ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), partial(over_input, per=11)
-    ),
+    **dict.fromkeys(_NORM_GRADIENTS.split(), partial(over_input, per=11)),
     **dict.fromkeys(
         ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), partial(over_input, per=7)
     ),

@@ -1,1 +1,1 @@
-"""Policies: neural networks that propose placements and learn from what those are worth."""
+"""Learned placers: neural networks that propose placements and learn from the time these take."""

@@ -1,4 +1,4 @@
-"""What a training leaves behind, and what can be made of it: going on with it, or its weights alone."""
+"""Checkpoints of a training: continue it, or take its weights alone."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import numpy.typing as npt
 from placewise.errors import ModelFileError, PlacerError
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
-from placewise.files.policy_file import PolicyFile, header_of, load_policy
-from placewise.files.records import naming
+from placewise.files.policy_file import PolicyFile, header_path, load_policy
+from placewise.files.records import locate_errors
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.learned.learning import tensors
+from placewise.placers.learned.objectives import to_tensors
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import settings
+from placewise.placers.learned.placer import option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
-from placewise.placers.registry import require_types
+from placewise.placers.registry import rename_options, require_types
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 OF_A_RUN = ("checkpoint", "updates", "patience")
-"""Options that say how long to train and from where: they may differ from those of a checkpoint."""
+"""Options of one run: how long to train, and from where. They may differ from those of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +43,10 @@ class Checkpoint:
     header: PolicyFile
     arrays: Arrays
 
-    def options(self, wanted: LearningOptions) -> LearningOptions:
-        """The options that are wanted, and those that the checkpoint was trained with where they are the defaults.
+    def merge_options(self, wanted: LearningOptions) -> LearningOptions:
+        """Replace the options that have their defaults by those of the checkpoint.
 
-        Raises PlacerError for one that no training can have had.
+        Raises PlacerError for an invalid value in the checkpoint.
         """
         default = type(wanted)()
         known = {field.name for field in fields(wanted)} - set(OF_A_RUN)
@@ -55,34 +55,34 @@ class Checkpoint:
             for name, value in self.header.options.items()
             if name in known and getattr(wanted, name) == getattr(default, name)
         }
-        with naming(header_of(self.path)):
+        with locate_errors(header_path(self.path)):
             require_types(self.header.policy, type(wanted), kept)
             return replace(wanted, **kept)
 
-    def fill(self, policy: Policy, name: str) -> None:
-        """Give a policy the weights of the checkpoint. Raises PlacerError saying what does not fit."""
-        with naming(header_of(self.path)):
+    def load_weights(self, policy: Policy, name: str) -> None:
+        """Load the weights into a policy. Raises PlacerError naming the first mismatch."""
+        with locate_errors(header_path(self.path)):
             _require_policy(self.header, name)
             _require_network(self.header, policy)
             _require_features(self.header, policy)
             if not policy.any_devices:
                 _require_devices(self.header, policy)
-            weights = tensors(self.arrays, "policy/")
+            weights = to_tensors(self.arrays, "policy/")
             _require_shapes(weights, policy)
             policy.load_state_dict(weights)
 
     def best(self, problem: Problem) -> Ints | None:
-        """The best placement [n_ops] that the training found; None if that was of another problem, or there is none."""
+        """The best placement [n_ops] of the training; None if there is none, or if it is of another problem."""
         row, header = self.arrays.get("pricing/best"), self.header
         if row is None or header.devices != problem.cluster.names or header.problem_hash != problem_digest(problem):
             return None
-        known = row.shape == (problem.n_ops,) and bool(((row >= 0) & (row < problem.n_devices)).all())
-        return row.astype(np.int32) if known else None
+        valid = row.shape == (problem.n_ops,) and bool(((row >= 0) & (row < problem.n_devices)).all())
+        return row.astype(np.int32) if valid else None
 
     def resume(self, trainer: Trainer, name: str, reward: str) -> None:
-        """Set a trainer to where the checkpoint was written. Raises PlacerError saying what does not fit."""
+        """Restore the state of a trainer. Raises PlacerError naming the first mismatch."""
         header, problem = self.header, trainer.policy.view.problem
-        with naming(header_of(self.path)):
+        with locate_errors(header_path(self.path)):
             _require_policy(header, name)
             if header.corpus is not None:
                 raise PlacerError("was trained on a corpus, not on this graph alone", remedy=_WEIGHTS)
@@ -99,7 +99,7 @@ class Checkpoint:
                     remedy=f"give the model with the same options; {_WEIGHTS}",
                 )
             _require_features(header, trainer.policy)
-            _require_shapes(tensors(self.arrays, "policy/"), trainer.policy)
+            _require_shapes(to_tensors(self.arrays, "policy/"), trainer.policy)
             curve = [[step.evaluations, step.seconds, step.value] for step in header.history]
             try:
                 trainer.restore({**header.figures, "updates": header.updates, "curve": curve}, self.arrays)
@@ -111,15 +111,17 @@ class Checkpoint:
 _WEIGHTS = "its weights alone are taken with --from PATH"
 
 
-def read(path: str | PathLike[str]) -> Checkpoint:
-    """The checkpoint at a path. Raises ModelFileError, and MissingExtraError where safetensors is not installed."""
-    return Checkpoint(str(path), *load_policy(path))
+def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
+    """Read a checkpoint. Raises ModelFileError, and MissingExtraError if safetensors is not installed."""
+    header, arrays = load_policy(path)
+    header = header.model_copy(update={"options": rename_options(header.options, LearningOptions)})
+    return Checkpoint(str(path), header, arrays)
 
 
-def written(
+def dump_checkpoint(
     trainer: Trainer, name: str, *, reward: str, budget: Budget, spent: float
 ) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
-    """The header and the tensors of a training as it is; `spent`: its seconds so far."""
+    """The header and the tensors of a training; `spent` is its time so far, in seconds."""
     figures, arrays = trainer.state()
     problem, pricing = trainer.policy.view.problem, trainer.pricing
     if trainer.diverged:
@@ -128,7 +130,7 @@ def written(
     header = PolicyFile.model_validate(
         {
             "policy": name,
-            "options": {key: value for key, value in settings(trainer.options).items() if key != "checkpoint"},
+            "options": {key: value for key, value in option_values(trainer.options).items() if key != "checkpoint"},
             "network": trainer.policy.version,
             "features": [{"name": key, "columns": width} for key, width in trainer.policy.features.layout],
             "devices": problem.cluster.names,
@@ -161,7 +163,7 @@ def written(
 
 
 def problem_digest(problem: Problem) -> str:
-    """sha256 over everything that a placement's price depends on: graph, devices, costs, objective and rules."""
+    """sha256 over everything that determines the price of a placement: graph, devices, costs, objective and rules."""
     state = hashlib.sha256(problem.graph.digest().encode())
     cluster, costs = problem.cluster, problem.costs
     queues = tuple((device.name, device.streams, device.call_overhead) for device in cluster)
@@ -182,8 +184,8 @@ def _made_from(header: PolicyFile, problem: Problem) -> str:
         return ""
     if here is None or (here.sha256 or here.path) != (there.sha256 or there.path):
         return f" ({there.path})"
-    said = [f"{name} {value}" for name, value in there.options.items() if here.options.get(name) != value]
-    return f" ({there.path}, with {', '.join(said) or 'other options'})"
+    changed = [f"{name} {value}" for name, value in there.options.items() if here.options.get(name) != value]
+    return f" ({there.path}, with {', '.join(changed) or 'other options'})"
 
 
 def _require_policy(header: PolicyFile, name: str) -> None:
@@ -228,13 +230,13 @@ def _require_features(header: PolicyFile, policy: Policy) -> None:
 
 
 def _require_shapes(weights: Mapping[str, Any], policy: Policy) -> None:
-    """Raise PlacerError naming the first parameter that is missing or of another shape."""
+    """Raise PlacerError naming the first parameter that is missing or has another shape."""
     wanted = policy.state_dict()
     remedy = "give the options that it was trained with"
-    stranger = next((name for name in (*weights, *wanted) if name not in weights or name not in wanted), None)
-    if stranger is not None:
-        where = "the checkpoint" if stranger in weights else "the policy"
-        raise PlacerError(f"is of another network: only {where} has {stranger!r}", remedy=remedy)
+    unknown = next((name for name in (*weights, *wanted) if name not in weights or name not in wanted), None)
+    if unknown is not None:
+        where = "the checkpoint" if unknown in weights else "the policy"
+        raise PlacerError(f"is of another network: only {where} has {unknown!r}", remedy=remedy)
     for name, value in wanted.items():
         if value.shape != weights[name].shape:
             there, here = list(weights[name].shape), list(value.shape)

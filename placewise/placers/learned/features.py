@@ -1,11 +1,11 @@
-"""What policies know of every unit, as columns in named sections: the one place where features are made.
+"""Features of units, as columns in named sections.
 
-Sections, and where they are from: `kind` (mean one-hot of op kinds), `shape` (log dims of outputs), `in_degree`,
+Sections and their sources: `kind` (mean one-hot of op kinds), `shape` (log dims of outputs), `in_degree`,
 `out_degree` (one-hot), `fractal` (fractal dimension), `position` (sines of the topological index) and `place` (the
 index itself, as a share): Duan et al., NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send
 the outputs), `weights` (share of the smallest memory), `levels` (longest paths from the start and to the end, of the
-critical path): list scheduling, and Doppler (arXiv 2505.23131). For policies that fit any graph there are besides
-`degrees` (their logarithms), `work` (log shares of the whole), `places` (`orders.py`) and `backward`.
+critical path): list scheduling, and Doppler (arXiv 2505.23131). Policies that fit any graph also use `degrees` (their
+logarithms), `work` (log shares of the whole), `places` (`orders.py`) and `backward`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from placewise import _native
 from placewise.coarsen.merging import sums
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, offsets_of
-from placewise.placers.common.holdings import holdings
-from placewise.placers.learned.orders import fastest, places
+from placewise.placers.learned.orders import fastest_seconds, order_positions
 from placewise.placers.learned.view import View
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.placers.shared.memory_footprint import compute_footprint
+from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 Singles = npt.NDArray[np.float32]
 
 RANK, DIM_SCALE = 4, 10.0
-"""Of a shape the last four dimensions count, as log(1 + dim) / 10."""
+"""A shape is described by its last four dimensions, as log(1 + dim) / 10."""
 DEGREES = 8
-"""One column per degree up to seven; the last one for more."""
+"""One column per degree; the last one is for seven or more."""
 POSITIONS, POSITION_BASE = 16, 1000.0
 HASHED = 32
-"""Columns of kinds where graphs of other kinds must fit the same policy."""
+"""Columns of hashed kinds, for policies that must fit graphs with other kinds."""
 REACH = 512
-"""Units that a walk around one looks at, for its fractal dimension."""
+"""Units that a walk around one visits, for its fractal dimension."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """`matrix` [n_units, width], finite; `layout`: the sections with their widths, in their order."""
+    """`matrix` [n_units, width], finite; `layout`: the sections in order, with their widths."""
 
     matrix: Singles
     layout: tuple[tuple[str, int], ...]
@@ -55,10 +55,10 @@ class Features:
 ALL = ("kind", "shape", "in_degree", "out_degree", "fractal", "position", "seconds", "sent", "weights", "levels")
 
 
-def features_of(view: View, sections: Iterable[str] = ALL, *, hashed: bool = False) -> Features:
-    """The sections of a view's features, side by side; kinds `hashed` so that other graphs have the same columns.
+def build_features(view: View, sections: Iterable[str] = ALL, *, hashed: bool = False) -> Features:
+    """Compute sections of features. With `hashed`, the columns of kinds are the same for all graphs.
 
-    Raises PlacerError for a section that does not exist.
+    Raises PlacerError for an unknown section.
     """
     blocks: list[tuple[str, Singles]] = []
     for name in sections:
@@ -70,8 +70,8 @@ def features_of(view: View, sections: Iterable[str] = ALL, *, hashed: bool = Fal
     return Features(np.concatenate([np.zeros((view.n, 0), np.float32), *(block for _, block in blocks)], 1), layout)
 
 
-def scale_of(view: View) -> float:
-    """Seconds that stand for one: the mean time of a unit on the devices that may run it."""
+def time_scale(view: View) -> float:
+    """The time unit of features, in seconds: the mean time of a unit on the devices that may run it."""
     mean = float(mean_op_seconds(view.problem).sum()) / max(view.n, 1)
     return mean if mean > 0 else 1.0
 
@@ -88,7 +88,7 @@ def _kinds(view: View, *, hashed: bool = False) -> Floats:
 
 
 def _shapes(view: View) -> Floats:
-    """Mean over the outputs that leave an op, of the last dimensions."""
+    """The last dimensions, as means over all outputs of the ops."""
     tensors = view.problem.graph.tensors
     made = np.flatnonzero(tensors.producer >= 0)
     dims = np.zeros((len(made), RANK))
@@ -116,8 +116,8 @@ def _positions(view: View) -> Floats:
 
 
 def _seconds(view: View) -> Floats:
-    """log(1 + time in mean times) on each device; −1 where it may not run."""
-    return np.where(view.allowed, np.log1p(np.where(view.allowed, view.seconds, 0.0) / scale_of(view)), -1.0)
+    """log(1 + time in mean times) on each device; −1 where it is not allowed."""
+    return np.where(view.allowed, np.log1p(np.where(view.allowed, view.seconds, 0.0) / time_scale(view)), -1.0)
 
 
 def _sent(view: View) -> Floats:
@@ -125,13 +125,13 @@ def _sent(view: View) -> Floats:
     made = view.problem.graph.tensors.producer
     sent = mean_transfer_seconds(view.problem)[made >= 0]
     everything = sums(sent, view.unit[made[made >= 0]], view.n)
-    return np.log1p(np.stack((outwards, everything), axis=1) / scale_of(view))
+    return np.log1p(np.stack((outwards, everything), axis=1) / time_scale(view))
 
 
 def _weights(view: View) -> Floats:
-    held = holdings(view.problem, view.unit, view.n).totals().astype(np.float64)
+    footprint = compute_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
     room = view.problem.capacity[np.isfinite(view.problem.capacity) & (view.problem.capacity > 0)]
-    return held / (room.min() if len(room) else max(float(held.sum()), 1.0))
+    return footprint / (room.min() if len(room) else max(float(footprint.sum()), 1.0))
 
 
 def _levels(view: View) -> Floats:
@@ -145,35 +145,31 @@ def _levels(view: View) -> Floats:
 
 
 def _all_degrees(view: View) -> Floats:
-    """Logarithms of how many units lead to each, and follow from it."""
+    """Logarithms of in- and out-degrees."""
     return np.stack(
         [np.log1p(np.bincount(ends, minlength=view.n)) / DEGREES for ends in (view.head, view.tail)], axis=1
     )
 
 
 def _work(view: View) -> Floats:
-    """Shares of all the work: a unit's where it is fastest, what arrives and leaves; log10, over six decades."""
-    work = fastest(view)
+    """Shares of all work: of the unit on its fastest device, and of its traffic in and out; log10 over six decades."""
+    work = fastest_seconds(view)
     arrives, leaves = sums(view.flow, view.head, view.n), sums(view.flow, view.tail, view.n)
     shares = np.stack((work, arrives, leaves), axis=1) / (float(work.sum()) or 1.0)
     return np.log10(np.clip(shares, 1e-6, 1e6)) / 6 + 1
 
 
 def _backward(view: View) -> Floats:
-    """The share of a unit's ops that belong to the backward pass."""
+    """The share of a unit's ops in the backward pass."""
     backward = view.problem.graph.ops.backward.astype(np.float64)
     return sums(backward, view.unit, view.n) / np.maximum(np.bincount(view.unit, minlength=view.n), 1)
-
-
-def _fractals(view: View) -> Floats:
-    return fractal_dimensions(view.n, view.tail, view.head)
 
 
 def fractal_dimensions(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]) -> Floats:
     """The slope of log N(v, r) over log r for each node [n], N the nodes within r edges of v, either way.
 
-    By least squares over r = 1, 2, … as far as the walk comes (Duan et al. 2024, section 2.2); 0 where there are
-    fewer than two distances. A walk ends after `REACH` nodes, so that time is linear in n.
+    By least squares over r = 1, 2, … up to the end of the walk (Duan et al. 2024, section 2.2); 0 for fewer than two
+    distances. A walk ends after `REACH` nodes, so that the run time is linear in n.
     """
     start, end = np.concatenate((tail, head)), np.concatenate((head, tail)).astype(np.int32)
     order = np.lexsort((end, start))
@@ -186,7 +182,7 @@ _SECTIONS: dict[str, Callable[[View], Floats]] = {
     "shape": _shapes,
     "in_degree": lambda view: _degrees(view.head, view.n),
     "out_degree": lambda view: _degrees(view.tail, view.n),
-    "fractal": _fractals,
+    "fractal": lambda view: fractal_dimensions(view.n, view.tail, view.head),
     "position": _positions,
     "place": lambda view: np.arange(view.n) / max(view.n - 1, 1),
     "seconds": _seconds,
@@ -195,6 +191,6 @@ _SECTIONS: dict[str, Callable[[View], Floats]] = {
     "levels": _levels,
     "degrees": _all_degrees,
     "work": _work,
-    "places": places,
+    "places": order_positions,
     "backward": _backward,
 }

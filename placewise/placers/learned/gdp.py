@@ -1,4 +1,4 @@
-"""gdp: every op of a graph is placed at once, by a policy whose weights fit any graph and any devices."""
+"""gdp: a policy places all ops of a graph at once; its weights fit any graph and any devices."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from placewise.errors import PlacerError
 from placewise.placers.base import PlacerInfo
-from placewise.placers.learned.observer import Observer
-from placewise.placers.learned.options import AT_MOST, LARGEST, LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer
+from placewise.placers.learned.options import LearningOptions, require_at_least, require_number, require_share
+from placewise.placers.learned.placer import LearnedPlacer, Observer
 
 if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
 
 SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
-"""The weights that come with the package."""
-SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "leanings")
-"""Options that say how many weights there are."""
+"""The weights in the package."""
+SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "prior_sets")
+"""Options that determine the number of weights."""
 
 
 @dataclass(frozen=True)
 class GdpOptions(LearningOptions):
-    """Training as in Zhou et al. 2019 (GDP), with what differs told in docs/learning.md.
+    """Training as in Zhou et al. 2019 (GDP); docs/learning.md lists the differences.
 
-    Blocks (colocation groups) are units; with `units` "coarse", graphs of more than `most_units` are grouped first.
-    `layers` of neighbourhood aggregation, then `attentions` layers of `heads` over segments of `segment` units, and
-    `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
-    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned, leanings: speed,
-    neighbours, loads, and what list schedulers would do (0: nothing). There are `leanings` sets of them, each of which
-    gives favourites of its own; draws come from the first. Asked for favourites, the policy `looks` again at the best
-    of them, at most so often, while that brings something better. In a share `moving` of the updates, `regions` of
-    units that stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or
-    from both in turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of
-    parts: `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers
-    would do, and has what METIS does priced as well.
+    Units are blocks (colocation groups); with `units` "coarse", graphs of more than `most_units` blocks are coarsened
+    first. The network has `layers` of neighbourhood aggregation, then `attentions` layers with `heads` over segments of
+    `segment` units, and `rounds` in which devices are scored with the loads and neighbours that follow from the round
+    before; `hidden` numbers per unit, `inner` per unit and device.
+
+    `prior` is the weight of the initial scores, which prefer fast and idle devices, the neighbours' devices, and what
+    list schedulers choose (0: none). There are `prior_sets` sets of such weights, each of which gives choices of its
+    own; samples are drawn from the first. `refinements` is the largest number of times that the policy refines the best
+    of its choices, while that helps. In a share `moving` of the updates, `regions` of units that are close in an order
+    move together, from the best placement so far. `pretrained` starts from the weights in the package.
+
+    Switches: `attention`, `superposition`, `device_features`, and `advice`, which adds the choices of list schedulers
+    as features and prices the placement of METIS.
     """
 
     algorithm: Literal["reinforce", "ppo"] = "ppo"
@@ -52,12 +53,11 @@ class GdpOptions(LearningOptions):
     rounds: int = 8
     hidden: int = 64
     inner: int = 32
-    leanings: int = 16
-    looks: int = 12
+    prior_sets: int = 16
+    refinements: int = 12
     prior: float = 1.0
     moving: float = 1.0
     regions: int = 2
-    start: Literal["best", "own", "both"] = "best"
     attention: bool = True
     superposition: bool = True
     device_features: bool = True
@@ -65,33 +65,17 @@ class GdpOptions(LearningOptions):
     pretrained: bool = True
 
     def __post_init__(self) -> None:
-        LearningOptions.__post_init__(self)
-        least = {
-            "most_units": 1,
-            "layers": 0,
-            "attentions": 0,
-            "heads": 1,
-            "segment": 1,
-            "rounds": 1,
-            "hidden": 1,
-            "inner": 1,
-            "leanings": 1,
-            "looks": 0,
-            "regions": 1,
-        }
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give {bound} or more")
+        super().__post_init__()
+        require_at_least(self, most_units=1, layers=0, attentions=0, heads=1, segment=1, rounds=1, hidden=1, inner=1)
+        require_at_least(self, prior_sets=1, refinements=0, regions=1)
         if self.hidden % self.heads:
             raise PlacerError(f"hidden is {self.hidden}", remedy=f"give a multiple of the {self.heads} heads")
-        if not 0 <= self.moving <= 1:
-            raise PlacerError(f"moving is {self.moving}", remedy="give a share from 0 to 1")
-        if not 0 <= self.prior <= LARGEST:
-            raise PlacerError(f"prior is {self.prior}", remedy=f"give a number from zero{AT_MOST}")
+        require_share("moving", self.moving)
+        require_number("prior", self.prior)
 
 
 class GdpPlacer(LearnedPlacer):
-    """Asked without updates, it places a graph that it was never trained on."""
+    """Without updates, it places graphs that it was never trained on."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="gdp",
@@ -105,17 +89,17 @@ class GdpPlacer(LearnedPlacer):
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         super().__init__(options, observer)
         if self.trained is None and getattr(self.options, "pretrained", False) and SHIPPED.is_dir():
-            shipped: Checkpoint = import_module("placewise.placers.learned.checkpoint").read(SHIPPED)
+            shipped: Checkpoint = import_module("placewise.placers.learned.checkpoint").read_checkpoint(SHIPPED)
             _require_shape(self.options, shipped.header.options)
             self.trained = shipped
 
 
 def _require_shape(options: LearningOptions, shipped: Mapping[str, Any]) -> None:
-    """Raise PlacerError unless the weights that come with the package are for a network of this shape."""
+    """Raise PlacerError unless the weights in the package fit a network of this shape."""
     for name in SHAPE:
         wanted = getattr(options, name)
         if name in shipped and shipped[name] != wanted:
             raise PlacerError(
                 f"{name} is {wanted}, and {shipped[name]} in the weights that come with Placewise",
-                remedy="give pretrained=false to begin with none",
+                remedy="give pretrained=false to start without them",
             )

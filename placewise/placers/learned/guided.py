@@ -1,12 +1,12 @@
-"""guided: a policy is asked what it thinks, and a search begins there and is drawn that way.
+"""guided: a search that starts from the placements and the device probabilities of a trained policy.
 
-The policy gives placements, priced like any others, and probabilities of devices: both are hints, of which searches
-make what they can. So the answer is never worse than the policy's own best (if the search is told its placements), nor
-is anything out of reach that the search would find alone.
+Both are hints, and each search uses those that it supports. So the answer is never worse than the policy's own best (if
+its placements are hints), and the search can still reach everything that it would find alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,69 +14,64 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
-from placewise.errors import PlacerError
+from placewise._util.units import format_seconds
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
     Budget,
-    Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
+    run_placer,
 )
-from placewise.placers.learned.placer import LearnedPlacer, proposal_of
-from placewise.placers.learned.pricing import Pricing, Spent
+from placewise.placers.learned.options import RENAMED, require_at_least
+from placewise.placers.learned.placer import LearnedPlacer, build_proposal
+from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.registry import create
-from placewise.simulate.infeasible import why_infeasible
-from placewise.units import format_seconds
 
 if TYPE_CHECKING:
     from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer
 
-KEPT = 4
-"""So many of the policy's placements, its best, are where the search begins."""
+MAX_PLACEMENTS = 4
+"""Largest number of the policy's placements that become hints."""
 LEARNING_SHARE = 0.5
-"""Of the time, the most for learning on the problem itself where `updates` ask for it."""
-UNSEEN = 0.5
-"""Where a policy tells no probabilities its draws are counted, each device as if it had been drawn so often more."""
+"""Largest share of the time for training on the problem itself."""
+PRIOR_COUNT = 0.5
+"""Added to the count of each device, where probabilities are estimated from samples."""
 
 
 @dataclass(frozen=True)
 class GuidedOptions:
-    """Who is asked, `policy`, with the weights of a `checkpoint` (none: those that it comes with), for how many
-    `samples`; and who searches.
+    """The `policy`, the `checkpoint` of its weights ("": its defaults), its number of `samples`, and the `search`.
 
-    `updates`: how often the policy learns on the problem itself before it is asked (0: never). `told`: what the search
-    hears of it, its best `placements`, its `probabilities`, or `both`.
+    `updates` is the number of training updates on the problem itself (0: none). `hints` selects what the search
+    receives: the policy's best `placements`, its `probabilities`, or `both`.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = RENAMED
     policy: Literal["gdp", "placeto", "hsdag", "colocrl", "hdp"] = "gdp"
     checkpoint: str = ""
     updates: int = 0
     samples: int = 16
     search: Literal["auto", "temper", "local"] = "auto"
-    told: Literal["both", "placements", "probabilities"] = "both"
+    hints: Literal["both", "placements", "probabilities"] = "both"
 
     def __post_init__(self) -> None:
-        if self.updates < 0:
-            raise PlacerError(f"updates is {self.updates}", remedy="give zero or more")
-        if self.samples < 1:
-            raise PlacerError(f"samples is {self.samples}", remedy="give one or more")
+        require_at_least(self, updates=0, samples=1)
 
 
 class GuidedPlacer:
-    """A policy's opinion, then a search that begins there."""
+    """Runs a policy, then a search with its hints."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="guided",
-        summary="a search that is told what a trained policy thinks",
+        summary="a search that starts from the hints of a trained policy",
         source="a policy that guides a search: REGAL, Paliwal et al., ICLR 2020; ours: GDP and the searches here",
         extra="learn",
     )
@@ -85,82 +80,72 @@ class GuidedPlacer:
     def __init__(self, options: GuidedOptions | None = None) -> None:
         self.options = options or GuidedOptions()
         self._search = create(self.options.search)
-        chosen = {"checkpoint": self.options.checkpoint, "updates": self.options.updates}
-        self._asked = cast("LearnedPlacer", create(self.options.policy, chosen))
+        policy_options = {"checkpoint": self.options.checkpoint, "updates": self.options.updates}
+        self._policy = cast("LearnedPlacer", create(self.options.policy, policy_options))
 
     def supports(self, problem: Problem) -> str | None:
-        return self._asked.supports(problem) or self._search.supports(problem)
+        return self._policy.supports(problem) or self._search.supports(problem)
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
-        """What the search finds; its notes say how far the policy alone came."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch, name = Stopwatch(budget), self._asked.info.name
-        on_progress(Progress("guided", 0.0, f"asking {name}"))
+    def propose(self, search: SearchContext) -> Proposal:
+        """The proposal of the search, with a note on what the policy alone reached."""
+        problem = search.problem
+        watch, name = search.watch, self._policy.info.name
+        search.on_progress(Progress("guided", 0.0, f"asking {name}"))
         trainer: Trainer | None = None
         try:
-            trainer = self._asked.trainer(problem, evaluate, budget.seed, budget.threads)
-            told = self._advice(problem, trainer, watch, hints)
+            trainer = self._policy.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
+            hints = self._collect_hints(problem, trainer, watch, search.hints)
         except KeyboardInterrupt:
             if trainer is None:
                 return Proposal(None, reason=Reason.INTERRUPTED)
-            return proposal_of(problem, trainer, name, Reason.INTERRUPTED)
+            return build_proposal(problem, trainer, name, Reason.INTERRUPTED)
         finally:
             if trainer is not None:
                 trainer.close()
-        begun, rest, price = watch.elapsed, watch.rest(), trainer.pricing
+        start, rest, price = watch.elapsed, watch.rest(), trainer.pricing
         if rest.evaluations is not None:
             rest = replace(rest, evaluations=max(rest.evaluations - price.evaluations, 0))
-        found = self._search.propose(
-            problem, rest, hints=told, evaluate=evaluate, on_progress=_later(on_progress, begun)
-        )  # fmt: skip
-        history = tuple(replace(step, seconds=begun + step.seconds) for step in found.history)
-        if found.placement is None and not found.infeasible and price.best is not None:
-            found = replace(found, placement=Placement(price.best))
-        none = "nothing that keeps the rules" if price.evaluations else "not asked: there was no time"
+        on_progress = _delay_progress(search.on_progress, start)
+        proposal = run_placer(
+            self._search, problem, rest, hints=hints, evaluate=search.evaluate, on_progress=on_progress
+        )
+        history = tuple(replace(step, seconds=start + step.seconds) for step in proposal.history)
+        if proposal.placement is None and not proposal.infeasible and price.best is not None:
+            proposal = replace(proposal, placement=Placement(price.best))
+        none = "nothing that keeps the rules" if price.evaluations else "not run: there was no time"
         alone = format_seconds(price.value) if np.isfinite(price.value) else none
-        return replace(found, history=history, notes=(*found.notes, *trainer.policy.notes, f"{name} alone: {alone}"))
+        notes = (*proposal.notes, *trainer.policy.notes, f"{name} alone: {alone}")
+        return replace(proposal, history=history, notes=notes)
 
-    def _advice(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:
-        """The hints, before them the policy's best placements, and its probabilities."""
-        policy, price, seen = trainer.policy, trainer.pricing, _Seen(trainer.pricing)
-        most, updates = watch.budget.evaluations, self._asked.options.updates
+    def _collect_hints(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:
+        """Put the policy's best placements before the given ones, and add its probabilities."""
+        policy, price, record = trainer.policy, trainer.pricing, _RecordedPricing(trainer.pricing)
+        most, updates = watch.budget.evaluations, self._policy.options.updates
         try:
-            with price.within(most, watch.left):
-                trainer.begin(self._asked.starts(problem))
+            with price.limit_to(most, watch.left):
+                trainer.begin(self._policy.starts(problem))
             if updates:
                 learning = replace(Budget(LEARNING_SHARE * watch.left, updates, most), threads=watch.budget.threads)
                 if trainer.run(learning) is Reason.INTERRUPTED:
                     raise KeyboardInterrupt
-            with price.within(most, watch.left), _one_thread(policy):
-                seen(policy.greedy(seen))
-                policy.rollout(self.options.samples, trainer.dice, seen)
-        except Spent:
+            with price.limit_to(most, watch.left), _one_thread(policy):
+                record(policy.greedy(record))
+                policy.rollout(self.options.samples, trainer.generator, record)
+        except BudgetExhausted:
             pass
-        ask: Any = getattr(policy, "probabilities", None)
-        likely = seen.frequencies(problem.n_devices) if ask is None else ask()
-        made = seen.leading(KEPT)
+        compute: Any = getattr(policy, "probabilities", None)
+        probabilities = record.frequencies(problem.n_devices) if compute is None else compute()
+        rows = record.leading(MAX_PLACEMENTS)
         if price.best is not None:
-            made = [price.best, *(row for row in made if (row != price.best).any())]
-        made = [] if self.options.told == "probabilities" else made
-        by = (self._asked.info.name,) * len(made)
-        told = replace(hints, placements=(*map(Placement, made), *hints.placements), by=(*by, *hints.by))
-        return told if self.options.told == "placements" else replace(told, probabilities=likely)
+            rows = [price.best, *(row for row in rows if (row != price.best).any())]
+        rows = [] if self.options.hints == "probabilities" else rows
+        by = (self._policy.info.name,) * len(rows)
+        hints = replace(hints, placements=(*map(Placement, rows), *hints.placements), by=(*by, *hints.by))
+        return hints if self.options.hints == "placements" else replace(hints, probabilities=probabilities)
 
 
-class _Seen:
-    """Pricing that remembers what it was asked for."""
+class _RecordedPricing:
+    """Pricing that records all placements passed in."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
@@ -175,11 +160,11 @@ class _Seen:
 
     @property
     def best(self) -> Ints | None:
-        """The best placement [n_ops] that was ever priced: where some policies begin."""
+        """The best placement [n_ops] that was ever priced."""
         return self._pricing.best
 
     def leading(self, most: int) -> list[Ints]:
-        """The best `most` different placements that can be used, the best first."""
+        """The best `most` different valid placements, the best first."""
         if not self._rows:
             return []
         rows, values = np.concatenate(self._rows), np.concatenate(self._values)
@@ -188,20 +173,20 @@ class _Seen:
         return [rows[k] for k in usable[np.argsort(values[usable], kind="stable")][:most].tolist()]
 
     def frequencies(self, n_devices: int) -> Floats | None:
-        """How often each op was on each device [n_ops, n_devices], as shares; None before anything was asked."""
+        """The shares of devices of each op [n_ops, n_devices] in the record; None if that is empty."""
         if not self._rows:
             return None
         rows = np.concatenate(self._rows)
-        counts = np.stack([(rows == device).sum(axis=0) for device in range(n_devices)], axis=1) + UNSEEN
+        counts = np.stack([(rows == device).sum(axis=0) for device in range(n_devices)], axis=1) + PRIOR_COUNT
         shares: Floats = counts / counts.sum(axis=1, keepdims=True)
         return shares
 
 
 def _one_thread(policy: Policy) -> AbstractContextManager[None]:
-    found: AbstractContextManager[None] = import_module("placewise.placers.learned.trainer").one_thread(policy)
-    return found
+    context: AbstractContextManager[None] = import_module("placewise.placers.learned.trainer").one_thread(policy)
+    return context
 
 
-def _later(on_progress: OnProgress, begun: float) -> OnProgress:
-    """A listener that hears of the search so many seconds later, and who searches for whom."""
-    return lambda state: on_progress(replace(state, seconds=begun + state.seconds))
+def _delay_progress(on_progress: OnProgress, seconds: float) -> OnProgress:
+    """A listener that adds seconds to the progress of the search."""
+    return lambda state: on_progress(replace(state, seconds=seconds + state.seconds))

@@ -1,39 +1,77 @@
-"""What the training of every policy is told."""
+"""The options that all learned policies share, and the old names of renamed options."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from placewise.errors import PlacerError
 
 LARGEST = 1e15
-"""Of any number: products of two of them are single-precision numbers still."""
+"""Largest option value: the product of two of them is still a single-precision number."""
 AT_MOST = f" to {LARGEST:g}"
+RENAMED = {
+    "failed": "failure_penalty",
+    "forgiven": "invalid_grace",
+    "leanings": "prior_sets",
+    "looks": "refinements",
+    "renewed": "restart_after",
+    "restless": "extra_exploration",
+    "told": "hints",
+}
+"""Old names of options → their names. Both are read, from users and from checkpoints; the new ones are written."""
+
+
+def require_at_least(options: object, **least: int) -> None:
+    """Raise PlacerError for the first option below its least value."""
+    words = {0: "zero", 1: "one"}
+    for name, bound in least.items():
+        if getattr(options, name) < bound:
+            raise PlacerError(f"{name} is {getattr(options, name)}", remedy=f"give {words.get(bound, bound)} or more")
+
+
+def require_share(name: str, value: float, *, below_one: bool = False) -> None:
+    """Raise PlacerError unless 0 ≤ value ≤ 1; with `below_one`, unless 0 ≤ value < 1."""
+    if not (0 <= value <= 1) or (below_one and value == 1):
+        remedy = "give a share from 0 to below 1" if below_one else "give a share from 0 to 1"
+        raise PlacerError(f"{name} is {value}", remedy=remedy)
+
+
+def require_number(name: str, value: float, *, above_zero: bool = False) -> None:
+    """Raise PlacerError unless 0 ≤ value ≤ LARGEST; with `above_zero`, unless 0 < value."""
+    if not (0 <= value <= LARGEST) or (above_zero and not value):
+        lowest = "above" if above_zero else "from"
+        raise PlacerError(f"{name} is {value}", remedy=f"give a number {lowest} zero{AT_MOST}")
 
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """The settings of training; each policy has the defaults of its paper where that names them.
+    """Options of training. Each policy has the defaults of its paper where the paper states them.
 
-    `samples` episodes make an update, `updates` of which are made where the budget sets no limit. `reward` is a
-    function of seconds t over those of the best single device s: `root` −√(t/s), `inverse` s/t, `negative` −t/s,
-    `log` −log(t/s). A placement that fails counts as `failed` times s, and after `forgiven` updates not at all.
-    `baseline`: `moving` average of rewards (`decay`), mean of the `batch`, or `none`; `normalized` divides
-    advantages by their deviation. Of each update the best `elite` share alone counts, by what it is above that line
-    (1: all, above or below the baseline): after Petersen et al. (ICLR 2021, risk-seeking policy gradients), for who
-    looks for the best placement and not for good ones on average. `rate` is Adam's, falling to `final_rate` of
-    itself along the budget; gradients are cut at norm `clip_norm`. `entropy` weighs exploration, falling alike;
-    `explore` decisions of a placement are left to chance, on average, however sure the policy is, and `restless` more
-    after every update of which less than a quarter was unseen, as many fewer after every other; of all, half at most.
-    Under a budget of evaluations, after `renewed` updates without a better placement, if the last one was of that kind,
-    training begins anew, from the weights that it began with; what was found and seen is kept (0: never).
-    PPO takes
-    `epochs` steps per update within a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several.
-    `patience`: stop after so many updates without a better placement (0: never). `checkpoint`: where the weights
-    are from that training begins with. With no `updates` at all, it is only asked what it thinks best.
+    Length of training: an update draws `samples` episodes. Without a limit in the budget there are `updates` of them;
+    0 means that the policy is not trained and only its own choices are priced. `patience` stops after that many updates
+    without a better placement (0: never). `checkpoint` is where the initial weights come from.
+
+    Rewards: a function of the seconds t over those of the best single device s: `root` −√(t/s), `inverse` s/t,
+    `negative` −t/s, `log` −log(t/s). A failed placement counts as `failure_penalty` times s, and is left out after
+    `invalid_grace` updates. `discount` weighs later rewards if there are several.
+
+    Advantages: the `baseline` is the `moving` average of rewards (with `decay`), the mean of the `batch`, or `none`;
+    `normalized` divides advantages by their standard deviation. With `elite` < 1 only that best share of an update
+    counts, by what it is above the rest (risk-seeking policy gradients, Petersen et al., ICLR 2021).
+
+    Steps: `rate` is Adam's, and falls to `final_rate` times itself along the budget; gradients are clipped at norm
+    `clip_norm`. PPO takes `epochs` steps per update, with ratios within 1 ± `clip`.
+
+    Exploration: `entropy` is the weight of the entropy bonus, which falls to zero along the budget. On average,
+    `explore` decisions per placement are uniformly random. After an update of which less than a quarter is unseen,
+    there are `extra_exploration` more of them, and as many fewer after any other, at most half of all decisions. In a
+    budget of evaluations, training restarts from its initial weights after `restart_after` updates without a better
+    placement if the last update was mostly seen; the best placement and all prices are kept (0: never).
     """
 
+    aliases: ClassVar[Mapping[str, str]] = RENAMED
     samples: int = 16
     updates: int = 100
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
@@ -46,29 +84,22 @@ class LearningOptions:
     final_rate: float = 1.0
     entropy: float = 0.01
     explore: float = 1.0
-    restless: float = 0.25
-    renewed: int = 40
+    extra_exploration: float = 0.25
+    restart_after: int = 40
     clip_norm: float = 1.0
     discount: float = 1.0
     epochs: int = 4
     clip: float = 0.2
-    failed: float = 10.0
-    forgiven: int = 5000
+    failure_penalty: float = 10.0
+    invalid_grace: int = 5000
     patience: int = 0
     checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "epochs"):
-            if getattr(self, name) < 1:
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
-        for name in ("rate", "clip_norm", "failed", "clip"):
-            if not 0 < getattr(self, name) <= LARGEST:
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number above zero{AT_MOST}")
-        for name in ("decay", "discount", "entropy", "explore", "restless", "final_rate"):
-            if not 0 <= getattr(self, name) <= LARGEST:
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number from zero{AT_MOST}")
+        require_at_least(self, samples=1, epochs=1, updates=0, invalid_grace=0, patience=0, restart_after=0)
+        for name in ("rate", "clip_norm", "failure_penalty", "clip"):
+            require_number(name, getattr(self, name), above_zero=True)
+        for name in ("decay", "discount", "entropy", "explore", "extra_exploration", "final_rate"):
+            require_number(name, getattr(self, name))
         if not 0 < self.elite <= 1:
             raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")
-        for name in ("updates", "forgiven", "patience", "renewed"):
-            if getattr(self, name) < 0:
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give zero or more")

@@ -1,8 +1,7 @@
-"""What all learned placers share: a policy is made for the problem, trained within the budget, and its best is kept."""
+"""The base of all learned placers: create a policy for the problem, train it within the budget, return the best."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
@@ -18,31 +17,42 @@ from placewise.model.problem import Problem
 from placewise.model.result import Improvement, Proposal, Reason
 from placewise.placers.base import (
     NO_HINTS,
-    Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
-from placewise.placers.common.alike import relabel
-from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
-from placewise.simulate.infeasible import why_infeasible
+from placewise.placers.shared.interchangeable import relabel
 
 if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
-    from placewise.placers.learned.crew.base import Crew
     from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer, Update
+    from placewise.placers.learned.workers.backend import WorkerConfig
+
+
+class Observer:
+    """Callbacks around a training. These do nothing."""
+
+    def begin(self, trainer: Trainer) -> bool:
+        """Called before the first update. Returns whether it restored the trainer, which then must not begin anew."""
+        return False
+
+    def update(self, trainer: Trainer, update: Update) -> None:
+        """Called after every update."""
+
+    def end(self, trainer: Trainer, reason: Reason) -> None:
+        """Called after the last update."""
 
 
 class LearnedPlacer:
-    """A placer whose `network` is the place of a function (problem, options, seed) → Policy, imported when needed.
+    """A placer that trains a policy. `network` is ``module:function``, with (problem, options, seed) → Policy.
 
-    So that a list of placers needs no torch.
+    The function is imported on use, so that the list of placers does not need torch.
     """
 
     info: ClassVar[PlacerInfo]
@@ -52,18 +62,19 @@ class LearnedPlacer:
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         self.options, self.observer = options or self.Options(), observer or Observer()
         self.trained: Checkpoint | None = None
-        self._crew: Crew | None = None
+        self._workers: WorkerConfig | None = None
         self._make_evaluate: Callable[[], Evaluate] | None = None
         if self.options.checkpoint:
-            self.trained = import_module("placewise.placers.learned.checkpoint").read(self.options.checkpoint)
-            self.options = self.trained.options(self.options)
+            checkpoints = import_module("placewise.placers.learned.checkpoint")
+            self.trained = checkpoints.read_checkpoint(self.options.checkpoint)
+            self.options = self.trained.merge_options(self.options)
 
-    def hire(self, crew: Crew, make_evaluate: Callable[[], Evaluate] | None = None) -> None:
-        """Train with many workers from now on, who measure with what `make_evaluate` gives each of them.
+    def use_workers(self, config: WorkerConfig, make_evaluate: Callable[[], Evaluate] | None = None) -> None:
+        """Train with many workers, each of which measures with an `Evaluate` of its own.
 
-        It can be pickled, and replaces the `evaluate` of `propose`; None: the judge.
+        `make_evaluate` must be picklable. It replaces the `evaluate` of `propose`; None means the judge.
         """
-        self._crew, self._make_evaluate = crew, make_evaluate
+        self._workers, self._make_evaluate = config, make_evaluate
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
@@ -71,55 +82,42 @@ class LearnedPlacer:
         return None
 
     def policy(self, problem: Problem, seed: int) -> Policy:
-        """A policy for a problem: untrained, or with the weights of a checkpoint. Raises PlacerError."""
+        """Create the policy for a problem: untrained, or with the weights of a checkpoint. Raises PlacerError."""
         module, function = self.network.split(":")
-        made: Policy = getattr(import_module(module), function)(problem, self.options, seed)
+        policy: Policy = getattr(import_module(module), function)(problem, self.options, seed)
         if self.trained is not None:
-            self.trained.fill(made, self.info.name)
-        return made
+            self.trained.load_weights(policy, self.info.name)
+        return policy
 
     def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int, threads: int | None = None) -> Trainer:
-        """A trainer that has not begun. Close it in the end."""
-        if self._crew is not None:
-            return self._crewed(self._crew, problem, seed)
+        """Create a trainer. The caller begins, runs and closes it."""
+        if self._workers is not None:
+            return self._distributed_trainer(self._workers, problem, seed)
         training = import_module("placewise.placers.learned.trainer")
         pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate, threads)
-        made: Trainer = training.Trainer(
+        trainer: Trainer = training.Trainer(
             self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None
         )
-        return made
+        return trainer
 
-    def _crewed(self, crew: Crew, problem: Problem, seed: int) -> Trainer:
-        messages = import_module("placewise.placers.learned.crew.messages")
-        server = import_module("placewise.placers.learned.crew.server")
-        untrained = partial(_policy, type(self), replace(self.options, checkpoint=""), problem, seed)
-        brief = messages.Brief(untrained, self.options, crew, self._make_evaluate)
-        made: Trainer = server.crew_trainer(brief, self.policy(problem, seed), seed)
-        return made
+    def _distributed_trainer(self, config: WorkerConfig, problem: Problem, seed: int) -> Trainer:
+        messages = import_module("placewise.placers.learned.workers.messages")
+        server = import_module("placewise.placers.learned.workers.server")
+        untrained = partial(_create_policy, type(self), replace(self.options, checkpoint=""), problem, seed)
+        spec = messages.ControllerSpec(untrained, self.options, config, self._make_evaluate)
+        trainer: Trainer = server.distributed_trainer(spec, self.policy(problem, seed), seed)
+        return trainer
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
-        """The best placement that training saw, or words that say why there is none."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch = Stopwatch(budget)
+    def propose(self, search: SearchContext) -> Proposal:
+        """The best placement that training priced, or the reason why there is none."""
+        problem, watch = search.problem, search.watch
         trainer: Trainer | None = None
         reason = Reason.INTERRUPTED
         try:
-            trainer = self.trainer(problem, evaluate, budget.seed, budget.threads)
+            trainer = self.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
             if not self.observer.begin(trainer):
-                trainer.begin(self.starts(problem, hints))
-            reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
+                trainer.begin(self.starts(problem, search.hints))
+            reason = trainer.run(watch.rest(), self._listener(trainer, watch, search.on_progress))
         except KeyboardInterrupt:
             pass
         except (MemoryError, RuntimeError) as error:
@@ -133,48 +131,45 @@ class LearnedPlacer:
         if trainer is None:
             return Proposal(None, reason=reason)
         self.observer.end(trainer, reason)
-        return proposal_of(problem, trainer, self.info.name, reason)
+        return build_proposal(problem, trainer, self.info.name, reason)
 
     def starts(self, problem: Problem, hints: Hints = NO_HINTS) -> Ints:
-        """What is known before training begins [n, n_ops]: hints, and what another training found on this problem."""
+        """Placements [n, n_ops] to price first: hints, and the best one of a checkpoint of this very problem."""
         rows = [hint.device for hint in hints.placements if hint.replicas is None]
         best = None if self.trained is None else self.trained.best(problem)
         return np.array([*rows, *([] if best is None else [best])], np.int32).reshape(-1, problem.n_ops)
 
     def _listener(self, trainer: Trainer, watch: Stopwatch, on_progress: OnProgress) -> Callable[[Update], None]:
-        def tell(update: Update) -> None:
+        def report(update: Update) -> None:
             self.observer.update(trainer, update)
-            on_progress(Progress(self.info.name, watch.elapsed, said(update), update.best, None))
+            on_progress(Progress(self.info.name, watch.elapsed, format_update(update), update.best, None))
 
-        return tell
+        return report
 
 
-def _policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem, seed: int) -> Policy:
-    """An untrained policy, in another process."""
+def _create_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem, seed: int) -> Policy:
+    """Create an untrained policy, in another process."""
     return kind(options).policy(problem, seed)
 
 
-def said(update: Update) -> str:
-    """The figures of an update that a person watches."""
-    lesson, rate = update.lesson, update.asked / update.seconds if update.seconds > 0 else 0.0
+def format_update(update: Update) -> str:
+    """The progress line of an update."""
+    stats, rate = update.stats, update.asked / update.seconds if update.seconds > 0 else 0.0
     return (
-        f"update {update.number} · reward {lesson.reward:.3f}, baseline {lesson.baseline:.3f}, "
-        f"entropy {lesson.entropy:.3f} · {rate:.3g} samples/s"
+        f"update {update.number} · reward {stats.reward:.3f}, baseline {stats.baseline:.3f}, "
+        f"entropy {stats.entropy:.3f} · {rate:.3g} samples/s"
     )
 
 
-def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -> Proposal:
-    """What a training has found."""
+def build_proposal(problem: Problem, trainer: Trainer, name: str, reason: Reason) -> Proposal:
+    """The proposal of a finished training, with notes on what went wrong."""
     pricing = trainer.pricing
     notes = trainer.policy.notes
     if trainer.diverged:
         kept = f"the parameters are those after update {trainer.learner.updates}"
-        notes = (
-            *notes,
-            f"{name} diverged: a figure of the next update was not finite; it stopped, and {kept}",
-        )
-    if trainer.trouble:
-        notes = (*notes, f"{name} stopped early: {trainer.trouble}")
+        notes = (*notes, f"{name} diverged: the next update was not finite, so training stopped; {kept}")
+    if trainer.early_stop:
+        notes = (*notes, f"{name} stopped early: {trainer.early_stop}")
     if pricing.best is None:
         why = f"none of {pricing.evaluations} placements could be used: {pricing.failure}"
         return Proposal(None, reason=reason, notes=(*notes, why))
@@ -186,12 +181,6 @@ def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -
     return Proposal(Placement(best), reason=reason, notes=notes, history=history)
 
 
-def settings(options: LearningOptions) -> dict[str, Any]:
+def option_values(options: LearningOptions) -> dict[str, Any]:
     """Options as plain values, by name."""
     return {field.name: getattr(options, field.name) for field in fields(options)}
-
-
-def require_share(name: str, value: float) -> None:
-    """Raise PlacerError unless 0 ≤ value < 1."""
-    if not (0 <= value < 1 and math.isfinite(value)):
-        raise PlacerError(f"{name} is {value}", remedy="give a share from 0 to below 1")

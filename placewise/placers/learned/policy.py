@@ -1,4 +1,4 @@
-"""The policy contract: problem features → a distribution over placements that can be sampled, scored and learned."""
+"""The policy contract: features of a problem → a distribution over placements that can be sampled and scored."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from placewise.model.columns import Floats, Ints, firsts_of
 from placewise.placers.learned.features import Features
 from placewise.placers.learned.view import View
 
-NEVER = -100.0
-"""The log p of what has no chance at all, where it must be a number: much lower, and its gradients are not."""
+MIN_LOG_P = -100.0
+"""Stands for log 0 where a finite number is needed. Its gradient is zero."""
 Price = Callable[[Ints], Floats]
-"""Placements [K, n_ops] → seconds [K], NaN where one breaks a rule or fails."""
+"""Placements [K, n_ops] → seconds [K], NaN for one that breaks a rule or fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
-    """K episodes: what was decided, and what it is worth.
+    """K episodes: their decisions and their seconds.
 
-    `choices`: tensors [K, …] from which the policy can score its decisions again; plain data, so that it can be sent
-    between processes. `seconds` [K] is what each episode ended with. A policy that is rewarded on its way fills
-    `path` [K, D + 1]: the seconds before its first decision and after each. `weight` [K], where given, is how much
-    each episode counts for in an update.
+    `choices` are tensors [K, …] from which the policy can score its decisions again. As plain data they can be sent to
+    other processes. `seconds` [K] is the outcome of each episode. A policy with intermediate rewards
+    fills `path` [K, D + 1]: the seconds before the first decision and after each one. `weight` [K] is the weight of
+    each episode in an update (None: equal).
     """
 
     choices: Mapping[str, Tensor]
@@ -40,9 +40,9 @@ class Rollout:
 class Policy(nn.Module):
     """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`.
 
-    `any_devices` says that they mean the same whatever the devices are called, and however many there are. `version`
-    tells networks apart whose parameters are alike in name and shape, and mean something else. `notes` are what a user
-    should know of how it went; `unrest` is how many decisions more than `explore` are left to chance now.
+    `any_devices`: parameters do not depend on the names and the number of devices. `version` distinguishes networks
+    whose parameters agree in name and shape but not in meaning. `notes` are shown to the user. `extra_decisions` is the
+    current number of random decisions per placement beyond `explore`.
     """
 
     view: View
@@ -50,79 +50,82 @@ class Policy(nn.Module):
     any_devices: ClassVar[bool] = False
     version: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
-    unrest: float = 0.0
+    extra_decisions: float = 0.0
 
-    def chance(self, explore: float, n: int) -> float:
-        """The share of n decisions that is left to chance: `explore` of them, and more while nothing new is drawn."""
-        return (explore + self.unrest) / max(n, 1)
+    def exploration_share(self, explore: float, n: int) -> float:
+        """The share of n decisions that is uniformly random."""
+        return (explore + self.extra_decisions) / max(n, 1)
 
     @abstractmethod
-    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        """`count` episodes, drawn with `dice` alone (no gradients), each priced."""
+    def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        """Draw and price `count` episodes, without gradients. `generator` is the only source of randomness."""
 
     @abstractmethod
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log p and entropy of every decision of every episode, both [K, D], with gradients; 0 where there was none."""
+        """Log p and entropy of every decision of every episode, both [K, D], with gradients; 0 for no decision."""
 
     @abstractmethod
     def greedy(self, price: Price) -> Ints:
-        """The placements [n, n_ops] that the policy itself thinks best, most likely first; without chance."""
+        """The policy's own choices [n, n_ops], the most likely first. Deterministic."""
 
-    def favourites(self, price: Price) -> list[Ints]:
-        """What `greedy` gives [n, n_ops], for every way of scoring by itself where a policy has several."""
+    def greedy_by_prior(self, price: Price) -> list[Ints]:
+        """The choices [n, n_ops] of every prior on its own, for policies with several; else those of `greedy`."""
         return [self.greedy(price)]
 
-    def advised(self) -> Ints:
-        """Placements of others [n, n_ops], which may be the answer, and at which no move begins."""
+    def suggestions(self) -> Ints:
+        """Placements [n, n_ops] of other placers. They may be the answer, but no move starts from them."""
         return np.zeros((0, self.view.problem.n_ops), np.int32)
 
     def decisions(self, placements: Ints) -> Mapping[str, Tensor] | None:
-        """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops], for a policy that can be told."""
+        """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops]; None if unsupported."""
         return None
 
 
-def draw(logits: Tensor, dice: torch.Generator) -> Tensor:
-    """One index per row of logits [..., n], by the Gumbel trick: no other source of chance than `dice`."""
-    waits = (-torch.log(torch.rand(logits.shape, generator=dice))).clamp_min(1e-20)
+def draw(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one index per row of logits [..., n] with the Gumbel trick."""
+    waits = (-torch.log(torch.rand(logits.shape, generator=generator))).clamp_min(1e-20)
     return (logits - torch.log(waits)).argmax(dim=-1)
 
 
-def scored(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Log p of the index [...] chosen from each row of logits [..., n], and the entropy [...] of the row.
+def score_choices(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Log p of the index [...] in each row of logits [..., n], and the entropy [...] of the row.
 
-    Logits may be −inf where a choice is barred.
+    Logits may be −inf for options that are not allowed.
     """
-    every = torch.log_softmax(logits, dim=-1)
-    chosen = every.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    entropy = -(every.exp() * every.clamp_min(NEVER)).sum(dim=-1)
-    return chosen, entropy
+    log_p = torch.log_softmax(logits, dim=-1)
+    return log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1), entropy_of(log_p)
 
 
-def masked(logits: Tensor, allowed: Tensor) -> Tensor:
+def entropy_of(log_p: Tensor) -> Tensor:
+    """The entropy [...] of each row of log p [..., n], which may be −inf."""
+    return -(log_p.exp() * log_p.clamp_min(MIN_LOG_P)).sum(dim=-1)
+
+
+def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
     """Logits with −inf where `allowed` is false."""
     return logits.masked_fill(~allowed, -torch.inf)
 
 
-def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
-    """Log p [..., devices] where a `share`, half at most, of the decisions goes anywhere allowed, each as likely.
+def mix_exploration(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
+    """Log p [..., devices] of a mixture: a `share` (at most half) is uniform over the allowed devices.
 
-    So no policy is ever so sure of itself that it learns nothing more: a placement differs from its favourite.
+    The mixture keeps a policy from becoming so certain that it draws one placement only and stops learning.
     """
     share = min(share, 0.5)
-    anywhere = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)
-    mixed = (1 - share) * torch.softmax(masked(logits, allowed), dim=-1) + share * anywhere
+    uniform = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)
+    mixed = (1 - share) * torch.softmax(mask_logits(logits, allowed), dim=-1) + share * uniform
     return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
 
 
-def parameters_of(policy: Policy) -> dict[str, Tensor]:
-    """A copy of the parameters as they are."""
+def copy_parameters(policy: Policy) -> dict[str, Tensor]:
+    """A copy of the parameters."""
     return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
 def best_so_far(view: View, price: Price) -> Tensor | None:
-    """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there.
+    """The device [n_units] of every unit in the best placement since the last restart (`Pricing.base`).
 
-    So far means since the policy last began anew (`Pricing.base`).
+    A unit's device is that of its first op, or its fastest one if that is not allowed.
     """
     base = getattr(price, "base", None)
     if base is None:

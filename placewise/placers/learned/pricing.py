@@ -1,4 +1,4 @@
-"""Pricing: what placements are worth to a policy that learns, and the best of them so far."""
+"""Pricing: a cache of the seconds of placements, the best placement so far, and the budget of evaluations."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import numpy.typing as npt
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
-from placewise.placers.common.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, storage_bytes
-from placewise.simulate.memory import resident_bytes
+from placewise.simulate.judge.memory import resident_bytes
 
-REMEMBERED = 200_000
-"""Placements whose values are kept; then the oldest are forgotten."""
+CACHE_SIZE = 200_000
+"""Number of placements whose seconds are kept; then the oldest are evicted."""
 DIGEST = 16
 LOST = -np.inf
-"""The seconds of a placement of which nobody could tell, because a worker died: no failure, and not remembered."""
+"""The seconds of a placement that was not priced because its worker died. It is neither a failure nor cached."""
 
 
-class Spent(Exception):
+class BudgetExhausted(Exception):
     """A budget ended in the middle of an update."""
 
 
 class Pricing:
-    """Seconds [K] of placements [K, n_ops]: NaN where one breaks a rule or fails; what was seen is not priced again.
+    """Seconds [K] of placements [K, n_ops]: NaN where one breaks a rule or fails. Results are cached.
 
-    `evaluate` may be slow (a measurement): it is only asked for placements that keep the rules. `asked` counts
-    the placements handed in, `evaluations` those priced afresh; `best` [n_ops] is the best valid one, `value` its
-    seconds; `base` [n_ops] and `base_value` are those since `leave` was called, known ones too: where moves begin.
-    `failure` says in words why the last one failed. Where `evaluate` answers `LOST`, so does this.
+    `evaluate` may be slow (a measurement), so it receives only placements that keep the rules. `asked` counts the
+    placements passed in, `evaluations` those that were not cached. `best` [n_ops] is the best valid placement and
+    `value` its seconds; `base` [n_ops] and `base_value` are the best since `reset_base`, cached ones included, from
+    which moves start. `failure` is the reason of the last failure. `LOST` from `evaluate` is passed on.
     """
 
     def __init__(self, problem: Problem, evaluate: Evaluate | None = None, threads: int | None = None) -> None:
@@ -53,10 +53,10 @@ class Pricing:
         self._most, self._end = math.inf, math.inf
 
     @contextmanager
-    def within(self, evaluations: int | None, seconds: float) -> Iterator[None]:
-        """Raise Spent for what goes beyond so many evaluations in all, or comes after so many seconds.
+    def limit_to(self, evaluations: int | None, seconds: float) -> Iterator[None]:
+        """Raise BudgetExhausted beyond this total number of evaluations, or after this many seconds.
 
-        What there is room for is priced before. For policies that price many placements in one update.
+        Placements within the limit are priced first.
         """
         before = self._most, self._end
         most = math.inf if evaluations is None else evaluations
@@ -69,26 +69,26 @@ class Pricing:
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(placements, np.int32)
         keys = digests(rows)
-        fresh = {key: k for k, key in reversed(list(enumerate(keys))) if key not in self._seen}
-        chosen = sorted(fresh.values())
-        if chosen:
-            room = min(self._most - self.evaluations, len(chosen)) if time.monotonic() <= self._end else 0
+        unseen = {key: k for k, key in reversed(list(enumerate(keys))) if key not in self._seen}
+        wanted = sorted(unseen.values())
+        if wanted:
+            room = min(self._most - self.evaluations, len(wanted)) if time.monotonic() <= self._end else 0
             if room > 0:
-                self._add(rows[chosen[: int(room)]])
-            if room < len(chosen):
-                raise Spent
-        found = np.array([self._seen.get(key, LOST) for key in keys])
+                self._price_rows(rows[wanted[: int(room)]])
+            if room < len(wanted):
+                raise BudgetExhausted
+        seconds = np.array([self._seen.get(key, LOST) for key in keys])
         self.asked += len(rows)
-        self._rebase(rows, found)
-        self.forget()
-        return found
+        self._update_base(rows, seconds)
+        self.evict()
+        return seconds
 
-    def leave(self) -> None:
-        """Let moves begin elsewhere; the best, and what is known, are kept."""
+    def reset_base(self) -> None:
+        """Let moves start elsewhere. The best placement and the cache are kept."""
         self.base, self.base_value = None, np.inf
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything that it remembers, as arrays: what `restore` takes."""
+        """The complete state, as arrays for `restore`."""
         seen = np.frombuffer(b"".join(self._seen), np.uint8).reshape(-1, DIGEST)
         none = np.full(self.problem.n_ops, -1, np.int32)
         counts = np.array([self.asked, self.evaluations], np.int64)
@@ -101,7 +101,7 @@ class Pricing:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on where another left, and let what is measured count in the seconds that it counted in there."""
+        """Continue from `state`. Measured seconds keep the reference of the earlier run."""
         keys = [row.tobytes() for row in np.asarray(state["seen"], np.uint8)]
         self._seen = dict(zip(keys, state["values"].tolist(), strict=True))
         self.asked, self.evaluations = state["counts"].tolist()
@@ -114,62 +114,64 @@ class Pricing:
 
     @property
     def failures(self) -> int:
-        """How many of the placements that it remembers broke a rule or failed."""
+        """Number of cached placements that broke a rule or failed."""
         return sum(math.isnan(value) for value in self._seen.values())
 
     def record(self, rows: Ints, seconds: Floats) -> None:
-        """Count and keep what placements [K, n_ops] were priced at, here or by another process: seconds [K] or NaN."""
+        """Count and cache placements [K, n_ops] that this or another process priced, with their seconds [K] or NaN."""
         self.evaluations += len(rows)
-        self.know(digests(rows), seconds)
-        self._rebase(rows, seconds)
+        self.remember(digests(rows), seconds)
+        self._update_base(rows, seconds)
         if not np.isnan(seconds).all() and np.nanmin(seconds) < self.value:
             self.best = rows[int(np.nanargmin(seconds))].copy()
             self.value = float(np.nanmin(seconds))
 
-    def know(self, keys: Sequence[bytes], seconds: Floats) -> None:
-        """Remember the seconds [K] of placements by their digests, without having priced them."""
+    def remember(self, keys: Sequence[bytes], seconds: Floats) -> None:
+        """Cache the seconds [K] of placements by their digests, without counting them as priced."""
         self._seen.update(zip(keys, seconds.tolist(), strict=True))
 
-    def forget(self) -> None:
-        """Forget the oldest of what is too much to remember."""
-        while len(self._seen) > REMEMBERED:
+    def evict(self) -> None:
+        """Evict the oldest entries beyond the size of the cache."""
+        while len(self._seen) > CACHE_SIZE:
             del self._seen[next(iter(self._seen))]
 
-    def _rebase(self, rows: Ints, seconds: Floats) -> None:
+    def _update_base(self, rows: Ints, seconds: Floats) -> None:
         valid = np.where(seconds > LOST, seconds, np.inf)
         if len(rows) and valid.min() < self.base_value:
             self.base, self.base_value = rows[int(valid.argmin())].copy(), float(valid.min())
 
-    def _add(self, rows: Ints) -> None:
+    def _price_rows(self, rows: Ints) -> None:
         seconds = np.full(len(rows), np.nan)
-        kept = self._keep(rows)
+        kept = self._keeps_rules(rows)
         if kept.any():
             seconds[kept] = self._price(rows[kept])
             if not np.isfinite(seconds[kept]).all():
                 self.failure = getattr(self._price, "failure", "") or "the placement cannot run"
-        told = seconds != LOST
+        priced = seconds != LOST
         seconds[~np.isfinite(seconds)] = np.nan
-        self.record(rows[told], seconds[told])
+        self.record(rows[priced], seconds[priced])
 
-    def _keep(self, rows: Ints) -> Bools:
-        """Which of the placements [K, n_ops] keep the rules [K]: in columns; one by one where memory is short."""
+    def _keeps_rules(self, rows: Ints) -> Bools:
+        """Whether each placement [K, n_ops] keeps the rules [K]. Only tight memory needs a check one by one."""
         problem = self.problem
         good: Bools = np.asarray(problem.allowed[np.arange(problem.n_ops), rows].all(axis=1))
         good &= (rows == rows[:, self._first][:, problem.block]).all(axis=1)
         for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
-            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not broken(problem, rows[k])
+            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not find_broken_rule(
+                problem, rows[k]
+            )
         if not good.all():
-            self.failure = broken(problem, rows[int(np.argmin(good))])
+            self.failure = find_broken_rule(problem, rows[int(np.argmin(good))])
         return good
 
 
 def digests(rows: Ints) -> list[bytes]:
-    """What placements [K, n_ops] are remembered by."""
+    """Cache keys of placements [K, n_ops]."""
     return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST).digest() for row in rows]
 
 
 def always_fits(problem: Problem) -> bool:
-    """Whether every device could hold everything at once, so that no placement can break a limit of memory."""
+    """Whether every device can hold the whole graph, so that no placement can break a limit of memory."""
     if problem.constraints.shaped:
         return False
     graph = problem.graph
@@ -179,9 +181,9 @@ def always_fits(problem: Problem) -> bool:
     return bool((problem.capacity >= most).all())
 
 
-def alone(problem: Problem) -> Ints:
-    """The placements [D, n_ops] on one device each, of devices that may run everything and can hold it."""
+def single_device_rows(problem: Problem) -> Ints:
+    """One placement [D, n_ops] for each device that may run the whole graph and can hold it."""
     able = np.flatnonzero(problem.allowed.all(axis=0))
     rows = [np.full(problem.n_ops, d, np.int32) for d in able.tolist()]
-    fitting = [row for row in rows if not broken(problem, row)]
+    fitting = [row for row in rows if not find_broken_rule(problem, row)]
     return np.array(fitting, np.int32).reshape(-1, problem.n_ops)

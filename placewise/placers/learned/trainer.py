@@ -1,4 +1,4 @@
-"""Training: roll out, price, learn, again, until a budget ends; the best placement is never lost."""
+"""Training: roll out, price and learn until the budget is exhausted. The best placement is always kept."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ import torch
 from placewise.model.columns import Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.common.repair import repair
-from placewise.placers.learned.learning import Diverged, Learner, Lesson
+from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Policy, parameters_of
-from placewise.placers.learned.pricing import REMEMBERED, Pricing, Spent, alone
+from placewise.placers.learned.policy import Policy, copy_parameters
+from placewise.placers.learned.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
+from placewise.placers.shared.repair import repair
 
 GREEDY_EVERY = 10
-"""After so many updates the policy's own favourite is priced."""
-HOPELESS = 64
-"""Where none of so many measured placements could run, none will."""
-UNSEEN = 0.25
-"""The share of an update's samples that must be unseen for a policy not to grow restless."""
-STALE = 200
-"""So many updates that bring nothing unseen end a budget of evaluations."""
+"""Updates between two pricings of the policy's own choice."""
+MOST_FAILURES = 64
+"""Training ends if none of the first 64 measured placements could run."""
+MIN_UNSEEN = 0.25
+"""An update with a smaller share of unseen samples is stale."""
+MOST_SEEN_UPDATES = 200
+"""A budget of evaluations ends after this many updates in a row without an unseen placement."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A sign of life after an update: the best seconds so far, the lesson, what was asked and priced, time spent."""
+    """Progress after an update: best seconds so far, statistics, placements asked and priced, seconds spent."""
 
     number: int
     best: float
-    lesson: Lesson
+    stats: TrainStats
     asked: int
     evaluations: int
     seconds: float
@@ -48,7 +48,10 @@ class Update:
 
 @dataclass(slots=True, eq=False)
 class Trainer:
-    """One policy in training, in one process. `curve`: (evaluations, seconds, best) at every improvement."""
+    """Trains one policy in one process. `curve`: (evaluations, seconds, best) at every improvement.
+
+    `stalled` is the reason why training ended before its budget, or empty.
+    """
 
     policy: Policy
     options: LearningOptions
@@ -57,102 +60,102 @@ class Trainer:
     measured: bool = False
     curve: list[tuple[int, float, float]] = field(default_factory=list)
     learner: Learner = field(init=False)
-    dice: torch.Generator = field(init=False)
+    generator: torch.Generator = field(init=False)
     began: float = field(init=False)
     diverged: bool = False
-    weary: str = ""
+    stalled: str = ""
     _last_better: int = 0
-    _last_fresh: int = 0
+    _last_unseen: int = 0
     _last_base: int = 0
     _base_value: float = math.inf
     _space: float = math.inf
     _initial: dict[str, torch.Tensor] = field(init=False)
-    _elder: dict[str, torch.Tensor] = field(default_factory=dict)
-    _elder_value: float = math.inf
+    _best_run: dict[str, torch.Tensor] = field(default_factory=dict)
+    _best_run_value: float = math.inf
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.policy, self.options, math.nan)
-        self.dice = torch.Generator().manual_seed(self.seed)
+        self.generator = torch.Generator().manual_seed(self.seed)
         self.began = time.monotonic()
-        self._initial = parameters_of(self.policy)
+        self._initial = copy_parameters(self.policy)
 
     def begin(self, starts: Ints | None = None) -> None:
-        """Price every device alone, and `starts` [n, n_ops]; the best single device sets the scale of rewards."""
+        """Price the single devices and `starts` [n, n_ops]. The best single device sets the scale of rewards."""
         problem = self.policy.view.problem
-        self.pricing(self.policy.advised())
-        self.pricing.leave()
-        single = alone(problem)
-        found = self.pricing(single) if len(single) else np.zeros(0)
+        self.pricing(self.policy.suggestions())
+        self.pricing.reset_base()
+        single = single_device_rows(problem)
+        seconds = self.pricing(single) if len(single) else np.zeros(0)
         if starts is not None and len(starts):
             self.pricing(starts)
         else:
             space = math.prod(self.policy.view.allowed.sum(axis=1).tolist())
-            self._space = space if space <= REMEMBERED else math.inf
-        if not np.isfinite(found).any() and self.pricing.best is None:
+            self._space = space if space <= CACHE_SIZE else math.inf
+        if not np.isfinite(seconds).any() and self.pricing.best is None:
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32), seed=self.seed)
             if fitted is not None:
                 self.pricing(fitted[None])
-        finite = found[np.isfinite(found)]
+        finite = seconds[np.isfinite(seconds)]
         scale = float(finite.min()) if len(finite) else self.pricing.value
         if not (math.isfinite(scale) and scale > 0):
             fastest = np.where(problem.allowed, problem.costs.op_seconds, np.inf).min(axis=1)
             scale = float(fastest[np.isfinite(fastest)].sum())
         self.learner.scale = scale if scale > 0 else 1.0
-        self._note()
+        self._record_improvement()
 
     @property
-    def trouble(self) -> str:
-        """Why training ended before its budget did; "" where it did not."""
-        return self.weary
+    def early_stop(self) -> str:
+        """The reason why training ended before its budget; empty if it did not."""
+        return self.stalled
 
     def close(self) -> None:
-        """Let go of who helped; nobody here."""
+        """Release workers. There are none here."""
 
     def run(self, budget: Budget, on_update: Callable[[Update], None] = lambda _: None) -> Reason:
-        """Train until the budget ends. Ctrl-C is the end of a budget."""
-        watch, self.weary = Stopwatch(budget), ""
+        """Train until the budget is exhausted. Ctrl-C ends training like a budget."""
+        watch, self.stalled = Stopwatch(budget), ""
         try:
             with one_thread(self.policy):
                 try:
-                    with self.pricing.within(budget.evaluations, budget.seconds):
-                        while (reason := self._over(watch)) is None:
+                    with self.pricing.limit_to(budget.evaluations, budget.seconds):
+                        while (reason := self._end_reason(watch)) is None:
                             on_update(self.update(watch))
-                except Spent:
-                    reason = self._over(watch) or Reason.FINISHED
-                    self._note()
-                self._rest(budget)
-                self._greedy(budget)
+                except BudgetExhausted:
+                    reason = self._end_reason(watch) or Reason.FINISHED
+                    self._record_improvement()
+                self._record_stall(budget)
+                self._price_greedy(budget)
         except KeyboardInterrupt:
             return Reason.INTERRUPTED
         except Diverged:
             self.diverged = True
             return Reason.FINISHED
         finally:
-            if self._elder and self._elder_value <= self.pricing.base_value:
-                self.learner.renew(self._elder)
+            if self._best_run and self._best_run_value <= self.pricing.base_value:
+                self.learner.restart(self._best_run)
         return reason
 
     def update(self, watch: Stopwatch) -> Update:
-        """One update: episodes, priced and learned from. Raises Diverged."""
+        """One update: roll out, price and learn. Raises Diverged."""
         evaluations, left = self.pricing.evaluations, watch.budget.evaluations
         count = self.options.samples
-        if left is not None and self._last_fresh == self.learner.updates:
+        if left is not None and self._last_unseen == self.learner.updates:
             count = min(count, left - evaluations)
-        rollout = self.policy.rollout(max(count, 1), self.dice, self.pricing)
-        lesson = self.learner.learn(rollout, self.progress(watch))
+        rollout = self.policy.rollout(max(count, 1), self.generator, self.pricing)
+        stats = self.learner.learn(rollout, self.progress(watch))
         number = self.learner.updates
         unseen = self.pricing.evaluations - evaluations
-        self._stir(unseen)
+        self._adjust_exploration(unseen)
         if left is not None:
-            self._renew(unseen)
+            self._restart_if_stale(unseen)
         if number % GREEDY_EVERY == 0:
-            self._greedy(watch.budget)
-        self._note()
+            self._price_greedy(watch.budget)
+        self._record_improvement()
         spent = time.monotonic() - self.began
-        return Update(number, self.pricing.value, lesson, self.pricing.asked, self.pricing.evaluations, spent)
+        return Update(number, self.pricing.value, stats, self.pricing.asked, self.pricing.evaluations, spent)
 
     def progress(self, watch: Stopwatch) -> float:
-        """How much of the budget is spent, from 0 to 1: of whichever limit is nearest."""
+        """The spent share of the budget, from 0 to 1, by the limit that is nearest."""
         budget, shares = watch.budget, [0.0]
         if math.isfinite(budget.seconds):
             shares.append(watch.elapsed / budget.seconds if budget.seconds else 1.0)
@@ -164,53 +167,53 @@ class Trainer:
         return min(max(shares), 1.0)
 
     def most_updates(self, budget: Budget) -> int | None:
-        """The updates that a budget allows; those of the options where it has no limit at all."""
+        """The updates that a budget allows; those of the options if it has no limit at all."""
         if budget.iterations is not None or not self.options.updates:
             return budget.iterations if self.options.updates else 0
         unlimited = budget.evaluations is None and not math.isfinite(budget.seconds)
         return self.options.updates if unlimited else None
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Everything that training goes on from: figures, and arrays."""
+        """The complete state of training: figures and arrays. Their keys are part of the checkpoint format."""
         arrays: Arrays = self.learner.arrays()
         arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
-        arrays |= {f"elder/{name}": value.numpy().copy() for name, value in self._elder.items()}
-        arrays["dice"] = self.dice.get_state().numpy()
+        arrays |= {f"elder/{name}": value.numpy().copy() for name, value in self._best_run.items()}
+        arrays["dice"] = self.generator.get_state().numpy()
         figures = {
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
-            "last_fresh": self._last_fresh, "last_base": self._last_base, "unrest": self.policy.unrest,
+            "last_fresh": self._last_unseen, "last_base": self._last_base, "unrest": self.policy.extra_decisions,
             "space": None if math.isinf(self._space) else self._space,
             "base_value": None if math.isinf(self._base_value) else self._base_value,
-            "elder": None if math.isinf(self._elder_value) else self._elder_value,
+            "elder": None if math.isinf(self._best_run_value) else self._best_run_value,
         }  # fmt: skip
         return figures, arrays
 
     def restore(self, figures: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from `state`."""
         self.learner.restore(arrays)
         self.pricing.restore(
             {key.removeprefix("pricing/"): value for key, value in arrays.items() if "pricing/" in key}
         )
-        self.dice.set_state(torch.from_numpy(np.array(arrays["dice"], np.uint8)))
+        self.generator.set_state(torch.from_numpy(np.array(arrays["dice"], np.uint8)))
         self.learner.updates, self.learner.baseline = int(figures["updates"]), figures["baseline"]
         self.learner.scale = float(figures["scale"])
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
-        self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
+        self._last_better, self._last_unseen = int(figures["last_better"]), int(figures["last_fresh"])
         self._last_base = int(figures.get("last_base", 0))
         self._base_value = math.inf if figures.get("base_value") is None else float(figures["base_value"])
-        self._elder = {
+        self._best_run = {
             name.removeprefix("elder/"): torch.from_numpy(np.array(value))
             for name, value in arrays.items()
             if name.startswith("elder/")
         }
-        self._elder_value = math.inf if figures.get("elder") is None else float(figures["elder"])
-        self.policy.unrest = float(figures.get("unrest", 0.0))
+        self._best_run_value = math.inf if figures.get("elder") is None else float(figures["elder"])
+        self.policy.extra_decisions = float(figures.get("unrest", 0.0))
         self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
-    def _over(self, watch: Stopwatch) -> Reason | None:
+    def _end_reason(self, watch: Stopwatch) -> Reason | None:
         budget, updates = watch.budget, self.learner.updates
         if watch.out:
             return Reason.TIME_LIMIT
@@ -221,60 +224,63 @@ class Trainer:
             return Reason.FINISHED
         if self.pricing.evaluations >= self._space:
             return Reason.FINISHED
-        if self.measured and self.pricing.best is None and self.pricing.evaluations >= HOPELESS:
+        if self.measured and self.pricing.best is None and self.pricing.evaluations >= MOST_FAILURES:
             return Reason.FINISHED
-        return Reason.FINISHED if self._weariness(budget) else None
+        return Reason.FINISHED if self._stall_reason(budget) else None
 
-    def _weariness(self, budget: Budget) -> str:
-        """Why no more is to be hoped for, in words."""
+    def _stall_reason(self, budget: Budget) -> str:
+        """Why training has stalled; empty if it has not."""
         updates, patience = self.learner.updates, self.options.patience
-        if budget.evaluations is not None and updates - self._last_fresh >= STALE:
-            return f"{STALE} updates in a row brought no placement that was unseen"
+        if budget.evaluations is not None and updates - self._last_unseen >= MOST_SEEN_UPDATES:
+            return f"{MOST_SEEN_UPDATES} updates in a row brought no unseen placement"
         if patience and updates - self._last_better >= patience:
             return f"{patience} update{'s in a row' * (patience > 1)} brought nothing better"
         return ""
 
-    def _rest(self, budget: Budget) -> None:
-        """Remember whether training ended because it was weary; who goes on later begins with new patience."""
-        self.weary = self._weariness(budget)
-        if self.weary:
-            self._last_fresh = self._last_better = self.learner.updates
+    def _record_stall(self, budget: Budget) -> None:
+        """Record whether training has stalled, and reset the counters for a training that continues later."""
+        self.stalled = self._stall_reason(budget)
+        if self.stalled:
+            self._last_unseen = self._last_better = self.learner.updates
 
-    def _stir(self, unseen: int) -> None:
-        """Leave more to chance after an update that brought little that was unseen, and less after any other."""
+    def _adjust_exploration(self, unseen: int) -> None:
+        """Explore more after a stale update, and less after any other."""
         if unseen:
-            self._last_fresh = self.learner.updates
-        step = self.options.restless if self._stale(unseen) else -self.options.restless
-        self.policy.unrest = min(max(self.policy.unrest + step, 0.0), float(self.policy.view.n))
+            self._last_unseen = self.learner.updates
+        step = self.options.extra_exploration if self._is_stale(unseen) else -self.options.extra_exploration
+        extra = max(self.policy.extra_decisions + step, 0.0)
+        self.policy.extra_decisions = min(extra, float(self.policy.view.n))
 
-    def _stale(self, unseen: int) -> bool:
-        return unseen < UNSEEN * self.options.samples
+    def _is_stale(self, unseen: int) -> bool:
+        return unseen < MIN_UNSEEN * self.options.samples
 
-    def _renew(self, unseen: int) -> None:
-        """Begin anew where an update that brought little ends so many that brought nothing better.
+    def _restart_if_stale(self, unseen: int) -> None:
+        """Restart after a stale update, if the last `restart_after` updates brought nothing better.
 
-        The parameters with which the best was found are kept, and are those of the policy in the end.
+        The parameters of the run with the best placement are kept, and restored at the end of training.
         """
         updates = self.learner.updates
         if self.pricing.base_value < self._base_value:
             self._last_base, self._base_value = updates, self.pricing.base_value
-        elif self.options.renewed and self._stale(unseen) and updates - self._last_base >= self.options.renewed:
-            if self._base_value < self._elder_value:
-                self._elder, self._elder_value = parameters_of(self.policy), self._base_value
-            self.learner.renew(self._initial)
-            self.pricing.leave()
-            self.policy.unrest = 0.0
+            return
+        patience = self.options.restart_after
+        if patience and self._is_stale(unseen) and updates - self._last_base >= patience:
+            if self._base_value < self._best_run_value:
+                self._best_run, self._best_run_value = copy_parameters(self.policy), self._base_value
+            self.learner.restart(self._initial)
+            self.pricing.reset_base()
+            self.policy.extra_decisions = 0.0
             self._last_base, self._base_value = updates, math.inf
 
-    def _greedy(self, budget: Budget) -> None:
+    def _price_greedy(self, budget: Budget) -> None:
         left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations
         if left is None or left > 0:
-            with self.pricing.within(budget.evaluations, math.inf):
-                favourites = self.policy.greedy(self.pricing)
-            self.pricing(favourites[:left])
-            self._note()
+            with self.pricing.limit_to(budget.evaluations, math.inf):
+                rows = self.policy.greedy(self.pricing)
+            self.pricing(rows[:left])
+            self._record_improvement()
 
-    def _note(self) -> None:
+    def _record_improvement(self) -> None:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
             self._last_better = self.learner.updates
@@ -282,7 +288,7 @@ class Trainer:
 
 @contextmanager
 def one_thread(policy: Policy) -> Iterator[None]:
-    """Torch on one thread while networks are small: more would wait for each other."""
+    """Run torch on one thread for small networks, where threads would only wait for each other."""
     before = torch.get_num_threads()
     if policy.view.n < 5000:
         torch.set_num_threads(1)

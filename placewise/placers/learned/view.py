@@ -1,4 +1,4 @@
-"""What a policy sees of a problem: units that move together, the graph between them, and their features."""
+"""A policy's view of a problem: units that move together, and the graph between them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy.typing as npt
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Ints, distinct
 from placewise.model.problem import Problem
-from placewise.placers.common.holdings import may_run
-from placewise.simulate.contract import strong_components
-from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
+from placewise.placers.shared.memory_footprint import may_run
+from placewise.simulate.contiguity import strong_components
+from placewise.simulate.judge.ranks import mean_op_seconds, mean_transfer_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Units of ops, numbered by the mean place of their ops, and the distinct edges between different ones.
+    """Units of ops, numbered by the mean position of their ops, and the distinct edges between them.
 
-    `unit` [n_ops]; `tail`, `head` [n_edges]; `flow` [n_edges], mean seconds to send what passes; `seconds`
-    [n_units, n_devices], Σ over ops, inf where `allowed` is false.
+    `unit` [n_ops]; `tail`, `head` [n_edges]; `flow` [n_edges], mean seconds of the transfer; `seconds`
+    [n_units, n_devices], sums over ops, inf where `allowed` is false.
     """
 
     problem: Problem
@@ -41,22 +41,22 @@ class View:
 
     def placements(self, device: npt.NDArray[np.integer]) -> Ints:
         """Devices of units [K, n_units] → placements [K, n_ops]."""
-        found: Ints = np.ascontiguousarray(device, np.int32)[:, self.unit]
-        return found
+        rows: Ints = np.ascontiguousarray(device, np.int32)[:, self.unit]
+        return rows
 
     def devices(self, placements: Ints) -> Ints:
-        """Placements [K, n_ops] → devices of units [K, n_units]: where most of a unit is, by its ops' seconds."""
+        """Placements [K, n_ops] → devices of units [K, n_units]: the device with most of a unit's seconds."""
         weight = mean_op_seconds(self.problem) + 1e-12
-        found = np.empty((len(placements), self.n), np.int32)
+        devices = np.empty((len(placements), self.n), np.int32)
         for k, device in enumerate(placements):
             share = sums(weight, self.unit * self.n_devices + device, self.n * self.n_devices).reshape(self.n, -1)
-            found[k] = np.where(self.allowed, share, -1.0).argmax(axis=1)
-        return found
+            devices[k] = np.where(self.allowed, share, -1.0).argmax(axis=1)
+        return devices
 
 
-def view_of(problem: Problem, label: npt.NDArray[np.integer]) -> View:
-    """The view of a problem by `label` [n_ops]: ops of one label, and of one colocation group, are one unit."""
-    unit = _by_place(_joined(problem.block, label))
+def build_view(problem: Problem, label: npt.NDArray[np.integer]) -> View:
+    """Build the view in which ops with one label [n_ops], and ops of one colocation group, are one unit."""
+    unit = _number_by_position(_join_labels(problem.block, label))
     n = int(unit.max(initial=-1)) + 1
     tail, head, flow = _edges(problem, unit, n)
     allowed = may_run(problem, unit, n)
@@ -66,22 +66,22 @@ def view_of(problem: Problem, label: npt.NDArray[np.integer]) -> View:
     return View(problem, unit, tail, head, flow, seconds, allowed)
 
 
-def _joined(block: Ints, label: npt.NDArray[np.integer]) -> Ints:
-    """The finest labels [n_ops] that part neither a block nor a label: components of the two together."""
+def _join_labels(block: Ints, label: npt.NDArray[np.integer]) -> Ints:
+    """The finest labels [n_ops] that split neither a block nor a label: components of the two together."""
     group = (np.unique(label, return_inverse=True)[1] + int(block.max(initial=-1)) + 1).astype(np.int32)
     tail, head = np.concatenate((block, group)), np.concatenate((group, block))
     component, _ = strong_components(tail, head, int(group.max(initial=-1)) + 1)
     return component[block]
 
 
-def _by_place(label: Ints) -> Ints:
-    """The same groups, numbered by the mean place of their ops."""
+def _number_by_position(label: Ints) -> Ints:
+    """Number the same groups by the mean position of their ops."""
     _, dense, count = np.unique(label, return_inverse=True, return_counts=True)
     place = np.bincount(dense, weights=np.arange(len(label)), minlength=len(count)) / count
     rank = np.empty(len(count), np.int32)
     rank[np.lexsort((np.arange(len(count)), place))] = np.arange(len(count))
-    found: Ints = rank[dense]
-    return found
+    numbered: Ints = rank[dense]
+    return numbered
 
 
 def _edges(problem: Problem, unit: Ints, n: int) -> tuple[Ints, Ints, Floats]:
@@ -90,7 +90,7 @@ def _edges(problem: Problem, unit: Ints, n: int) -> tuple[Ints, Ints, Floats]:
     maker = graph.tensors.producer[tensor]
     made = maker >= 0
     tail, head = unit[maker[made]].astype(np.int64), unit[graph.consumers[made]].astype(np.int64)
-    # A tensor that several ops of a unit read comes there once.
+    # A tensor with several readers in one unit is transferred once.
     once = distinct((tensor[made] * max(n, 1) + head)[tail != head])
     of, head = once // max(n, 1), once % max(n, 1)
     key = unit[graph.tensors.producer[of]].astype(np.int64) * max(n, 1) + head

@@ -1,4 +1,4 @@
-"""Hugging Face configurations: built by transformers without weights, traced, and read as graphs."""
+"""Read Hugging Face configurations: transformers builds the model without weights, torch traces it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 from types import MappingProxyType
 
 from placewise.errors import MissingExtraError, ModelFileError
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.presets import preset_names
 
 __all__ = ["preset_names", "read_huggingface"]
 
 OLDEST = 5
-"""The first version of transformers whose attention and experts may be replaced."""
+"""The first version of transformers in which attention and experts can be replaced."""
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def read_huggingface(
     source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, dtype: str | None = None, training: bool = False
-) -> Reading:
-    """Read the model that a configuration describes: ``hf:preset``, a `config.json`, or a folder that holds one.
+) -> ImportedModel:
+    """Read the model that a configuration describes: ``hf:preset``, a `config.json`, or a folder that contains one.
 
-    The raw view has one op per call of ATen, without a single weight being made or downloaded. A model that generates
-    has two phases, prefill and decode (per token), whose ops of equal scope share colocation groups; its KV cache is
-    state. `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (128: generated; 0 for prefill only), ``length`` (of
-    the cache; default prompt + tokens), ``sequences`` (batches in flight: 1), ``experts_split`` (1: each expert is an
-    op); for models that run once ``batch`` and, where they read text, ``length``. `dtype` (bfloat16, float16,
-    float32, float64) defaults to what the configuration says, else float32.
+    The raw view has one op per ATen call; no weight is allocated or downloaded. A model that generates has two
+    phases, prefill and decode (per token). Ops of equal scope in both phases share colocation groups, and the KV
+    cache is state. `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (generated: 128; 0 for prefill only),
+    ``length`` (of the cache; default prompt + tokens), ``sequences`` (batches in flight: 1), ``experts_split`` (1:
+    each expert is an op). Models that run once have ``batch`` and, if they read text, ``length``. `dtype` (bfloat16,
+    float16, float32, float64) defaults to that of the configuration, else float32.
 
-    With `training` the graph is the forward pass of a training step: a text of ``length`` tokens, an answer for every
-    one of them, no cache.
+    With `training` the graph is the forward pass of a training step: a text of ``length`` tokens, one prediction per
+    token, no cache.
 
     Raises ModelFileError, naming the file, or MissingExtraError without torch and transformers.
     """

@@ -1,4 +1,4 @@
-"""KV caches that only note what is kept: how much a layer sees, and how much it holds at most."""
+"""KV caches that only record shapes: how many positions a layer sees, and its capacity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from placewise.readers.huggingface.operators import operators
 Shapes = dict[int, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
 
-class NotedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """The keys and values of one layer: `past` of them are there before the call, `capacity` at most.
+class ShapeOnlyLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Keys and values of one layer: `past` positions before the call, at most `capacity`.
 
-    A sliding window keeps its last `window` − 1 positions beside the new one.
+    A sliding window keeps its last `window` − 1 positions besides the new one.
     """
 
     def __init__(self, past: int, capacity: int, window: int | None) -> None:
@@ -44,8 +44,8 @@ class NotedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
-    """The encoder's keys and values of one decoder layer: made in the first phase, read in the second."""
+class CrossAttentionLayer(ShapeOnlyLayer):  # type: ignore[no-untyped-call]
+    """The encoder's keys and values of one decoder layer, computed in the first phase and read in the second."""
 
     def __init__(self, layer: int, shapes: Shapes) -> None:
         self._layer, self._shapes = layer, shapes
@@ -78,11 +78,11 @@ class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
-    """The caches of a model: one for each call, all alike but for how much is in them.
+class CacheFactory:
+    """Makes the caches of a model, one per call; they differ only in their fill level.
 
-    `windows` has, by layer, the positions that a sliding window keeps, or None; `crossed` says that there is an
-    encoder, whose keys and values have `shapes` once the first call was made.
+    `windows` [n_layers] are the positions that a sliding window keeps, or None. `crossed` marks models with an encoder;
+    `shapes` are those of the encoder's keys and values after the first call.
     """
 
     windows: tuple[int | None, ...]
@@ -90,38 +90,38 @@ class Caches:
     shapes: Shapes = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Any, *, crossed: bool) -> Caches:
-        """Caches for a configuration; raises ModelFileError where layers keep anything else than keys and values."""
+    def of(cls, config: Any, *, crossed: bool) -> CacheFactory:
+        """Make a factory for a configuration; raises ModelFileError if layers keep anything but keys and values."""
         windows = [_window(layer) for layer in DynamicCache(config=config).layers]
         layers = max(getattr(config, name, None) or 0 for name in ("num_decoder_layers", "decoder_layers"))
         return cls((*windows, *windows[-1:] * (layers - len(windows))), crossed)
 
     def at(self, past: int, capacity: int) -> Cache:
-        """A cache that holds `past` positions and will hold `capacity`."""
-        own = Cache(layers=[NotedLayer(past, capacity, window) for window in self.windows])
+        """A cache with `past` positions in use and room for `capacity`."""
+        own = Cache(layers=[ShapeOnlyLayer(past, capacity, window) for window in self.windows])
         if not self.crossed:
             return own
-        cross = Cache(layers=[CrossLayer(layer, self.shapes) for layer in range(len(self.windows))])
+        cross = Cache(layers=[CrossAttentionLayer(layer, self.shapes) for layer in range(len(self.windows))])
         both = EncoderDecoderCache(own, cross)
         both.is_updated = dict.fromkeys(range(len(self.windows)), past > 0)
         return both
 
 
-def no_price(state: str) -> ModelFileError:
-    """The error for layers that keep anything else than keys and values."""
+def unsupported_state_error(state: str) -> ModelFileError:
+    """The error for layers that keep anything but keys and values."""
     return ModelFileError(
-        f"its layers keep a state of type {state}, which has no price here yet",
+        f"its layers keep a state of type {state}, whose cost is not modelled yet",
         remedy="use a model whose layers keep keys and values only",
     )
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Whether a layer of a cache of transformers is one for scans and linear attention."""
+    """Whether a cache layer of transformers belongs to a scan or to linear attention."""
     return hasattr(layer, "update_conv_state")
 
 
 def _window(layer: Any) -> int | None:
     if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or is_recurrent(layer):
-        raise no_price(type(layer).__name__)
+        raise unsupported_state_error(type(layer).__name__)
     window = getattr(layer, "sliding_window", None)
     return None if window is None else int(window)

@@ -1,4 +1,4 @@
-"""What one run of a model is: how many sequences, how long, how many tokens are generated."""
+"""The dimensions of a run: number of sequences, their length, and the tokens to generate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
 
 
 @dataclass(frozen=True, slots=True)
-class Dims:
+class RunDims:
     """The dimensions of a run.
 
-    `batch` sequences are read together; of each, `prompt` tokens are given, which give the first answer, and `tokens`
-    are generated after it. The KV cache holds `length` positions (0: as many as are given and generated) of
-    `sequences` such batches, which are in flight at the same time. With `experts_split` = 1 every expert of a mixture
-    is an op of its own.
+    The model reads `batch` sequences of `prompt` tokens together, which gives the first token of each answer, and
+    generates `tokens` more. The KV cache holds `length` positions (0: prompt and generated tokens) for `sequences`
+    batches in flight. With `experts_split` = 1 every expert of a mixture is an op.
     """
 
     batch: int = 1
@@ -36,22 +35,22 @@ class Dims:
         return self.length or self.prompt + self.tokens
 
     @property
-    def seen(self) -> int:
-        """Positions in the cache when the middle one of the generated tokens is made: the mean over all of them."""
+    def mean_position(self) -> int:
+        """Positions in the cache for the middle one of the generated tokens: the mean over all of them."""
         return self.prompt + self.tokens // 2
 
 
-def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) -> Dims:
-    """The dimensions that the user gives, over `defaults`; `names` are what a model calls them, by field.
+def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: RunDims) -> RunDims:
+    """Apply the user's dimensions to `defaults`; `names` maps fields to the model's names for them.
 
-    Raises ModelFileError for names and sizes that are none.
+    Raises ModelFileError for unknown names and sizes out of range.
     """
     fields = {name: field for field, name in names.items()}
     values: dict[str, int] = {}
-    for name, size in given.items():
+    for name, size in sizes.items():
         if name not in fields:
             raise ModelFileError(
-                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or leave it out"
+                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or omit it"
             )
         least = 0 if fields[name] in _MAY_BE_ZERO else 1
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MOST:
@@ -62,7 +61,7 @@ def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) 
     dims = replace(defaults, **values)
     if dims.batch * dims.sequences * dims.capacity > MOST_POSITIONS:
         raise ModelFileError(
-            f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} are more than any machine holds",
+            f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} exceed the memory of any machine",
             remedy="give smaller dimensions",
         )
     if dims.length and dims.length < dims.prompt + dims.tokens:
@@ -73,6 +72,6 @@ def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) 
     return dims
 
 
-def in_use(dims: Dims, names: Mapping[str, str]) -> dict[str, int]:
-    """The dimensions that a model has, under its names."""
+def list_used_dims(dims: RunDims, names: Mapping[str, str]) -> dict[str, int]:
+    """The dimensions that a model uses, under its own names."""
     return {name: getattr(dims, field) for field, name in names.items()}

@@ -1,4 +1,4 @@
-"""A listing with marks → one in which every marked layer is there: the calls of the layer that it is like, renamed."""
+"""Expand a listing with repeat marks: each marked layer becomes a renamed copy of the body that it repeats."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from placewise.readers.huggingface.marks import AGAIN, ENTER, LEAVE
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
+from placewise.readers.huggingface.operators import AGAIN, ENTER, LEAVE
+from placewise.readers.torch.traced_program import Parameter, TensorMeta, TracedCall, TracedProgram, ValueRef
 
 Renames = tuple[tuple[str, str], ...]
-"""Module paths and what stands for them, applied from first to last."""
+"""Module paths and their replacements, applied from first to last."""
 
 
-def expanded(listing: Listing) -> Listing:
-    """Every mark replaced by a copy of the body that it names, under its own scope and with its own parameters.
+def expand_repeats(listing: TracedProgram) -> TracedProgram:
+    """Replace every mark by a copy of the body that it names, under its own scope and with its own parameters.
 
-    What a body reads from around it and not as an argument is shared; marks in bodies are followed too.
+    Values that a body reads from outside, other than its arguments, are shared. Marks inside bodies are expanded too.
     """
-    work = _Work(listing)
+    work = _Expander(listing)
     env: MutableMapping[str, str] = ChainMap({})
     work.emit(0, len(listing.calls), env, (), "")
     outputs = tuple(env.get(name, name) for name in listing.outputs)
@@ -28,23 +28,23 @@ def expanded(listing: Listing) -> Listing:
 
 
 @dataclass(slots=True)
-class _Body:
-    """Calls `start` to `stop` (without it) of a listing, between the mark `enter` and the mark `leave`."""
+class _LayerBody:
+    """The calls from `start` up to `stop` of a listing, between the marks `enter` and `leave`."""
 
     start: int
     stop: int
-    enter: Call
-    leave: Call
+    enter: TracedCall
+    leave: TracedCall
 
 
 @dataclass(slots=True)
-class _Work:
-    listing: Listing
-    calls: list[Call] = field(default_factory=list)
-    metas: dict[str, Meta] = field(default_factory=dict)
+class _Expander:
+    listing: TracedProgram
+    calls: list[TracedCall] = field(default_factory=list)
+    metas: dict[str, TensorMeta] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
     copies: int = 0
-    bodies: dict[int, _Body] = field(default_factory=dict)
+    bodies: dict[int, _LayerBody] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
 
@@ -59,30 +59,30 @@ class _Work:
             elif call.op == LEAVE:
                 number = call.arguments["body"]
                 start = opened[number]
-                self.bodies[number] = _Body(start + 1, place, self.listing.calls[start], call)
+                self.bodies[number] = _LayerBody(start + 1, place, self.listing.calls[start], call)
 
     def emit(self, start: int, stop: int, env: MutableMapping[str, str], renames: Renames, suffix: str) -> None:
-        """Add the calls from `start` to `stop`, each value of `env` under its name there."""
+        """Add the calls from `start` up to `stop`, with values renamed by `env`."""
         for call in self.listing.calls[start:stop]:
             if call.op in (ENTER, LEAVE):
                 _alias(env, call.results, call.refs)
             elif call.op == AGAIN:
-                self.again(call, env, renames)
+                self.emit_copy(call, env, renames)
             else:
-                self.calls.append(self.copied(call, env, renames, suffix))
+                self.calls.append(self.copy_call(call, env, renames, suffix))
 
-    def again(self, call: Call, env: MutableMapping[str, str], renames: Renames) -> None:
+    def emit_copy(self, call: TracedCall, env: MutableMapping[str, str], renames: Renames) -> None:
         body = self.bodies[call.arguments["body"]]
         inner = ChainMap({}, *env.maps) if isinstance(env, ChainMap) else ChainMap({}, env)
-        given = [ref.name for ref in call.arguments["arguments"]]
-        for result, value in zip(body.enter.results, given, strict=True):
+        arguments = [ref.name for ref in call.arguments["arguments"]]
+        for result, value in zip(body.enter.results, arguments, strict=True):
             inner[result] = env.get(value, value)
         self.copies += 1
         self.emit(body.start, body.stop, inner, ((body.enter.scope, call.scope), *renames), f"_copy{self.copies}")
         for result, value in zip(call.results, body.leave.refs, strict=True):
             env[result] = inner.get(value, value)
 
-    def copied(self, call: Call, env: MutableMapping[str, str], renames: Renames, suffix: str) -> Call:
+    def copy_call(self, call: TracedCall, env: MutableMapping[str, str], renames: Renames, suffix: str) -> TracedCall:
         if suffix:
             for result in call.results:
                 env[result] = result + suffix
@@ -91,25 +91,25 @@ class _Work:
         return replace(
             call,
             name=call.name + suffix,
-            arguments={key: self.mapped(value, env, renames) for key, value in call.arguments.items()},
+            arguments={key: self.map_argument(value, env, renames) for key, value in call.arguments.items()},
             results=tuple(result + suffix for result in call.results),
-            scope=renamed(call.scope, renames),
+            scope=rename_path(call.scope, renames),
             mutates=tuple(self.value(name, env, renames) for name in call.mutates),
         )
 
-    def mapped(self, argument: Any, env: Mapping[str, str], renames: Renames) -> Any:
-        if isinstance(argument, Ref):
-            return Ref(self.value(argument.name, env, renames))
+    def map_argument(self, argument: Any, env: Mapping[str, str], renames: Renames) -> Any:
+        if isinstance(argument, ValueRef):
+            return ValueRef(self.value(argument.name, env, renames))
         if isinstance(argument, (list, tuple)):
-            return type(argument)(self.mapped(item, env, renames) for item in argument)
+            return type(argument)(self.map_argument(item, env, renames) for item in argument)
         return argument
 
     def value(self, name: str, env: Mapping[str, str], renames: Renames) -> str:
-        """The value that stands for `name` here: a parameter of the copy's own, or what `env` says."""
+        """The value for `name` in this copy: its own parameter, or the entry in `env`."""
         if name not in self.names:
             return env.get(name, name)
-        own = renamed(self.names[name], renames)
-        if own not in self.values:  # a constant that the trace took from the body's code
+        own = rename_path(self.names[name], renames)
+        if own not in self.values:  # a constant that the trace captured
             value = self.values[own] = f"{name} of {own}"
             self.names[value], self.metas[value] = own, self.metas[name]
             self.parameters.append(Parameter(value, own, own, trainable=False))
@@ -121,8 +121,8 @@ def _alias(env: MutableMapping[str, str], results: Sequence[str], values: Sequen
         env[result] = env.get(value, value)
 
 
-def renamed(path: str, renames: Renames) -> str:
-    """A module path, or the name of a parameter, under other names of the modules around it."""
+def rename_path(path: str, renames: Renames) -> str:
+    """Rename the enclosing modules in a module path or parameter name."""
     for old, new in renames:
         if path == old or path.startswith(old + "."):
             path = new + path[len(old) :]

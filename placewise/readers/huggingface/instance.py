@@ -1,4 +1,4 @@
-"""Settings → a model of transformers on the meta device: shapes, and no weights."""
+"""Settings → a model of transformers on the meta device: shapes without weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from torch.nn.modules import module as nn_module
 from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
+from placewise.readers.huggingface.library_errors import describe_library_error
 from placewise.readers.huggingface.settings import asks_for_code
-from placewise.readers.huggingface.wording import told
 
 Task = Literal["decoder", "translator", "encoder"]
-"""A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
+"""A decoder continues a prompt, a translator continues from its encoder's output, an encoder runs once."""
 
 MOST_MODULES = 100_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
-_UNASKED = (
+_IGNORED_KEYS = (
     "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",
     "trust_remote_code",
 )  # fmt: skip
-"""Keys that say nothing about shapes, or ask for kernels, files and code; so do those that begin with an underscore."""
+"""Keys that do not affect shapes, or refer to kernels, files and code; keys with a leading underscore count too."""
 _WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
 _FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
 _DECODERS = _FALLBACKS[:-1]
@@ -37,12 +37,12 @@ _TRANSLATORS = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", _WITH_PICTURES,
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING",
 )  # fmt: skip
-"""The tables of transformers whose models generate: of these, with an encoder of their own."""
+"""Tables of transformers with models that generate: those with an encoder of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """A model that can be traced: its module (on the meta device), configuration, task and element type."""
+    """A model ready for tracing: its module (on the meta device), configuration, task and element type."""
 
     module: nn.Module
     config: Any
@@ -50,34 +50,34 @@ class Instance:
     dtype: str
 
 
-def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
-    """Build the model that a configuration describes, in `dtype` or the one that it names (default: float32).
+def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
+    """Build the model that a configuration describes, in `dtype` or its own element type (default: float32).
 
-    Raises ModelFileError where transformers knows no such model or refuses the values.
+    Raises ModelFileError if transformers does not know the model or rejects the values.
     """
-    known = _asked(values)
+    known = _drop_ignored_keys(values)
     name = _dtype_name(dtype or known.pop("dtype", None) or known.pop("torch_dtype", None) or "float32")
     for key in ("dtype", "torch_dtype"):
         known.pop(key, None)
     with offline():
-        config = _config(known, asks_for_code(values))
-        made = _class_of(config, known.get("architectures"))
+        config = _make_config(known, asks_for_code(values))
+        model_class = _select_class(config, known.get("architectures"))
         try:
-            with torch.device("meta"), _bounded():
-                module = made._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
+            with torch.device("meta"), _limit_modules():
+                module = model_class._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
                 module.tie_weights()
                 if known.get("tie_word_embeddings") is False:
                     _untie(module)
         except ModelFileError:
             raise
         except Exception as error:
-            raise told("the configuration cannot be built by transformers", error) from None
-    return Instance(module, config, _task(made, config), name)
+            raise describe_library_error("transformers cannot build the configuration", error) from None
+    return Instance(module, config, _find_task(model_class, config), name)
 
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Nothing is downloaded and nothing is printed while a model is built and traced."""
+    """Suppress downloads and output while a model is built and traced."""
     import huggingface_hub.constants as hub
 
     before, silenced = hub.HF_HUB_OFFLINE, logging.root.manager.disable
@@ -93,12 +93,12 @@ def offline() -> Iterator[None]:
         logging.disable(silenced)
 
 
-def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, those of inner configurations too, without the keys that are not asked for."""
+def _drop_ignored_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop ignored keys, also in nested configurations."""
     return {
-        key: _asked(value) if isinstance(value, dict) else value
+        key: _drop_ignored_keys(value) if isinstance(value, dict) else value
         for key, value in values.items()
-        if key not in _UNASKED and not key.startswith("_")
+        if key not in _IGNORED_KEYS and not key.startswith("_")
     }
 
 
@@ -111,10 +111,10 @@ def _dtype_name(name: Any) -> str:
     return plain
 
 
-def _config(values: dict[str, Any], needs_code: bool) -> Any:
+def _make_config(values: dict[str, Any], needs_code: bool) -> Any:
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
-        code = ", and the code that its configuration asks for is never run here" if needs_code else ""
+        code = ", and Placewise never runs the code that the configuration asks for" if needs_code else ""
         raise ModelFileError(
             f"transformers {transformers.__version__} knows no model_type {kind[:60]!r}{code}",
             remedy="update transformers, or give another model",
@@ -122,44 +122,44 @@ def _config(values: dict[str, Any], needs_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.for_model(**values)
     except Exception as error:
-        raise told("the configuration is refused by transformers", error) from None
+        raise describe_library_error("transformers rejects the configuration", error) from None
     return config
 
 
 def _untie(module: nn.Module) -> None:
-    """Give the head weights of its own, also where transformers ties them whatever the configuration says (T5)."""
+    """Give the head its own weights, even if transformers always ties them (T5)."""
     model: Any = module
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and table is not None and head.weight is table.weight:
         head.weight = nn.Parameter(torch.empty_like(head.weight))
 
 
-def _class_of(config: Any, architectures: Any) -> Any:
+def _select_class(config: Any, architectures: Any) -> Any:
     """The class that the configuration names, if transformers has it for this configuration; else the usual one."""
-    wished = architectures[0] if isinstance(architectures, list) and architectures else None
+    requested = architectures[0] if isinstance(architectures, list) and architectures else None
     tables = [table for name, table in sorted(vars(modeling_auto).items()) if name.startswith("MODEL_") and
               name.endswith("_MAPPING")]  # fmt: skip
-    found = [made for table in tables for made in _classes(table, config)]
-    for made in found:
-        if made.__name__ == wished:
-            return made
-    if wished is None and getattr(config, "is_encoder_decoder", False):
-        found = _listed(_TRANSLATORS, config) or found
-        return found[0] if found else _no_class(config)
-    usual = _listed(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
+    candidates = [candidate for table in tables for candidate in _list_classes(table, config)]
+    for candidate in candidates:
+        if candidate.__name__ == requested:
+            return candidate
+    if requested is None and getattr(config, "is_encoder_decoder", False):
+        candidates = _find_listed_classes(_TRANSLATORS, config) or candidates
+        return candidates[0] if candidates else _no_class(config)
+    usual = _find_listed_classes(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
     return usual[0] if usual else _no_class(config)
 
 
-def _listed(names: Sequence[str], config: Any) -> list[Any]:
-    """The classes that the tables of these names have for a configuration."""
-    return [made for name in names for made in _classes(getattr(modeling_auto, name, {}), config)]
+def _find_listed_classes(names: Sequence[str], config: Any) -> list[Any]:
+    """The classes that these tables hold for a configuration."""
+    return [model_class for name in names for model_class in _list_classes(getattr(modeling_auto, name, {}), config)]
 
 
-def _classes(table: Any, config: Any) -> list[Any]:
+def _list_classes(table: Any, config: Any) -> list[Any]:
     if type(config) not in table:
         return []
-    made = table[type(config)]
-    return list(made) if isinstance(made, (tuple, list)) else [made]
+    entry = table[type(config)]
+    return list(entry) if isinstance(entry, (tuple, list)) else [entry]
 
 
 def _reads_both_ways(config: Any) -> bool:
@@ -172,15 +172,15 @@ def _no_class(config: Any) -> Any:
     )
 
 
-def _task(made: Any, config: Any) -> Task:
-    if getattr(config, "is_encoder_decoder", False) and made in _listed(_TRANSLATORS, config):
+def _find_task(model_class: Any, config: Any) -> Task:
+    if getattr(config, "is_encoder_decoder", False) and model_class in _find_listed_classes(_TRANSLATORS, config):
         return "translator"
-    return "decoder" if made in _listed(_DECODERS, config) else "encoder"
+    return "decoder" if model_class in _find_listed_classes(_DECODERS, config) else "encoder"
 
 
 @contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    """Refuse to build more modules than any model has, long before memory ends."""
+def _limit_modules() -> Iterator[None]:
+    """Stop building before too many modules exhaust memory."""
     count = 0
 
     def counted(module: nn.Module, name: str, child: nn.Module | None) -> None:

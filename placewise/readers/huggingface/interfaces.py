@@ -1,4 +1,4 @@
-"""What transformers calls for attention, masks, experts and normalization while a model is traced."""
+"""The functions that transformers calls for attention, masks, experts and normalization during a trace."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from placewise.errors import ModelFileError
 from placewise.readers.huggingface.operators import NAMESPACE, operators
 
 _CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
-"""Where a configuration says what is called: the public setters check against lists of their own."""
+"""Attributes of a configuration that select implementations; the public setters reject names of our own."""
 
 _ROOT_MEAN_SQUARE = ("RMSNorm", "T5LayerNorm")
-"""Ends of the names of classes that divide by the root of the mean square and scale."""
+"""Suffixes of class names that normalize by the root mean square and scale."""
 
 
 def use_operators(model: nn.Module, *, masks: bool = False) -> None:
-    """Let every attention, mixture of experts and RMS normalization in `model` be one operator, as runtimes have them.
+    """Replace every attention, mixture of experts and RMS normalization in `model` by one operator, as runtimes do.
 
-    Causal masks and windows are a matter of the attention itself: no mask is made, unless `masks` asks for them, as
-    models do that compute their attention themselves.
+    Attention itself accounts for causal masks and windows, so no mask is built unless `masks` requests it, for models
+    that compute their attention themselves.
     """
     from transformers.integrations.moe import ExpertsInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
@@ -33,7 +33,7 @@ def use_operators(model: nn.Module, *, masks: bool = False) -> None:
     ExpertsInterface.register(name, _experts)
     for module in model.modules():
         if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and "forward" not in vars(module) and _is_scale(module):
-            _normalize_at_once(module)
+            _fuse_normalization(module)
         config: Any = getattr(module, "config", None)
         for choice in _CHOICES:
             if hasattr(config, choice):
@@ -48,7 +48,7 @@ def _attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[Any, None]:
-    """A mask, a bias on positions and learned sinks are further arguments; a window bounds the keys of a query."""
+    """Masks, position biases and learned sinks are additional arguments; a window limits the keys of a query."""
     del module
     heads, shared = query.shape[1], key.shape[1]
     if shared < 1 or heads % shared:
@@ -66,8 +66,8 @@ def _is_scale(module: nn.Module) -> bool:
     return [name for name, _ in module.named_parameters()] == ["weight"]
 
 
-def _normalize_at_once(module: Any) -> None:
-    """Whether the weight is the factor or what it differs from 1 by costs the same."""
+def _fuse_normalization(module: Any) -> None:
+    """Scales by the weight; variants that add 1 to the weight cost the same."""
 
     def normalized(hidden: torch.Tensor) -> torch.Tensor:
         return nn.functional.rms_norm(hidden, tuple(module.weight.shape), module.weight)
@@ -80,8 +80,8 @@ def _no_mask(*args: Any, **kwargs: Any) -> None:
 
 
 def _experts(module: nn.Module, hidden: torch.Tensor, index: torch.Tensor, scores: torch.Tensor) -> Any:
-    """All parameters of the module belong to its experts, one slice of their first dimension each."""
+    """All parameters of the module belong to its experts, one slice of the first dimension each."""
     if index.shape[-1] < 1:
-        raise ModelFileError("no expert is chosen for a token", remedy="check num_experts_per_tok")
+        raise ModelFileError("no expert is selected for a token", remedy="check num_experts_per_tok")
     weights = list(module.parameters())
     return operators().experts(hidden, index, scores, weights, int(weights[0].shape[0]))

@@ -1,7 +1,7 @@
-"""Operators that stand for what a trace must not see: attention, the KV cache, experts, and the bounds of layers.
+"""Operators that replace details in a trace: attention, the KV cache, experts, and the boundaries of layers.
 
-They have shapes and no arithmetic: models that use them are traced on meta tensors and never run. Defined once per
-process, in torch's namespace ``placewise``.
+They have shapes but no arithmetic: models that use them are traced on meta tensors and never run. They are defined
+once per process, in torch's namespace ``placewise``. Their targets in a listing map to kinds of ops.
 """
 
 from __future__ import annotations
@@ -10,6 +10,33 @@ from functools import cache
 from typing import Any
 
 import torch
+
+ENTER = "placewise::enter"
+LEAVE = "placewise::leave"
+AGAIN = "placewise::again"
+
+ATTENTION = "placewise::attention"
+CACHE_UPDATE = "placewise::cache_update"
+CACHE_READ = "placewise::cache_read"
+EXPERTS = "placewise::experts"
+DISPATCH = "placewise::dispatch"
+EXPERT = "placewise::expert"
+COMBINE = "placewise::combine"
+
+KINDS = {
+    ATTENTION: "Attention",
+    CACHE_UPDATE: "CacheUpdate",
+    CACHE_READ: "CacheRead",
+    EXPERTS: "Experts",
+    DISPATCH: "Dispatch",
+    EXPERT: "Expert",
+    COMBINE: "Combine",
+}
+"""Target → kind."""
+
+CACHES = frozenset((CACHE_UPDATE, CACHE_READ))
+"""Their results are views of state: they have a shape, but no bytes."""
+
 
 NAMESPACE = "placewise"
 _SCHEMAS = (
@@ -25,7 +52,7 @@ _SCHEMAS = (
 
 @cache
 def operators() -> Any:
-    """``torch.ops.placewise``, with the operators in it."""
+    """Return ``torch.ops.placewise`` with the operators registered."""
     library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     shapes: dict[str, Any] = {
         "attention": _attention, "cache_update": _cache_update, "cache_read": _cache_read, "experts": _experts,
@@ -41,7 +68,7 @@ def operators() -> Any:
 
 
 _KEPT: list[Any] = []
-"""A library takes its operators with it when it goes."""
+"""A library unregisters its operators when it is freed."""
 
 
 def _attention(
@@ -55,11 +82,11 @@ def _attention(
 def _cache_update(
     key: torch.Tensor, value: torch.Tensor, visible: int, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [batch, heads, visible, width] of the cache after the new ones went in."""
-    return _long(key, visible), _long(value, visible)
+    """Keys and values [batch, heads, visible, width] of the cache after the update."""
+    return _resize_length(key, visible), _resize_length(value, visible)
 
 
-def _long(states: torch.Tensor, length: int) -> torch.Tensor:
+def _resize_length(states: torch.Tensor, length: int) -> torch.Tensor:
     return states.new_empty((*states.shape[:-2], length, states.shape[-1]))
 
 

@@ -1,91 +1,99 @@
-"""The steps from a configuration to a reading."""
+"""The steps from a configuration to an imported model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.cache_utils import DynamicCache
+from transformers.models.auto import modeling_auto
 
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import Reading
-from placewise.readers.huggingface.checks import check_states, check_windows
-from placewise.readers.huggingface.dims import Dims, dims_of, in_use
-from placewise.readers.huggingface.instance import Instance, instance_of
+from placewise.readers.base import ImportedModel
+from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
+from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims
+from placewise.readers.huggingface.instance import Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
-from placewise.readers.huggingface.marks import CACHE_UPDATE
-from placewise.readers.huggingface.phases import joined, single
-from placewise.readers.huggingface.repeats import Repeats
-from placewise.readers.huggingface.runs import Run, runs_of
+from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
+from placewise.readers.huggingface.operators import CACHE_UPDATE
+from placewise.readers.huggingface.phases import build_single_phase, join_phases
+from placewise.readers.huggingface.repeats import RepeatTracker
+from placewise.readers.huggingface.runs import Run, build_runs
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
-from placewise.readers.huggingface.tracing import graph_of_run
-from placewise.readers.huggingface.wording import EXPORT, told
+from placewise.readers.huggingface.tracing import trace_run
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
-"""What the dimension of a model that runs once is called: tokens, pixels per side, samples of sound."""
+"""Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
 _TEXT = 512
 _USUAL = {"input_ids": _TEXT, "pixel_values": 224, "input_values": 160_000}
-"""How much of them is read unless the user or the configuration says otherwise (ten seconds at 16 kHz)."""
+"""Defaults of that size unless the user or the configuration sets it (ten seconds at 16 kHz)."""
 
 
 def read(
     source: str | Path, dims: Mapping[str, int], dtype: str | None, *, training: bool = False, once: bool = True
-) -> Reading:
-    """As `read_huggingface`; without `once` every layer is traced by itself, equal or not."""
+) -> ImportedModel:
+    """As `read_huggingface`; without `once` every layer is traced, even if equal layers repeat."""
     settings = read_settings(source)
     try:
-        instance = instance_of(settings.values, dtype)
+        instance = build_instance(settings.values, dtype)
         check_windows(instance.config)
         check_states(instance)
-        if training:  # no token is generated: whatever the model is, it reads a text once and answers for every token
+        if training:  # whatever the model, a training step reads a text once and predicts every token
             instance = replace(instance, task="encoder")
-        names = _names(instance)
-        run = dims_of(dims, names, _defaults(instance))
-        options = {"dims": in_use(run, names), "dtype": instance.dtype}
-        made = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
-        graph = _graph(instance, run, made, once)
+        names = _name_dimensions(instance)
+        run = parse_dims(dims, names, _default_dims(instance))
+        options = {"dims": list_used_dims(run, names), "dtype": instance.dtype}
+        graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
+        graph = _trace_graph(instance, run, graph_source, once)
     except InputError as error:
         raise error.at(settings.path) from None
     modules = {path: type(part).__name__ for path, part in instance.module.named_modules()}
-    return Reading(graph, warnings=tuple(_warnings(settings, instance, run, graph)), modules=modules)
+    return ImportedModel(graph, warnings=tuple(_describe_warnings(settings, instance, run, graph)), modules=modules)
 
 
-def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
-    repeats = Repeats()
+def _trace_graph(instance: Instance, dims: RunDims, source: Source, once: bool) -> Graph:
+    repeats = RepeatTracker()
     use_operators(instance.module)
     if once:
         repeats.watch(instance.module)
     apart = dims.experts_split > 0
     try:
-        runs = runs_of(instance, dims)
+        runs = build_runs(instance, dims)
     except (RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise told("its inputs cannot be made", error, EXPORT) from None
+        raise describe_library_error("its inputs cannot be built", error, EXPORT) from None
     try:
-        graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
+        graphs = [trace_run(instance, run, repeats, apart=apart) for run in runs]
     except ModelFileError as error:
-        graphs = _masked(instance, runs, repeats, apart, error)
+        graphs = _trace_with_masks(instance, runs, repeats, apart, error)
     if instance.task == "encoder":
-        return single(graphs[0], source)
+        return build_single_phase(graphs[0], source)
     second = graphs[1] if len(graphs) > 1 else None
     if second is not None and CACHE_UPDATE not in second.ops.kind.values:
         raise ModelFileError(
-            "it keeps no keys and values between tokens, so what a generated token costs is not known",
-            remedy="price the prompt alone with tokens=0",
+            "it keeps no keys and values between tokens, so the cost of a generated token is unknown",
+            remedy="read the prompt alone with tokens=0",
         )
-    return joined(graphs[0], second, repeats=dims.tokens, sequences=dims.sequences, source=source)
+    return join_phases(graphs[0], second, repeats=dims.tokens, sequences=dims.sequences, source=source)
 
 
-def _masked(instance: Instance, runs: list[Run], repeats: Repeats, apart: bool, error: ModelFileError) -> list[Graph]:
-    """The graphs of a model that needs masks; where they do not help, the first error is the one to tell."""
+def _trace_with_masks(
+    instance: Instance, runs: list[Run], repeats: RepeatTracker, apart: bool, error: ModelFileError
+) -> list[Graph]:
+    """The graphs of a model that needs masks; if masks do not help, raise the first error."""
     use_operators(instance.module, masks=True)
     try:
-        return [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
+        return [trace_run(instance, run, repeats, apart=apart) for run in runs]
     except ModelFileError:
         raise error from None
 
 
-def _names(instance: Instance) -> dict[str, str]:
-    """The fields of `Dims` that matter for a model, and what the user calls them."""
+def _name_dimensions(instance: Instance) -> dict[str, str]:
+    """The fields of `RunDims` that a model uses, and the names that users give them."""
     length = _LENGTHS.get(str(instance.module.main_input_name))
     if instance.task == "encoder":
         if length == "image" and hasattr(instance.config, "image_size"):
@@ -95,43 +103,43 @@ def _names(instance: Instance) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def _defaults(instance: Instance) -> Dims:
+def _default_dims(instance: Instance) -> RunDims:
     if instance.task != "encoder":
-        return Dims()
+        return RunDims()
     name = str(instance.module.main_input_name)
     most = getattr(instance.config, "max_position_embeddings", None) if name == "input_ids" else None
     usual = _USUAL.get(name, _TEXT)
-    return Dims(prompt=min(usual, most) if isinstance(most, int) and most > 0 else usual, tokens=0)
+    return RunDims(prompt=min(usual, most) if isinstance(most, int) and most > 0 else usual, tokens=0)
 
 
-def _warnings(settings: Settings, instance: Instance, dims: Dims, graph: Graph) -> list[str]:
+def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, graph: Graph) -> list[str]:
     notes = []
     if any(kind in ("Experts", "Dispatch") for kind in graph.ops.kind.values):
         notes.append(
-            "experts are priced under uniform routing: every expert is as likely as another, and a batch reads the "
-            "weights of as many as are expected to be used"
+            "costs of experts assume uniform routing: all experts are equally likely, and a batch reads the "
+            "weights of the expected number of experts in use"
         )
     if dims.experts_split and "Expert" in graph.ops.kind.values:
         notes.append(
-            "every expert takes its expected share of a run: latency is underestimated where few tokens run at once"
+            "every expert is charged its expected share of a run: latency is underestimated if few tokens run at once"
         )
     if asks_for_code(settings.values):
-        notes.append("the code that it asks for (auto_map) is not run: transformers' own model of this type is read")
+        notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
     if "quantization_config" in settings.values:
-        notes.append(f"its quantization is left out: weights count as {instance.dtype}")
-    notes += _unread(instance, graph)
+        notes.append(f"its quantization is ignored: weights count as {instance.dtype}")
+    notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
     needed = dims.prompt + dims.tokens
     if instance.task == "decoder" and isinstance(most, int) and 0 < most < needed:
-        notes.append(f"{needed} positions are more than the {most} that the model was made for")
+        notes.append(f"{needed} positions exceed the model's maximum of {most}")
     return notes
 
 
-def _unread(instance: Instance, graph: Graph) -> list[str]:
-    """A note about the parts of a model that take no part in its run, if they are more than a hundredth of it."""
+def _describe_unused_parameters(instance: Instance, graph: Graph) -> list[str]:
+    """A note about parts that take no part in the run, if they exceed one percent of the parameters."""
     used = {graph.weights.name[weight] for weight in set(graph.weight_edges.value.tolist())}
     named = dict(instance.module.named_parameters(remove_duplicate=False))
-    read = {id(value) for name, value in named.items() if name in used or _of_expert(name) in used}
+    read = {id(value) for name, value in named.items() if name in used or _name_first_expert(name) in used}
     left = {name: value.numel() for name, value in named.items() if id(value) not in read}
     total = sum(value.numel() for value in instance.module.parameters())
     if 100 * sum(left.values()) <= total:
@@ -139,10 +147,58 @@ def _unread(instance: Instance, graph: Graph) -> list[str]:
     parts = sorted({".".join(name.split(".")[:2]) for name in left})
     shown = ", ".join(parts[:3]) + (", …" if len(parts) > 3 else "")
     share = sum(left.values()) / total
-    return [f"{share:.0%} of the parameters ({shown}) take no part in this run and are left out"]
+    return [f"{share:.0%} of the parameters ({shown}) take no part in this run and are omitted"]
 
 
-def _of_expert(name: str) -> str:
-    """What a parameter of a mixture is called where its first expert is an op of its own."""
+def _name_first_expert(name: str) -> str:
+    """The name of a mixture's parameter in its first expert, if experts are separate ops."""
     path, _, last = name.rpartition(".")
     return f"{path}.0.{last}"
+
+
+_STATES = frozenset(("state", "cache_params"))
+"""Names of the state in recurrent models without a cache of keys and values (RWKV, xLSTM)."""
+
+
+def check_states(instance: Instance) -> None:
+    """Raise ModelFileError for a language model with recurrent layers.
+
+    Also if it generates nothing: the trace would unroll its scan token by token.
+    """
+    own = _STATES & frozenset(inspect.signature(instance.module.forward).parameters)
+    if own:
+        raise unsupported_state_error(min(own))
+    if instance.task != "encoder" or type(instance.config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+        for layer in filter(is_recurrent, _layers(instance.config)):
+            raise unsupported_state_error(type(layer).__name__)
+
+
+def _layers(config: Any) -> Sequence[Any]:
+    """The layers of the cache that transformers would make: none if it cannot."""
+    try:
+        return DynamicCache(config=config).layers
+    except Exception:
+        return ()
+
+
+def check_windows(config: Any) -> None:
+    """Raise ModelFileError for a sliding window of less than one position.
+
+    A configuration whose class has no windows may write 0 for none.
+    """
+    for part in _parts(config):
+        window = getattr(part, "sliding_window", None)
+        unused = window == 0 and not hasattr(type(part), "sliding_window")
+        kinds = getattr(part, "layer_types", None)
+        slides = kinds is None or any("sliding" in str(kind) for kind in kinds)
+        if isinstance(window, int) and window < 1 and slides and not unused:
+            raise ModelFileError(
+                f"its sliding_window is {window}, which excludes the token itself", remedy="give 1 or more, or null"
+            )
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, PretrainedConfig):
+            yield from _parts(value)

@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
-from placewise.regular import open_regular
 
 MOST_BYTES = 4 << 20
 MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000
-"""More than any published model has, of what keys with one of `_COUNTED` in them count, and none of `_MEASURED`."""
+"""More than any published model has, for keys that contain a word of `_COUNTED` and none of `_MEASURED`."""
 MOST_LABELS = 100_000
-"""Of `num_labels`, for each of which transformers makes a name."""
+"""Of `num_labels`: transformers makes a name for each label."""
 MOST = 1 << 31
 DEEPEST = 30
 _COUNTED = ("layer", "block", "depth", "stage", "expert")
 _NUMBERS = re.compile(r"(num|n)_\w*(layer|block|stage|head|expert)|\w*_layers$")
-"""Keys that say how many of something there are: never fewer than none (other keys count layers from the end)."""
+"""Keys that hold a count, which is never negative (other keys count layers from the end)."""
 _REPEATED = "attention_types"
-"""Where GPT-Neo has lists of kinds of layers and of how often they come."""
+"""GPT-Neo's lists of layer kinds with their repeat counts."""
 _MEASURED = ("size", "dim", "width", "len", "capacity", "freq")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of one configuration, and where they come from."""
+    """The values of one configuration, and its origin."""
 
     path: str
     sha256: str
@@ -39,9 +39,9 @@ class Settings:
 
 
 def read_settings(source: str | Path) -> Settings:
-    """The values of ``hf:preset``, of a configuration file, or of a folder with a `config.json` in it.
+    """Read ``hf:preset``, a configuration file, or the `config.json` in a folder.
 
-    Raises ModelFileError, naming the file, for anything that is not the configuration of a model.
+    Raises ModelFileError, naming the file, for anything but the configuration of a model.
     """
     text = str(source)
     path = preset_path(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(source)
@@ -52,19 +52,19 @@ def read_settings(source: str | Path) -> Settings:
         with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise ModelFileError(f"cannot be read ({said})", where=name, remedy="check the path") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelFileError(f"cannot be read ({reason})", where=name, remedy="check the path") from None
     try:
-        values = _parsed(content)
+        values = _parse(content)
         check_values(values)
     except ModelFileError as error:
         raise error.at(name) from None
     return Settings(name, hashlib.sha256(content).hexdigest(), values)
 
 
-def _parsed(content: bytes) -> Mapping[str, Any]:
+def _parse(content: bytes) -> Mapping[str, Any]:
     if len(content) > MOST_BYTES:
-        raise ModelFileError("the file is far too long for a configuration", remedy="give the config.json of a model")
+        raise ModelFileError("the file is too long for a configuration", remedy="give the config.json of a model")
     if not content.strip():
         raise ModelFileError("the file is empty", remedy="give the config.json of a model")
     try:
@@ -72,15 +72,17 @@ def _parsed(content: bytes) -> Mapping[str, Any]:
     except RecursionError:
         raise ModelFileError("it is nested too deeply", remedy="give the config.json of a model") from None
     except (ValueError, UnicodeDecodeError) as error:
-        said = str(error).split("\n")[0][:120]
-        raise ModelFileError(f"this is no JSON ({said})", remedy="give the config.json of a model") from None
+        reason = str(error).split("\n")[0][:120]
+        raise ModelFileError(f"this is not JSON ({reason})", remedy="give the config.json of a model") from None
     if not isinstance(values, dict):
-        raise ModelFileError("this is no configuration (no object in it)", remedy="give the config.json of a model")
+        raise ModelFileError(
+            "this is not a configuration (not a JSON object)", remedy="give the config.json of a model"
+        )
     return values
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise ModelFileError for a missing model type, or sizes that no model has."""
+    """Raise ModelFileError for a missing model type, or sizes out of range."""
     for part in list(_parts(values)):
         for key, value in part.items():
             _check_size(str(key), value)
@@ -90,7 +92,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def asks_for_code(values: Mapping[str, Any]) -> bool:
-    """Whether a configuration names code of its own (``auto_map``), which is never run."""
+    """Whether a configuration names code of its own (``auto_map``), which Placewise never runs."""
     return any("auto_map" in part or bool(part.get("trust_remote_code")) for part in _parts(values))
 
 
@@ -108,7 +110,7 @@ def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """The values in lists of lists, which `_parts` found to be no deeper than allowed."""
+    """Flatten nested lists; `_parts` has limited their depth."""
     if isinstance(value, list):
         for item in value:
             yield from _flat(item)
@@ -124,11 +126,9 @@ def _check_size(key: str, value: Any) -> None:
     most = MOST if not counts else MOST_EXPERTS if "expert" in key.lower() else MOST_LAYERS
     most = MOST_LABELS if key == "num_labels" else most
     if isinstance(value, int) and value < 0 and _NUMBERS.match(key):
-        raise ModelFileError(f"{key} is {value}: there cannot be fewer than none", remedy="check the configuration")
+        raise ModelFileError(f"{key} is {value}, but must not be negative", remedy="check the configuration")
     for number in numbers:
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not -MOST <= number <= MOST:
             raise ModelFileError(f"{key} is {str(number)[:20]}, which no model has", remedy="check the configuration")
         if isinstance(number, int) and number > most:
-            raise ModelFileError(
-                f"{key} is {number}: more than {most} is taken to be a mistake", remedy="check the configuration"
-            )
+            raise ModelFileError(f"{key} is {number}: the limit is {most}", remedy="check the configuration")

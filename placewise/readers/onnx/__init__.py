@@ -1,4 +1,4 @@
-"""ONNX: a model file → the raw view of its graph, one op per node, with or without the weights at hand."""
+"""ONNX: a model file → the raw view of its graph, one op per node; weights may be missing."""
 
 from placewise.readers.onnx.reader import read_onnx
 

@@ -1,4 +1,4 @@
-"""Node attributes as plain values that any file can hold."""
+"""Node attributes as plain, serializable values."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ LONGEST_LIST = 1_000
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Numbers, strings and lists as they are; of tensors only shape and dtype, of bodies only the node count.
+    """Numbers, strings and lists; of tensors, shape and dtype; of subgraphs, the number of nodes.
 
-    Lists longer than `LONGEST_LIST` (the trees of a forest, say) are given as their length. Infinities and NaN
-    become strings, which JSON can hold.
+    Lists longer than `LONGEST_LIST` (such as the trees of a forest) become their length. Infinities and NaN become
+    strings, for JSON.
     """
-    return {attribute.name: _value(attribute) for attribute in node.attribute}
+    return {attribute.name: _convert(attribute) for attribute in node.attribute}
 
 
-def _value(attribute: onnx.AttributeProto) -> Any:
+def _convert(attribute: onnx.AttributeProto) -> Any:
     if attribute.type == _A.INT:
         return attribute.i
     if attribute.type == _A.FLOAT:
-        return _float(attribute.f)
+        return _shorten_float(attribute.f)
     if attribute.type == _A.STRING:
-        return _text(attribute.s)
+        return _decode_text(attribute.s)
     if attribute.type == _A.INTS:
-        return _list(attribute.ints)
+        return _convert_list(attribute.ints)
     if attribute.type == _A.FLOATS:
-        return _list(attribute.floats, _float)
+        return _convert_list(attribute.floats, _shorten_float)
     if attribute.type == _A.STRINGS:
-        return _list(attribute.strings, _text)
+        return _convert_list(attribute.strings, _decode_text)
     if attribute.type == _A.TENSOR:
-        return _tensor(attribute.t)
+        return _describe_tensor(attribute.t)
     if attribute.type == _A.TENSORS:
-        return _list(attribute.tensors, _tensor)
+        return _convert_list(attribute.tensors, _describe_tensor)
     if attribute.type == _A.GRAPH:
         return {"nodes": len(attribute.g.node)}
     if attribute.type == _A.GRAPHS:
-        return _list(attribute.graphs, lambda graph: {"nodes": len(graph.node)})
+        return _convert_list(attribute.graphs, lambda graph: {"nodes": len(graph.node)})
     if attribute.type == _A.TYPE_PROTO:
         return {"shape": shape_of(attribute.tp), "dtype": dtype_of(attribute.tp)}
     return _A.AttributeType.Name(attribute.type).lower() if attribute.type in _A.AttributeType.values() else "unknown"
 
 
-def _list(values: Any, convert: Any = lambda value: value) -> Any:
+def _convert_list(values: Any, convert: Any = lambda value: value) -> Any:
     if len(values) > LONGEST_LIST:
         return {"length": len(values)}
     return tuple(convert(value) for value in values)
 
 
-def _float(value: float) -> float | str:
-    """The shortest number that is the same in single precision: 0.1 and not 0.10000000149."""
+def _shorten_float(value: float) -> float | str:
+    """The shortest decimal with the same float32 value: 0.1 instead of 0.10000000149."""
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode(errors="replace")
 
 
-def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
+def _describe_tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
     return {"shape": tuple(tensor.dims), "dtype": dtype_name(tensor.data_type)}

@@ -1,4 +1,4 @@
-"""ONNX nodes, initializers and value types → a Graph, one op per node."""
+"""ONNX nodes, initializers and value types → a Graph with one op per node."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import onnx
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.naming import distinct
+from placewise.readers.base import unique_name
 from placewise.readers.onnx.attributes import attributes_of
-from placewise.readers.onnx.compute import compute_dtype
-from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.names import kind_of, op_names, scope_of
-from placewise.readers.onnx.sequences import bytes_in
-from placewise.readers.onnx.structure import inner_initializers, reads, refuse_size
+from placewise.readers.onnx.sequences import total_bytes
+from placewise.readers.onnx.structure import inner_initializers, names_read, refuse_size
 from placewise.readers.onnx.symbols import model_inputs
-from placewise.readers.onnx.types import dtype_name, dtype_of, shape_of
+from placewise.readers.onnx.types import InferredValues, compute_dtype, dtype_name, dtype_of, shape_of
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A graph in the making: the builder, and who is who by ONNX name."""
+class _OnnxGraphDraft:
+    """A graph under construction: the builder, and ids of tensors and weights by ONNX name."""
 
-    known: Known
+    known: InferredValues
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     tensors: dict[str, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
@@ -34,12 +32,12 @@ class _Draft:
     storage: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def to_graph(graph: onnx.GraphProto, known: Known, bodies: Mapping[int, Any], source: Source) -> Graph:
-    """The raw view of `graph`; ids in `origin` are node indices, and so are the keys of `bodies`.
+def build_graph(graph: onnx.GraphProto, known: InferredValues, bodies: Mapping[int, Any], source: Source) -> Graph:
+    """The raw view of `graph`. The ids in `origin` and the keys of `bodies` are node indices.
 
     Raises ModelFileError.
     """
-    types, draft = known.types, _Draft(known)
+    types, draft = known.types, _OnnxGraphDraft(known)
     for tensor in graph.initializer:
         draft.weights[tensor.name] = _add_weight(draft, tensor, tensor.name)
     for sparse in graph.sparse_initializer:
@@ -66,27 +64,27 @@ def to_graph(graph: onnx.GraphProto, known: Known, bodies: Mapping[int, Any], so
     return draft.builder.build(source)
 
 
-def _add_tensor(draft: _Draft, name: str, producer: int) -> None:
+def _add_tensor(draft: _OnnxGraphDraft, name: str, producer: int) -> None:
     kind = draft.known.types.get(name)
     shape, dtype = shape_of(kind), dtype_of(kind)
     refuse_size(name, shape or (), dtype)
-    held = draft.known.elements.get(name)
-    nbytes = None if held is None else bytes_in(held)
+    elements = draft.known.elements.get(name)
+    nbytes = None if elements is None else total_bytes(elements)
     draft.tensors[name] = draft.builder.add_tensor(producer, shape=shape, dtype=dtype, nbytes=nbytes, name=name)
 
 
-def _add_weight(draft: _Draft, tensor: onnx.TensorProto, name: str, extra_bytes: int = 0) -> int:
+def _add_weight(draft: _OnnxGraphDraft, tensor: onnx.TensorProto, name: str, extra_bytes: int = 0) -> int:
     dtype, dims = dtype_name(tensor.data_type), tuple(tensor.dims)
     location, number = _location(tensor), len(draft.weight_names)
     storage = number if location is None else draft.storage.setdefault(location, number)
     nbytes = bytes_of(dims, dtype) + extra_bytes
     return draft.builder.add_weight(
-        distinct(name, draft.weight_names), shape=dims, dtype=dtype, nbytes=nbytes, storage=storage
+        unique_name(name, draft.weight_names), shape=dims, dtype=dtype, nbytes=nbytes, storage=storage
     )
 
 
-def _add_sparse(draft: _Draft, sparse: onnx.SparseTensorProto) -> int:
-    """A sparse initializer counts with its stored values and their indices, not with its dense size."""
+def _add_sparse(draft: _OnnxGraphDraft, sparse: onnx.SparseTensorProto) -> int:
+    """The size of a sparse initializer is that of its stored values and indices."""
     dims, dtype = tuple(sparse.indices.dims), dtype_name(sparse.indices.data_type)
     refuse_size(sparse.values.name, dims, dtype)
     indices = bytes_of(dims, dtype)
@@ -94,7 +92,7 @@ def _add_sparse(draft: _Draft, sparse: onnx.SparseTensorProto) -> int:
 
 
 def _location(tensor: onnx.TensorProto) -> tuple[str, int] | None:
-    """Where in which external file a tensor lies: two initializers at one place are one weight, tied."""
+    """The external file and offset of a tensor; initializers at the same location are tied weights."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -104,8 +102,8 @@ def _location(tensor: onnx.TensorProto) -> tuple[str, int] | None:
     return entries["location"], int(offset)
 
 
-def _connect(draft: _Draft, op: int, node: onnx.NodeProto, name: str) -> None:
-    arguments = reads(node)
+def _connect(draft: _OnnxGraphDraft, op: int, node: onnx.NodeProto, name: str) -> None:
+    arguments = names_read(node)
     for position, value in enumerate(arguments):
         if value in draft.tensors:
             draft.builder.add_edge(draft.tensors[value], op, position)

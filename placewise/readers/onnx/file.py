@@ -1,4 +1,4 @@
-"""An ONNX file → a slim ModelProto: parsed once, large values dropped, functions inlined, opset checked."""
+"""Load an ONNX file as a ModelProto: large values dropped, functions inlined, names and opset checked."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ from pathlib import Path
 import onnx
 import onnx.inliner
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.onnx.text import check_names
-from placewise.readers.onnx.types import subgraphs
-from placewise.readers.onnx.wire import without_values
-from placewise.regular import open_regular
+from placewise.readers.onnx.types import dims_of, subgraphs
+from placewise.readers.protobuf import DROP, FieldPaths, strip_fields
 
 KEPT_ELEMENTS = 1_000
-"""Values of longer tensors are dropped right after parsing: no shape depends on them, their bytes follow from dims."""
-MOST_NODES = 5_000_000
-_VALUES = (
+"""The values of longer tensors are dropped: shapes do not depend on them, and dims give their size."""
+MAX_NODES = 5_000_000
+VALUE_FIELDS = (
     "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
 )  # fmt: skip
 
 
-def load(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model in `path`, with nothing large inside, and the file's sha256; never opens external data.
+_TENSOR: FieldPaths = dict.fromkeys(
+    (4, 5, 6, 7, 9, 10, 11), DROP
+)  # float, int32, string, int64, raw, double, uint64 data
+_MODEL: FieldPaths = {7: {5: _TENSOR}}  # ModelProto.graph, GraphProto.initializer
 
-    Raises ModelFileError, without the path, for anything that is not a readable ONNX model.
+
+def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The model in `path` without large values, and the file's sha256. External data is never opened.
+
+    Raises ModelFileError, without the path, if this is not a readable ONNX model.
     """
     model, sha256 = _parse(path)
     if not model.HasField("graph"):
         raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
     check_names(model)
-    plain_domains(model)
+    normalize_domains(model)
     _check_opset(model)
-    for tensor in _tensors([*model.graph.node, *(node for function in model.functions for node in function.node)]):
-        _slim(tensor)
+    for tensor in _walk_tensors([*model.graph.node, *(node for function in model.functions for node in function.node)]):
+        _drop_values(tensor)
     for tensor in _initializers(model.graph):
-        _slim(tensor)
+        _drop_values(tensor)
     if model.functions:
-        model = inlined(model)
+        model = inline_functions(model)
     if not model.graph.node:
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     return model, sha256
@@ -72,21 +77,21 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, str]:
 
 def _parse_into(model: onnx.ModelProto, data: bytes | memoryview) -> None:
     try:
-        model.ParseFromString(data)  # any buffer will do
+        model.ParseFromString(data)  # accepts any buffer
     except Exception:  # protobuf's own error type differs between its back ends
         raise ModelFileError(
             "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
         ) from None
 
 
-def plain_domains(model: onnx.ModelProto) -> None:
-    """Write the standard domain in one way: "" (files also say "ai.onnx")."""
+def normalize_domains(model: onnx.ModelProto) -> None:
+    """Replace the domain "ai.onnx" by "", its other name."""
     for opset in model.opset_import:
         opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
     for function in model.functions:
         for opset in function.opset_import:
             opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
-    for node in _nodes([*model.graph.node, *(node for function in model.functions for node in function.node)]):
+    for node in _walk_nodes([*model.graph.node, *(node for function in model.functions for node in function.node)]):
         if node.domain == "ai.onnx":
             node.domain = ""
 
@@ -96,12 +101,12 @@ def _check_opset(model: onnx.ModelProto) -> None:
         raise ModelFileError("the model names no opset (old, or cut off)", remedy="export it again, opset 13 or later")
 
 
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """These nodes and all nodes in their bodies."""
+def _walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and all nodes in their subgraphs."""
     for node in nodes:
         yield node
         for body in subgraphs(node):
-            yield from _nodes(body.node)
+            yield from _walk_nodes(body.node)
 
 
 def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -110,9 +115,9 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from (sparse.values, sparse.indices)
 
 
-def _tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor in attributes and bodies."""
-    for node in _nodes(nodes):
+def _walk_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    """All tensors in attributes and subgraphs."""
+    for node in _walk_nodes(nodes):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
@@ -121,15 +126,15 @@ def _tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
             yield from _initializers(body)
 
 
-def _slim(tensor: onnx.TensorProto) -> None:
+def _drop_values(tensor: onnx.TensorProto) -> None:
     if math.prod(tensor.dims) > KEPT_ELEMENTS:
-        for field in _VALUES:
+        for field in VALUE_FIELDS:
             tensor.ClearField(field)
 
 
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with calls of its own functions replaced by their bodies; refuses recursion and explosions."""
-    bodies = {(f.domain, f.name, f.overload): Counter(map(_called, _nodes(f.node))) for f in model.functions}
+def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its local functions inlined. Raises ModelFileError for recursion and excessive expansion."""
+    bodies = {(f.domain, f.name, f.overload): Counter(map(_function_key, _walk_nodes(f.node))) for f in model.functions}
     try:
         callees_first = list(graphlib.TopologicalSorter(bodies).static_order())
     except graphlib.CycleError as error:
@@ -138,19 +143,59 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     size: dict[tuple[str, str, str], int] = {}
     for key in callees_first:
         size[key] = sum(count * size.get(called, 1) for called, count in bodies.get(key, {}).items()) or 1
-    if sum(size.get(_called(node), 1) for node in _nodes(model.graph.node)) > MOST_NODES:
-        raise ModelFileError(f"its functions unfold to more than {MOST_NODES:,} nodes", remedy="export it again")
+    if sum(size.get(_function_key(node), 1) for node in _walk_nodes(model.graph.node)) > MAX_NODES:
+        raise ModelFileError(f"its functions unfold to more than {MAX_NODES:,} nodes", remedy="export it again")
     try:
         return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the inliner reports through several unrelated C++ error types
+    except Exception as error:  # the inliner raises several unrelated C++ error types
         raise ModelFileError(
             f"its functions cannot be inlined ({_first_line(error)})", remedy="export it again"
         ) from None
 
 
-def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
+def _function_key(node: onnx.NodeProto) -> tuple[str, str, str]:
     return node.domain, node.op_type, node.overload
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def without_values(data: memoryview, *, longest: int) -> bytes | memoryview:
+    """The serialized model without the values of initializers longer than `longest` bytes."""
+    return strip_fields(data, _MODEL, longest=longest)
+
+
+def check_names(model: onnx.ModelProto) -> None:
+    """Raise ModelFileError if a name in the model is not valid text; protobuf returns such names as bytes."""
+    if not all(isinstance(name, str) for name in _names(model)):
+        raise ModelFileError("a name in the file is not text", remedy="export or download the model again")
+
+
+def _names(model: onnx.ModelProto) -> Iterator[object]:
+    yield from (opset.domain for opset in model.opset_import)
+    yield from _graph_names(model.graph)
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload, *function.input, *function.output)
+        yield from (opset.domain for opset in function.opset_import)
+        for node in function.node:
+            yield from _node_names(node)
+
+
+def _graph_names(graph: onnx.GraphProto) -> Iterator[object]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in dims_of(value.type))
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+    for node in graph.node:
+        yield from _node_names(node)
+
+
+def _node_names(node: onnx.NodeProto) -> Iterator[object]:
+    yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
+    yield from (attribute.name for attribute in node.attribute)
+    yield from (text for entry in node.metadata_props for text in (entry.key, entry.value))
+    for body in subgraphs(node):
+        yield from _graph_names(body)

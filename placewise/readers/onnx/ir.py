@@ -1,4 +1,4 @@
-"""The IR version of a model that is to be run: the oldest that has all that is in it."""
+"""The oldest IR version that supports the contents of a model, for running it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import onnx
 import onnx.helper
 
-_OF_TYPE = {
+_VERSION_OF_TYPE = {
     "BFLOAT16": 4,
     "FLOAT8E4M3FN": 9, "FLOAT8E4M3FNUZ": 9, "FLOAT8E5M2": 9, "FLOAT8E5M2FNUZ": 9,
     "UINT4": 10, "INT4": 10, "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13,
     "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
 }  # fmt: skip
-"""IR versions that brought element types (onnx.proto, enum Version); all others are as old as version 3."""
-_OF_FIELD = {
+"""The IR version that introduced an element type (onnx.proto, enum Version); 3 for all others."""
+_VERSION_OF_FIELD = {
     "quantization_annotation": 5,
     "sparse_initializer": 6, "sparse_tensor": 6, "sparse_tensors": 6,
     "training_info": 7,
@@ -24,41 +24,43 @@ _OF_FIELD = {
     "configuration": 11, "device_configurations": 11,
     "opaque_type": 14,
 }  # fmt: skip
-"""IR versions that brought fields; the properties of a whole model are older than those of its parts."""
-_CODES = {
-    getattr(onnx.TensorProto, name): version for name, version in _OF_TYPE.items() if hasattr(onnx.TensorProto, name)
+"""The IR version that introduced a field; metadata_props of a whole model are older."""
+_VERSION_OF_CODE = {
+    getattr(onnx.TensorProto, name): version
+    for name, version in _VERSION_OF_TYPE.items()
+    if hasattr(onnx.TensorProto, name)
 }
-_FREE_WEIGHTS = 4  # since then a weight need not be listed among the inputs
+_FREE_WEIGHTS = 4  # since version 4, weights need not be inputs
 
 
 def oldest_ir(model: onnx.ModelProto) -> int:
-    """The oldest IR version, from 4, that has the model's opsets, fields and element types; never above its own.
+    """The oldest IR version, from 4, with the model's opsets, fields and element types; at most its own version.
 
-    ONNX Runtime refuses a model of an IR version that it does not know, whatever is in it. Where an opset of ONNX is
-    newer than the onnx package, the version stays; domains of others ask for none.
+    ONNX Runtime refuses models with an IR version that it does not know, whatever they contain. The version stays if an
+    ONNX opset is newer than the onnx package; other domains are ignored.
     """
     own = int(model.ir_version)
-    if own <= _FREE_WEIGHTS or any(map(_is_unknown, model.opset_import)):
+    if own <= _FREE_WEIGHTS or any(map(_is_newer_opset, model.opset_import)):
         return own
     by_opset = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     fields = [item for item in model.ListFields() if item[0].name != "metadata_props"]
-    return min(own, max(_FREE_WEIGHTS, by_opset, *(_needed(*item) for item in fields)))
+    return min(own, max(_FREE_WEIGHTS, by_opset, *(_required_version(*item) for item in fields)))
 
 
-def _is_unknown(opset: onnx.OperatorSetIdProto) -> bool:
-    """Whether this is an opset of ONNX's own domains, newer than all that the package knows."""
+def _is_newer_opset(opset: onnx.OperatorSetIdProto) -> bool:
+    """Whether this is an opset of an ONNX domain that is newer than the onnx package."""
     domain = opset.domain or "ai.onnx"
     known = [version for name, version in onnx.helper.OP_SET_ID_VERSION_MAP if name == domain]
     return opset.version > max(known, default=opset.version)
 
 
-def _needed(field: Any, value: Any) -> int:
-    """The IR version that a field of a message takes, with all that is in it."""
+def _required_version(field: Any, value: Any) -> int:
+    """The IR version that a field and its contents require."""
     if field.name in ("data_type", "elem_type") and isinstance(value, int):
-        return _CODES.get(value, 0)
-    found = _OF_FIELD.get(field.name, 0)
+        return _VERSION_OF_CODE.get(value, 0)
+    version = _VERSION_OF_FIELD.get(field.name, 0)
     if field.message_type is None:
-        return found
+        return version
     messages = (value,) if hasattr(value, "ListFields") else value
-    inside = (_needed(*item) for message in messages for item in message.ListFields())
-    return max(found, max(inside, default=0))
+    inside = (_required_version(*item) for message in messages for item in message.ListFields())
+    return max(version, max(inside, default=0))

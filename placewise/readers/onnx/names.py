@@ -1,4 +1,4 @@
-"""Names of ops and their module paths, from what exporters write beside the nodes."""
+"""Names and module paths of ops, from the metadata of exporters."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import onnx
 
-from placewise.readers.naming import distinct, path_of
+from placewise.readers.base import module_path, unique_name
 
-_NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): a list of paths, the last the call's own
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): list of paths; the last is the call
 _NAMESPACE = "namespace"  # the same exporter: "path: class/path: class/…/call: target"
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # what torch writes where it lost the path
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # written by torch if it lost the path
 _CALL_SUFFIX = re.compile(r"@\d+")  # a module's second call: "layer@1"
 
 
 def op_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
-    """A distinct name per node: its own, or its first output's where it has none or shares it."""
+    """A unique name per node: its own, or that of its first output if it has none or shares it."""
     count = Counter(node.name for node in nodes)
     taken = {name for name, times in count.items() if times == 1} - {""}
     names = []
@@ -26,7 +26,7 @@ def op_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
         if node.name and count[node.name] == 1:
             names.append(node.name)
         else:
-            names.append(distinct(next(filter(None, node.output), f"{node.op_type}_{index}"), taken))
+            names.append(unique_name(next(filter(None, node.output), f"{node.op_type}_{index}"), taken))
     return names
 
 
@@ -36,13 +36,13 @@ def kind_of(node: onnx.NodeProto) -> str:
 
 
 def scope_of(node: onnx.NodeProto) -> str:
-    """The module path, such as ``encoder.layer.3.attention``; "" where the file does not say."""
+    """The module path, such as ``encoder.layer.3.attention``; "" if unknown."""
     notes = {entry.key: entry.value for entry in node.metadata_props}
     if _NAME_SCOPES in notes:
         return _from_name_scopes(notes[_NAME_SCOPES])
     if _NAMESPACE in notes:
         return _deepest([part.split(": ")[0] for part in notes[_NAMESPACE].split("/")[:-1]])
-    return path_of(node.name)
+    return module_path(node.name)
 
 
 def _from_name_scopes(text: str) -> str:
@@ -56,6 +56,6 @@ def _from_name_scopes(text: str) -> str:
 
 
 def _deepest(scopes: list[str]) -> str:
-    """The last full path of a list that goes from the model down to a module."""
+    """The last path in a list from the model down to a module."""
     deepest = next((scope for scope in reversed(scopes) if scope not in ("", _NO_MODULE)), "")
     return _CALL_SUFFIX.sub("", deepest.strip())

@@ -1,21 +1,20 @@
-"""One node: what is known about its outputs from what is known about its inputs, and why it is not more."""
+"""Shape inference of one node, and the reason if it fails."""
 
 from __future__ import annotations
 
 import onnx
 import onnx.shape_inference
 
-from placewise.readers.onnx.contrib import as_standard, made_by_rule
-from placewise.readers.onnx.old import renewed
+from placewise.readers.onnx.contrib import infer_by_rule, standard_equivalent
+from placewise.readers.onnx.legacy_opsets import upgrade_node
 from placewise.readers.onnx.schemas import is_sound, newest_opset, schema_of
-from placewise.readers.onnx.structure import reads
-from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
-from placewise.readers.onnx.values import Value
+from placewise.readers.onnx.structure import names_read
+from placewise.readers.onnx.types import Types, Value, is_complete, shape_of, subgraphs
 
 KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own.
+"""Ops with an output like the first input, for which the onnx package has no shape rule.
 
-So is that of arithmetic before opset 7, whose second argument is broadcast to the first.
+The same holds for arithmetic before opset 7, which broadcasts the second input to the first.
 """
 _OBJECTION = "[ShapeInferenceError]"
 _LONGEST_OBJECTION = 120
@@ -28,77 +27,81 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
 def infer_node(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]
 ) -> tuple[Types, str]:
-    """Types of outputs that were not complete, and what the onnx package objects to ("" for nothing).
+    """Types of incomplete outputs, and the error of the onnx package ("" if none).
 
-    Where the definition of the model's opset gives nothing, the newest definition of the op is asked: some are
-    defined by a function in between, and have no shape rule there.
+    If the op's definition in the model's opset infers nothing, the newest definition is used: some intermediate
+    definitions are functions without a shape rule.
     """
-    names = [name for name in reads(node) if name]
+    names = [name for name in names_read(node) if name]
     if not all(name in types for name in names):
         return {}, ""
     opsets = opsets_of(model)
-    found = _own_rule(node, types, values, opsets.get("", 1))
+    inferred = _infer_by_rule(node, types, values, opsets.get("", 1))
     objection = ""
-    if not found:
-        found, objection = _asked(model, node, types, values, opsets)
+    if not inferred:
+        inferred, objection = _infer_by_schema(model, node, types, values, opsets)
         newest = opsets | {"": newest_opset()}
-        if not _helps(node, found) and not node.domain and not subgraphs(node):
-            fresh, gained = renewed(node)
-            known = types | {name: _type_of(value) for name, value in gained.items()}
-            newer = _asked(model, fresh, known, values | gained, newest)[0] if is_sound(fresh, newest) else {}
-            found, objection = (newer, "") if _helps(node, newer) else (found, objection)
-    return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}, objection
+        if not _adds_shape(node, inferred) and not node.domain and not subgraphs(node):
+            upgraded, new_inputs = upgrade_node(node)
+            known = types | {name: _type_of(value) for name, value in new_inputs.items()}
+            newer = (
+                _infer_by_schema(model, upgraded, known, values | new_inputs, newest)[0]
+                if is_sound(upgraded, newest)
+                else {}
+            )
+            inferred, objection = (newer, "") if _adds_shape(node, newer) else (inferred, objection)
+    return {name: kind for name, kind in inferred.items() if name and not is_complete(types.get(name))}, objection
 
 
 def infer_contrib(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
-    """Types of the outputs of an op that ONNX Runtime adds to the standard, as far as they follow from its inputs."""
-    standard = as_standard(node, values)
+    """Types of the outputs of a contrib op of ONNX Runtime, as far as they follow from its inputs."""
+    standard = standard_equivalent(node, values)
     if standard is None:
-        found = made_by_rule(node, types, values)
+        inferred = infer_by_rule(node, types, values)
     else:
         newest = opsets_of(model) | {"": newest_opset()}
         is_askable = is_sound(standard, newest) and all(name in types for name in standard.input if name)
-        found = _asked(model, standard, types, values, newest)[0] if is_askable else {}
-    return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}
+        inferred = _infer_by_schema(model, standard, types, values, newest)[0] if is_askable else {}
+    return {name: kind for name, kind in inferred.items() if name and not is_complete(types.get(name))}
 
 
-def unfit(node: onnx.NodeProto, types: Types, objection: str) -> str:
-    """The sentence that says that a node's inputs, all known, cannot go together."""
+def describe_mismatch(node: onnx.NodeProto, types: Types, objection: str) -> str:
+    """The error message for a node with known but incompatible inputs."""
     shapes = ["×".join(map(str, shape_of(types[name]) or ())) or "scalar" for name in node.input if name]
     name = node.name or next(filter(None, node.output), "")
     return f"the inputs of {node.op_type} {name!r} do not fit together: {', '.join(shapes)} ({objection})"
 
 
-def _helps(node: onnx.NodeProto, found: Types) -> bool:
-    return any(is_complete(found.get(name)) for name in node.output if name)
+def _adds_shape(node: onnx.NodeProto, inferred: Types) -> bool:
+    return any(is_complete(inferred.get(name)) for name in node.output if name)
 
 
-def _asked(
+def _infer_by_schema(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value], opsets: dict[str, int]
 ) -> tuple[Types, str]:
-    """What the onnx package says about a node by these opsets."""
-    names = [name for name in reads(node) if name]
+    """The output types and the error of the onnx package for a node in these opsets."""
+    names = [name for name in names_read(node) if name]
     schema = schema_of(node.op_type, node.domain, opsets.get(node.domain, 1))
     if schema is None:
         return {}, ""
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
         data = {name: onnx.numpy_helper.from_array(values[name], name) for name in names if name in values}
-        found = onnx.shape_inference.infer_node_outputs(
+        inferred = onnx.shape_inference.infer_node_outputs(
             schema, node, {name: types[name] for name in names}, data, None, imports, model.ir_version
         )
-    except Exception as error:  # inference reports through several unrelated C++ error types
+    except Exception as error:  # inference raises several unrelated C++ error types
         first = (str(error).strip().splitlines() or [""])[0]
         return {}, first.removeprefix(_OBJECTION).strip()[:_LONGEST_OBJECTION] if first.startswith(_OBJECTION) else ""
-    return found, ""
+    return inferred, ""
 
 
 def _type_of(value: Value) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opset: int) -> Types:
-    """The outputs of the few ops for which the onnx package has no rule, or not for all of them."""
+def _infer_by_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opset: int) -> Types:
+    """The output types of the few ops for which the onnx package has no complete rule."""
     if node.domain or not node.input:
         return {}
     is_broadcast = opset < 7 and node.op_type != "Gemm" and any(a.name == "broadcast" for a in node.attribute)
@@ -115,7 +118,7 @@ def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opse
 
 
 def _mask_type(data: onnx.TypeProto, opset: int) -> onnx.TypeProto:
-    """Dropout's second output, which onnx leaves open before opset 12: as long as the first, boolean from opset 10."""
+    """The type of Dropout's mask, which onnx does not infer before opset 12: like the data, boolean from opset 10."""
     mask = onnx.TypeProto()
     mask.CopyFrom(data)
     if opset >= 10:

@@ -1,4 +1,4 @@
-"""What the onnx package knows about an op, and whether a node keeps to it."""
+"""Op schemas of the onnx package, and whether a node conforms to them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _TYPES = {
     number: getattr(onnx.defs.OpSchema.AttrType, name, None)
     for name, number in onnx.AttributeProto.AttributeType.items()
 }
-MOST_AXES = 1_000
+MAX_AXES = 1_000
 _FormalOption = onnx.defs.OpSchema.FormalParameterOption
 
 
 @lru_cache(maxsize=4096)
 def schema_of(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
-    """The definition of an op in this version of its domain's opset; None if there is none."""
+    """The schema of an op in this opset version of its domain; None if there is none."""
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except (onnx.defs.SchemaError, TypeError):  # a version of more than 32 bits is a TypeError
@@ -27,19 +27,19 @@ def schema_of(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | N
 
 
 def newest_opset() -> int:
-    """The newest opset of the standard domain that the installed onnx package defines."""
+    """The newest standard opset of the installed onnx package."""
     return int(onnx.defs.onnx_opset_version())
 
 
 def is_known(node: onnx.NodeProto) -> bool:
-    """Whether this onnx package has a definition of the op, in any version."""
+    """Whether the onnx package defines the op in any version."""
     return bool(onnx.defs.has(node.op_type, node.domain))
 
 
 def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
-    """Whether a node, and every node in its bodies, has the arguments that its definition asks for.
+    """Whether a node and all nodes in its subgraphs conform to their schemas.
 
-    The inference of the onnx package may crash the whole process on nodes that do not.
+    Inference of the onnx package may crash the process on nodes that do not.
     """
     schema = schema_of(node.op_type, node.domain, opsets.get(node.domain, 1))
     if schema is None:
@@ -52,11 +52,11 @@ def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
         if not name and formal.option != _FormalOption.Optional:
             return False
-    given = {attribute.name: _TYPES.get(attribute.type) for attribute in node.attribute}
+    types = {attribute.name: _TYPES.get(attribute.type) for attribute in node.attribute}
     for name, attribute in schema.attributes.items():
-        if name not in given and attribute.required:
+        if name not in types and attribute.required:
             return False
-        if name in given and given[name] != attribute.type:
+        if name in types and types[name] != attribute.type:
             return False
     if not all(_is_plausible(node, attribute) for attribute in node.attribute):
         return False
@@ -64,7 +64,7 @@ def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
 
 
 def _is_plausible(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
-    """False where an attribute that inference uses as an index, unchecked, is out of range."""
+    """Whether an attribute that inference uses as an unchecked index is in range."""
     if attribute.name == "num_outputs":
         return bool(attribute.i == len(node.output))
-    return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MOST_AXES
+    return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MAX_AXES

@@ -1,4 +1,4 @@
-"""Sequences and optional values: the tensors in them, as far as they are known before the run."""
+"""Sequences and optional values: infer the types of their elements."""
 
 from __future__ import annotations
 
@@ -7,50 +7,46 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from placewise.model.dtypes import bytes_of
-from placewise.readers.onnx.types import Types, dtype_of, is_complete, shape_of
-from placewise.readers.onnx.values import Value
-
-Elements = dict[str, list[onnx.TypeProto]]
-"""The types of the tensors in a sequence, in order; an optional value is a sequence of one."""
+from placewise.readers.onnx.types import Elements, Types, Value, dtype_of, is_complete, shape_of
 
 SEQUENCE_OPS = frozenset((
     "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
     "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
 ))  # fmt: skip
-MOST_ELEMENTS = 100_000
-"""A tensor in more parts than this is taken for one."""
-_FOLLOWED = SEQUENCE_OPS | {"Identity"}
+MAX_ELEMENTS = 100_000
+"""A tensor split into more elements counts as one."""
+_HANDLED = SEQUENCE_OPS | {"Identity"}
 
 
-def one_each(names: Iterable[str], types: Types, elements: Elements) -> list[str]:
-    """Take sequences of unknown length for sequences of one element, and say which."""
-    taken = []
+def assume_single_elements(names: Iterable[str], types: Types, elements: Elements) -> list[str]:
+    """Assume one element in sequences of unknown length, and return their names."""
+    assumed = []
     for name in names:
-        element = _element(types.get(name))
+        element = _element_type(types.get(name))
         if element is not None and name not in elements and is_complete(element):
             elements[name] = [element]
-            taken.append(name)
-    return taken
+            assumed.append(name)
+    return assumed
 
 
-def bytes_in(elements: list[onnx.TypeProto]) -> int:
-    """Bytes of all tensors of a sequence; −1 if that of one is unknown."""
+def total_bytes(elements: list[onnx.TypeProto]) -> int:
+    """Total bytes of the tensors in a sequence; −1 if one is unknown."""
     sizes = [bytes_of(shape_of(kind) or (), dtype_of(kind)) if is_complete(kind) else -1 for kind in elements]
     return -1 if min(sizes, default=0) < 0 else sum(sizes)
 
 
-def follow(node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements) -> None:
-    """Complete what is known about a node's results: elements of sequences, types of tensors, lengths."""
-    if node.domain or not node.output or node.op_type not in _FOLLOWED:
+def infer_sequences(node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements) -> None:
+    """Add the element types and tensor types of a node's outputs to `elements` and `types`."""
+    if node.domain or not node.output or node.op_type not in _HANDLED:
         return
     try:
-        made = _made(node, types, values, elements)
-        if made is not None:
-            elements.update((name, made) for name in node.output if name)
-        taken = None if is_complete_tensor(types.get(node.output[0])) else _taken(node, values, elements)
-        if taken is not None:
-            types[node.output[0]] = taken
-    except (LookupError, ValueError, TypeError, ArithmeticError):  # what does not fit stays unknown
+        result = _sequence_elements(node, types, values, elements)
+        if result is not None:
+            elements.update((name, result) for name in node.output if name)
+        element = None if is_complete_tensor(types.get(node.output[0])) else _extract_element(node, values, elements)
+        if element is not None:
+            types[node.output[0]] = element
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # invalid nodes stay unknown
         return
 
 
@@ -58,60 +54,60 @@ def is_complete_tensor(kind: onnx.TypeProto | None) -> bool:
     return kind is not None and kind.HasField("tensor_type") and is_complete(kind)
 
 
-def _made(
+def _sequence_elements(
     node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements
 ) -> list[onnx.TypeProto] | None:
-    """The elements of the sequence that a node makes; None where it makes none, or they are unknown."""
-    kind, given = node.op_type, list(node.input)
+    """The element types of a node's output sequence; None if there is none, or they are unknown."""
+    kind, inputs = node.op_type, list(node.input)
     if kind == "SequenceEmpty":
         return []
     if kind == "SequenceConstruct":
-        return [types[name] for name in given]
+        return [types[name] for name in inputs]
     if kind == "SplitToSequence":
-        return _split(node, types, values)
-    if kind in ("Optional", "Identity", "OptionalGetElement") and given and given[0]:
-        whole = elements.get(given[0])
-        return [types[given[0]]] if whole is None and kind == "Optional" else whole
+        return _split_types(node, types, values)
+    if kind in ("Optional", "Identity", "OptionalGetElement") and inputs and inputs[0]:
+        whole = elements.get(inputs[0])
+        return [types[inputs[0]]] if whole is None and kind == "Optional" else whole
     if kind == "SequenceInsert":
-        found = list(elements[given[0]])
-        found.insert(_place(given, 2, values, len(found)), types[given[1]])
-        return found
+        result = list(elements[inputs[0]])
+        result.insert(_index_in(inputs, 2, values, len(result)), types[inputs[1]])
+        return result
     if kind == "SequenceErase":
-        found = list(elements[given[0]])
-        del found[_place(given, 1, values, len(found) - 1)]
-        return found
+        result = list(elements[inputs[0]])
+        del result[_index_in(inputs, 1, values, len(result) - 1)]
+        return result
     if kind == "SequenceMap":
-        element = _element(types.get(node.output[0]))
-        return None if element is None else [element] * len(elements[given[0]])
+        element = _element_type(types.get(node.output[0]))
+        return None if element is None else [element] * len(elements[inputs[0]])
     return None
 
 
-def _taken(node: onnx.NodeProto, values: Mapping[str, Value], elements: Elements) -> onnx.TypeProto | None:
-    """The type of the tensor that a node takes out of a sequence: the largest, where it is not known which."""
+def _extract_element(node: onnx.NodeProto, values: Mapping[str, Value], elements: Elements) -> onnx.TypeProto | None:
+    """The type of the tensor that a node reads from a sequence; the largest if the index is unknown."""
     if node.op_type == "SequenceAt":
-        found = elements[node.input[0]]
-        place = values.get(node.input[1])
-        return max(found, key=lambda kind: bytes_in([kind])) if place is None else found[int(place)]
+        candidates = elements[node.input[0]]
+        index = values.get(node.input[1])
+        return max(candidates, key=lambda kind: total_bytes([kind])) if index is None else candidates[int(index)]
     if node.op_type == "OptionalGetElement" and len(elements.get(node.input[0], ())) == 1:
         return elements[node.input[0]][0]
     if node.op_type == "ConcatFromSequence":
-        return _joined(node, elements[node.input[0]])
+        return _concat_type(node, elements[node.input[0]])
     return None
 
 
-def _joined(node: onnx.NodeProto, found: list[onnx.TypeProto]) -> onnx.TypeProto:
+def _concat_type(node: onnx.NodeProto, parts: list[onnx.TypeProto]) -> onnx.TypeProto:
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
-    shapes = [list(shape_of(kind) or ()) for kind in found]
+    shapes = [list(shape_of(kind) or ()) for kind in parts]
     axis, shape = attributes["axis"], shapes[0]
     if attributes.get("new_axis", 0):
         shape = [*shape]
         shape.insert(axis if axis >= 0 else axis + len(shape) + 1, len(shapes))
     else:
         shape[axis] = sum(other[axis] for other in shapes)
-    return onnx.helper.make_tensor_type_proto(found[0].tensor_type.elem_type, shape)
+    return onnx.helper.make_tensor_type_proto(parts[0].tensor_type.elem_type, shape)
 
 
-def _split(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> list[onnx.TypeProto] | None:
+def _split_types(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> list[onnx.TypeProto] | None:
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     whole = types[node.input[0]]
     shape = list(shape_of(whole) or ())
@@ -120,9 +116,9 @@ def _split(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> l
     axis = attributes.get("axis", 0)
     length, wanted = shape[axis], node.input[1] if len(node.input) > 1 else ""
     if wanted and wanted not in values:
-        return [whole]  # in parts that only the run will tell
+        return [whole]  # the split is known only at run time
     step = 1 if not wanted else 0 if values[wanted].ndim else int(values[wanted])
-    if step and length // step > MOST_ELEMENTS:
+    if step and length // step > MAX_ELEMENTS:
         return [whole]
     if not wanted:
         lengths = [1] * length
@@ -140,16 +136,16 @@ def _split(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> l
     ]
 
 
-def _place(given: list[str], position: int, values: Mapping[str, Value], last: int) -> int:
-    """Where something is put into or taken out of a sequence: at the end unless it is known where."""
-    name = given[position] if position < len(given) else ""
+def _index_in(inputs: list[str], position: int, values: Mapping[str, Value], last: int) -> int:
+    """The index of an insertion or removal: the end unless it is known."""
+    name = inputs[position] if position < len(inputs) else ""
     return int(values[name]) if name in values else last
 
 
-def _element(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
-    """The type of what a sequence or an optional value holds, however deep the tensor lies."""
+def _element_type(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """The tensor type inside a sequence or optional type, at any depth."""
     which = None if kind is None else kind.WhichOneof("value")
     if kind is None or which not in ("sequence_type", "optional_type"):
         return None
     inner = getattr(kind, which).elem_type
-    return inner if inner.HasField("tensor_type") else _element(inner)
+    return inner if inner.HasField("tensor_type") else _element_type(inner)

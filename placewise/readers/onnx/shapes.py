@@ -1,4 +1,4 @@
-"""Types and shapes of every value: onnx's own inference first, then what it leaves open, node by node."""
+"""Infer types and shapes of all values: with the onnx package, then node by node."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ import onnx
 import onnx.shape_inference
 
 from placewise.errors import ModelFileError
-from placewise.readers.onnx.bodies import WITH_BODIES, result_types
 from placewise.readers.onnx.contrib import has_rule
-from placewise.readers.onnx.known import Known
-from placewise.readers.onnx.nodes import infer_contrib, infer_node, opsets_of, unfit
+from placewise.readers.onnx.control_flow import WITH_BODIES, result_types
+from placewise.readers.onnx.nodes import describe_mismatch, infer_contrib, infer_node, opsets_of
 from placewise.readers.onnx.schemas import is_known, is_sound
-from placewise.readers.onnx.sequences import SEQUENCE_OPS, follow
-from placewise.readers.onnx.structure import in_order, reads
+from placewise.readers.onnx.sequences import SEQUENCE_OPS, infer_sequences
+from placewise.readers.onnx.structure import names_read, sort_topologically
 from placewise.readers.onnx.symbols import Sizes
-from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
-from placewise.readers.onnx.values import Value, evaluate, stored_values, wanted_values
+from placewise.readers.onnx.types import InferredValues, Types, Value, is_complete, shape_of, subgraphs
+from placewise.readers.onnx.values import evaluate_node, initializer_values, shape_inputs
 
 _NO_SIZES: Sizes = MappingProxyType({})
-DEEPEST_BODY = 4
-"""Bodies in bodies beyond this depth are left to the onnx package."""
+MAX_BODY_DEPTH = 4
+"""Subgraphs nested deeper are left to the onnx package."""
 
 
-def infer(model: onnx.ModelProto, *, depth: int = 0, sizes: Sizes = _NO_SIZES) -> Known:
-    """The type of every value by name, as far as it can be known, short constants, and what sequences hold.
+def infer_values(model: onnx.ModelProto, *, depth: int = 0, sizes: Sizes = _NO_SIZES) -> InferredValues:
+    """Types, short constants and sequence elements of all values, as far as they can be inferred.
 
-    What the file itself notes about inner values may be stale, so it is trusted only for ops of unknown domains, and
-    elsewhere only where inference knows nothing better and does not contradict; then come the `sizes` that the user
-    gives. `depth` counts the bodies around the graph. Raises ModelFileError for a node whose inputs are known and do
-    not fit together.
+    The file's value_info may be stale. It is trusted for ops of unknown domains; for other ops only if inference finds
+    nothing and does not contradict it. Then the user's `sizes` apply. `depth` is the nesting depth of the graph. Raises
+    ModelFileError for a node with known but incompatible inputs.
     """
-    nodes = in_order(model.graph.node)
+    nodes = sort_topologically(model.graph.node)
     infos = [*model.graph.value_info, *model.graph.output]
-    noted = _loop_notes(nodes) | {info.name: info.type for info in infos if is_complete(info.type)}
-    known = Known(_first_pass(model, nodes, noted), stored_values(model.graph.initializer))
-    asked = [node for node in nodes if node.op_type in WITH_BODIES | SEQUENCE_OPS or not _solved(node, known.types)]
-    if asked:
-        _walk(model, nodes, asked, known, noted, depth, sizes)
+    declared = _loop_declarations(nodes) | {info.name: info.type for info in infos if is_complete(info.type)}
+    known = InferredValues(_first_pass(model, nodes, declared), initializer_values(model.graph.initializer))
+    unsolved = [
+        node for node in nodes if node.op_type in WITH_BODIES | SEQUENCE_OPS or not _is_solved(node, known.types)
+    ]
+    if unsolved:
+        _infer_in_order(model, nodes, unsolved, known, declared, depth, sizes)
     return known
 
 
-def _loop_notes(nodes: Sequence[onnx.NodeProto]) -> Types:
-    """What loops note, in their bodies, about the state that they give back (inference fears that it may grow)."""
+def _loop_declarations(nodes: Sequence[onnx.NodeProto]) -> Types:
+    """Types that loop bodies declare for their state outputs; inference assumes that their shapes may change."""
     loops = [(node.output, body.output[1:]) for node in nodes if node.op_type == "Loop" for body in subgraphs(node)]
     return {name: state.type for outputs, states in loops for name, state in zip(outputs, states, strict=False)}
 
 
-def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: Types) -> Types:
-    """What the onnx package infers for the whole model, with the noted types of known ops set aside."""
+def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], declared: Types) -> Types:
+    """The types that the onnx package infers for the whole model, ignoring the declared types of known ops."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     del probe.graph.node[:], probe.graph.value_info[:], probe.graph.output[:]
@@ -61,12 +61,12 @@ def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: 
     probe.graph.node.extend(node for node in nodes if is_sound(node, opsets))
     for node in probe.graph.node:
         for body in subgraphs(node):
-            _forget(body)
+            _drop_declared_types(body)
     for node in nodes:
         if not is_known(node) and not has_rule(node):
-            pairs = ((name, noted[name]) for name in node.output if name in noted)
+            pairs = ((name, declared[name]) for name in node.output if name in declared)
             probe.graph.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in pairs)
-    with contextlib.suppress(Exception):  # one impossible node fails the whole pass; the walk then goes around it
+    with contextlib.suppress(Exception):  # one invalid node fails the whole pass
         probe = onnx.shape_inference.infer_shapes(probe, check_type=False, strict_mode=False, data_prop=False)
     types = {value.name: value.type for value in [*probe.graph.input, *probe.graph.value_info]}
     for tensor in model.graph.initializer:
@@ -74,55 +74,61 @@ def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: 
     return types
 
 
-def _forget(body: onnx.GraphProto) -> None:
+def _drop_declared_types(body: onnx.GraphProto) -> None:
     del body.value_info[:]
     for node in body.node:
         for inner in subgraphs(node):
-            _forget(inner)
+            _drop_declared_types(inner)
 
 
-def _solved(node: onnx.NodeProto, types: Types) -> bool:
+def _is_solved(node: onnx.NodeProto, types: Types) -> bool:
     return all(is_complete(types.get(name)) for name in node.output if name)
 
 
-def _walk(
+def _infer_in_order(
     model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
-    asked: Sequence[onnx.NodeProto],
-    known: Known,
-    noted: Types,
+    unsolved: Sequence[onnx.NodeProto],
+    known: InferredValues,
+    declared: Types,
     depth: int,
     sizes: Sizes,
 ) -> None:
-    """Complete what is known in topological order, with the constants that the results of `asked` depend on."""
+    """Infer node by node in topological order, with the constants that the outputs of `unsolved` depend on."""
     opsets, types, values = opsets_of(model), known.types, known.values
-    wanted = wanted_values(nodes, asked)
+    wanted = shape_inputs(nodes, unsolved)
     for node in nodes:
-        sound, objection = is_sound(node, opsets), ""
-        if sound and not _solved(node, types):
-            found, objection = infer_node(model, node, types, values)
-            types.update(found)
-        if not sound and not _solved(node, types) and has_rule(node):
+        is_valid, objection = is_sound(node, opsets), ""
+        if is_valid and not _is_solved(node, types):
+            inferred, objection = infer_node(model, node, types, values)
+            types.update(inferred)
+        if not is_valid and not _is_solved(node, types) and has_rule(node):
             types.update(infer_contrib(model, node, types, values))
-        if sound and not _solved(node, types) and depth < DEEPEST_BODY:
-            types.update(result_types(model, node, known, partial(infer, depth=depth + 1)))
-        follow(node, types, values, known.elements)
-        if sound and not wanted.isdisjoint(node.output):
-            for name, value in evaluate(node, types, values, model.opset_import).items():
+        if is_valid and not _is_solved(node, types) and depth < MAX_BODY_DEPTH:
+            types.update(result_types(model, node, known, partial(infer_values, depth=depth + 1)))
+        infer_sequences(node, types, values, known.elements)
+        if is_valid and not wanted.isdisjoint(node.output):
+            for name, value in evaluate_node(node, types, values, model.opset_import).items():
                 values[name] = value
                 types[name] = _type_of(value)
         for name in node.output:
-            if name in noted and _fits(types.get(name), noted[name]):
-                types[name] = noted[name]
+            if name in declared and _completes(types.get(name), declared[name]):
+                types[name] = declared[name]
                 known.borrowed.append(name)
             if name in sizes and not is_complete(types.get(name)):
-                types[name] = _sized(types.get(name), sizes[name])
-        if objection and not _solved(node, types) and all(is_complete(types.get(name)) for name in reads(node) if name):
-            raise ModelFileError(unfit(node, types, objection), remedy="check the model and the dimensions given")
+                types[name] = _apply_sizes(types.get(name), sizes[name])
+        if (
+            objection
+            and not _is_solved(node, types)
+            and all(is_complete(types.get(name)) for name in names_read(node) if name)
+        ):
+            raise ModelFileError(
+                describe_mismatch(node, types, objection), remedy="check the model and the given dimensions"
+            )
 
 
-def _sized(kind: onnx.TypeProto | None, sizes: Mapping[int, int]) -> onnx.TypeProto:
-    """A type with these dimensions where it is open; all of them, where not even their number is known."""
+def _apply_sizes(kind: onnx.TypeProto | None, sizes: Mapping[int, int]) -> onnx.TypeProto:
+    """A type with its open dimensions set to `sizes`; also its rank, if that is unknown."""
     known = shape_of(kind)
     if known is None:
         known = (-1,) * len(sizes) if set(sizes) == set(range(len(sizes))) else ()
@@ -136,13 +142,13 @@ def _type_of(value: Value) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(element_type, list(value.shape))
 
 
-def _fits(inferred: onnx.TypeProto | None, noted: onnx.TypeProto) -> bool:
-    """Whether a noted type says all that is missing and contradicts nothing that is known."""
-    if is_complete(inferred) or not is_complete(noted) or not noted.HasField("tensor_type"):
+def _completes(inferred: onnx.TypeProto | None, declared: onnx.TypeProto) -> bool:
+    """Whether a declared type completes an inferred one without contradicting it."""
+    if is_complete(inferred) or not is_complete(declared) or not declared.HasField("tensor_type"):
         return False
-    if inferred is not None and inferred.tensor_type.elem_type not in (0, noted.tensor_type.elem_type):
+    if inferred is not None and inferred.tensor_type.elem_type not in (0, declared.tensor_type.elem_type):
         return False
-    known, said = shape_of(inferred), shape_of(noted)
-    if known is None or said is None:
+    known, stated = shape_of(inferred), shape_of(declared)
+    if known is None or stated is None:
         return True
-    return len(known) == len(said) and all(a in (-1, b) for a, b in zip(known, said, strict=True))
+    return len(known) == len(stated) and all(a in (-1, b) for a, b in zip(known, stated, strict=True))

@@ -1,4 +1,4 @@
-"""Who makes and who reads each value: checked before anything else is done with the nodes."""
+"""Producers and readers of values: structural checks before any other processing."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ _MOST_BYTES = 2**62
 
 
 def check_structure(graph: onnx.GraphProto) -> None:
-    """Raise ModelFileError unless every value is made once, everything that is read is made, and sizes are sane."""
+    """Raise ModelFileError unless every value has one producer, every read value exists, and sizes are valid."""
     names = op_names(graph.node)
-    made: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
         _check_initializer(tensor)
-        _make(made, tensor.name, "an initializer")
+        _define(makers, tensor.name, "an initializer")
     for value in model_inputs(graph):
         refuse_size(value.name, shape_of(value.type) or (), "float64")
-        _make(made, value.name, "an input")
+        _define(makers, value.name, "an input")
     for name, node in zip(names, graph.node, strict=True):
         for tensor in inner_initializers(node):
             _check_initializer(tensor)
         for output in filter(None, node.output):
-            _make(made, output, f"node {name!r}")
+            _define(makers, output, f"node {name!r}")
     for name, node in zip(names, graph.node, strict=True):
-        for value_name in reads(node):
-            if value_name and value_name not in made:
+        for value_name in names_read(node):
+            if value_name and value_name not in makers:
                 raise ModelFileError(
-                    f"node {name!r} reads {value_name!r}, which no node, input or initializer makes",
+                    f"node {name!r} reads {value_name!r}, which no node, input or initializer defines",
                     remedy="export the model again",
                 )
     for value in graph.output:
-        if value.name not in made:
-            raise ModelFileError(f"nothing makes the model's output {value.name!r}", remedy="export the model again")
+        if value.name not in makers:
+            raise ModelFileError(f"nothing defines the model's output {value.name!r}", remedy="export the model again")
 
 
-def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes in topological order; raises GraphError for a cycle."""
+def sort_topologically(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes in topological order. Raises GraphError for a cycle."""
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    before = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
+    before = [{producer[name] for name in names_read(node) if name in producer} for node in nodes]
     if all(max(needs, default=-1) < index for index, needs in enumerate(before)):
         return list(nodes)
     try:
@@ -57,20 +57,20 @@ def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         raise GraphError(f"the graph has a cycle: {shown}", remedy="a placement needs an acyclic graph") from None
 
 
-def reads(node: onnx.NodeProto) -> list[str]:
-    """Every name that a node reads: its inputs (with gaps as ""), then what its bodies take from around them."""
+def names_read(node: onnx.NodeProto) -> list[str]:
+    """All names that a node reads: its inputs ("" if omitted), then the names captured by its subgraphs."""
     bodies = subgraphs(node)
     if not bodies:
         return list(node.input)
     own = set(node.input)
     return [
         *node.input,
-        *(name for name in dict.fromkeys(n for body in bodies for n in captured(body)) if name not in own),
+        *(name for name in dict.fromkeys(n for body in bodies for n in captured_names(body)) if name not in own),
     ]
 
 
 def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    """The initializers of a node's bodies, and of the bodies in them."""
+    """The initializers in a node's subgraphs, at any depth."""
     for body in subgraphs(node):
         yield from body.initializer
         for inner in body.node:
@@ -78,26 +78,26 @@ def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def refuse_size(name: str, shape: Shape, dtype: str) -> None:
-    """Raise ModelFileError for a shape that no machine could hold."""
+    """Raise ModelFileError for an absurdly large shape."""
     if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
         raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
 
 
-def captured(graph: onnx.GraphProto) -> list[str]:
-    """What a body reads and does not make."""
+def captured_names(graph: onnx.GraphProto) -> list[str]:
+    """The names that a subgraph reads from the outer graph."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
     own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
-    used = [name for node in graph.node for name in reads(node)] + [value.name for value in graph.output]
+    used = [name for node in graph.node for name in names_read(node)] + [value.name for value in graph.output]
     return [name for name in dict.fromkeys(used) if name not in own]
 
 
-def _make(made: dict[str, str], name: str, maker: str) -> None:
-    if name in made:
+def _define(makers: dict[str, str], name: str, maker: str) -> None:
+    if name in makers:
         raise ModelFileError(
-            f"value {name!r} is made twice, by {made[name]} and by {maker}", remedy="every value needs its own name"
+            f"value {name!r} is defined twice, by {makers[name]} and by {maker}", remedy="give every value its own name"
         )
-    made[name] = maker
+    makers[name] = maker
 
 
 def _check_initializer(tensor: onnx.TensorProto) -> None:

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: which ones a model has, and the user's numbers in their place."""
+"""Symbolic dimensions of a model, and replacing them by numbers."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.types import dims_of, subgraphs
-from placewise.words import dim_options
 
 Sizes = Mapping[str, Mapping[int, int]]
-"""Numbers for dimensions that depend on data, by value and axis."""
+"""Numbers for data-dependent dimensions, by value and axis."""
 
 
 def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
-    """Put a number in place of every symbolic dimension named in `dims`, everywhere in `graph`.
+    """Replace the symbolic dimensions named in `dims` by numbers, everywhere in `graph`.
 
-    A dimension of an input that has neither number nor name is called ``input:axis``, and one that depends on data
-    ``value:axis`` (`given_sizes`). Raises ModelFileError for a name that the model does not have, a number below 1,
-    and an input dimension that is left without a number.
+    A dimension of an input with neither number nor name is called ``input:axis``; a data-dependent one, ``value:axis``
+    (`sizes_from_dims`). Raises ModelFileError for unknown names, numbers below 1, and input dimensions that stay open.
     """
     inputs = list(model_inputs(graph))
     for value in inputs:
         _name_anonymous(value)
     infos = list(_value_infos(graph))
     known = list(dict.fromkeys(dim.dim_param for value in infos for dim in dims_of(value.type) if dim.dim_param))
-    made = {name for node in graph.node for name in node.output}
+    outputs = {name for node in graph.node for name in node.output}
     for name, number in dims.items():
-        if name not in known and _parted(name)[0] not in made:
+        if name not in known and _split_axis(name)[0] not in outputs:
             shown = ", ".join(repr(symbol) for symbol in known[:8]) or "none: all its shapes are fixed"
             raise ModelFileError(f"the model has no dimension {name!r}", remedy=f"its symbolic dimensions are {shown}")
         if number < 1:
@@ -37,28 +36,28 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
         for dim in dims_of(value.type):
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
-    _refuse_unknown(inputs)
+    _require_known_inputs(inputs)
 
 
-def given_sizes(dims: Mapping[str, int]) -> Sizes:
-    """The numbers for dimensions of values inside the graph (``{"found:1": 40}``), by value and axis."""
+def sizes_from_dims(dims: Mapping[str, int]) -> Sizes:
+    """The entries of `dims` for inner values (``{"found:1": 40}``), by value and axis."""
     sizes: dict[str, dict[int, int]] = {}
     for name, number in dims.items():
-        value, axis = _parted(name)
+        value, axis = _split_axis(name)
         if value:
             sizes.setdefault(value, {})[axis] = number
     return sizes
 
 
-def _parted(name: str) -> tuple[str, int]:
+def _split_axis(name: str) -> tuple[str, int]:
     value, _, axis = name.rpartition(":")
     return (value, int(axis)) if axis.isdecimal() and len(axis) < 3 else ("", 0)
 
 
 def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """The inputs that the caller of the model gives: those that are not initializers."""
-    given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    return (value for value in graph.input if value.name not in given)
+    """The inputs that are not initializers."""
+    initializers = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return (value for value in graph.input if value.name not in initializers)
 
 
 def _name_anonymous(value: onnx.ValueInfoProto) -> None:
@@ -67,7 +66,7 @@ def _name_anonymous(value: onnx.ValueInfoProto) -> None:
             dim.dim_param = f"{value.name}:{axis}"
 
 
-def _refuse_unknown(inputs: list[onnx.ValueInfoProto]) -> None:
+def _require_known_inputs(inputs: list[onnx.ValueInfoProto]) -> None:
     missing: dict[str, str] = {}
     for value in inputs:
         kind = value.type.WhichOneof("value")
@@ -86,7 +85,7 @@ def _refuse_unknown(inputs: list[onnx.ValueInfoProto]) -> None:
 
 
 def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """Inputs, outputs and noted values of `graph` and of all bodies in it."""
+    """Inputs, outputs and value_info of `graph` and all its subgraphs."""
     yield from graph.input
     yield from graph.output
     yield from graph.value_info

@@ -1,9 +1,12 @@
-"""ONNX types in our words: element types by name, shapes as tuples with −1 where a dimension is unknown."""
+"""ONNX types as Placewise dtypes and shapes (−1: unknown dimension), and what is inferred about values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 
 from placewise.model.dtypes import bytes_of
@@ -22,25 +25,43 @@ _DTYPES = {getattr(_T, name): dtype for name, dtype in _NAMES.items() if hasattr
 
 Shape = tuple[int, ...]
 Types = dict[str, onnx.TypeProto]
+Value = npt.NDArray[Any]
+Elements = dict[str, list[onnx.TypeProto]]
+"""The types of the tensors in a sequence by name; an optional value is a sequence of one."""
+_FLOATING = ("float", "bfloat", "complex")
+
+
+@dataclass(slots=True)
+class InferredValues:
+    """Types, constant values and sequence elements by name; `borrowed` are names with types from value_info."""
+
+    types: Types
+    values: dict[str, Value] = field(default_factory=dict)
+    elements: Elements = field(default_factory=dict)
+    borrowed: list[str] = field(default_factory=list)
+
+
+Infer = Callable[[onnx.ModelProto], InferredValues]
+"""Infers the values of a model. Raises ModelFileError for nodes with incompatible inputs."""
 
 
 def dtype_name(element_type: int) -> str:
-    """Our name of an ONNX element type; ``"unknown"`` for codes that this onnx package does not know."""
+    """The dtype of an ONNX element type; ``"unknown"`` for unknown codes."""
     return _DTYPES.get(element_type, "unknown")
 
 
 def element_type(dtype: str) -> int:
-    """The ONNX element type of a name of ours. Every name but ``"unknown"`` has one."""
+    """The ONNX element type of a dtype; every dtype except ``"unknown"`` has one."""
     return int(next(code for code, name in _DTYPES.items() if name == dtype))
 
 
 def dtype_of(kind: onnx.TypeProto | None) -> str:
-    """The element type of a tensor type; ``"unknown"`` for sequences, maps and missing types."""
+    """The dtype of a tensor type; ``"unknown"`` for sequences, maps and missing types."""
     return dtype_name(kind.tensor_type.elem_type) if kind is not None and kind.HasField("tensor_type") else "unknown"
 
 
 def shape_of(kind: onnx.TypeProto | None) -> Shape | None:
-    """The shape of a tensor type, −1 for unknown dimensions; None where even the rank is unknown."""
+    """The shape of a tensor type, with −1 for unknown dimensions; None if the rank is unknown."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
@@ -48,7 +69,7 @@ def shape_of(kind: onnx.TypeProto | None) -> Shape | None:
 
 
 def is_complete(kind: onnx.TypeProto | None) -> bool:
-    """Whether a tensor of this type has a known number of bytes; sequences and maps are as complete as they get."""
+    """Whether the size in bytes of a tensor type is known; always true for sequences and maps."""
     if kind is not None and kind.WhichOneof("value") not in (None, "tensor_type"):
         return True
     shape = shape_of(kind)
@@ -56,7 +77,7 @@ def is_complete(kind: onnx.TypeProto | None) -> bool:
 
 
 def dims_of(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """Every dimension in a type, also inside sequences and optionals."""
+    """All dimensions in a type, including those in sequences and optionals."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         yield from getattr(kind, which).shape.dim
@@ -65,10 +86,22 @@ def dims_of(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The bodies of If, Loop, Scan and the like."""
-    found: list[onnx.GraphProto] = []
+    """The subgraphs of a node, such as the bodies of If, Loop and Scan."""
+    bodies: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            found.append(attribute.g)
-        found.extend(attribute.graphs)
-    return found
+            bodies.append(attribute.g)
+        bodies.extend(attribute.graphs)
+    return bodies
+
+
+def compute_dtype(node: onnx.NodeProto, types: Types) -> str:
+    """The dtype of the computation: the first floating-point type of inputs and outputs, else that of the first output.
+
+    For integer kernels it is the type of the first input.
+    """
+    dtypes = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
+    if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
+        return dtypes[0] if dtypes else "unknown"
+    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
+    return floating or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")

@@ -1,21 +1,17 @@
-"""Small constants, evaluated while reading: the integers from which models compute their own shapes."""
+"""Evaluate small constants: the integers from which models compute shapes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx.reference
 
 from placewise.readers.onnx.file import KEPT_ELEMENTS
-from placewise.readers.onnx.structure import reads
-from placewise.readers.onnx.types import Types, shape_of
-
-Value = npt.NDArray[Any]
+from placewise.readers.onnx.structure import names_read
+from placewise.readers.onnx.types import Types, Value, shape_of
 
 ARITHMETIC = frozenset({
     "Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "CastLike",
@@ -25,26 +21,26 @@ ARITHMETIC = frozenset({
     "ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax", "Clip",
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Xor",
 })  # fmt: skip
-"""Ops that may be evaluated: cheap, deterministic, and what exporters compute shapes with."""
+"""Ops that are evaluated: cheap, deterministic, and used by exporters to compute shapes."""
 
 
-def stored_values(tensors: Iterable[onnx.TensorProto]) -> dict[str, Value]:
-    """The values of the initializers that are short and inside the file."""
+def initializer_values(tensors: Iterable[onnx.TensorProto]) -> dict[str, Value]:
+    """The values of short initializers that are stored in the file."""
     values = {}
     for tensor in tensors:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= KEPT_ELEMENTS:
             try:
                 values[tensor.name] = onnx.numpy_helper.to_array(tensor)
-            except Exception:  # a tensor whose data and dims disagree has no value
+            except Exception:  # data and dims disagree
                 continue
     return values
 
 
-def wanted_values(nodes: Sequence[onnx.NodeProto], unsolved: Iterable[onnx.NodeProto]) -> set[str]:
-    """Names of the values that the shapes of `unsolved` nodes may depend on, through arithmetic alone."""
+def shape_inputs(nodes: Sequence[onnx.NodeProto], unsolved: Iterable[onnx.NodeProto]) -> set[str]:
+    """The names of values that the shapes of `unsolved` nodes may depend on, through arithmetic alone."""
     producer = {name: node for node in nodes for name in node.output if name}
     wanted: set[str] = set()
-    stack = [name for node in unsolved for name in reads(node) if name]
+    stack = [name for node in unsolved for name in names_read(node) if name]
     while stack:
         name = stack.pop()
         node = producer.get(name)
@@ -56,13 +52,13 @@ def wanted_values(nodes: Sequence[onnx.NodeProto], unsolved: Iterable[onnx.NodeP
     return wanted
 
 
-def evaluate(
+def evaluate_node(
     node: onnx.NodeProto, types: Types, values: dict[str, Value], opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> dict[str, Value]:
-    """The outputs of one node if they are short and its inputs are known; else nothing."""
+    """The outputs of a node if they are short and its inputs are known; else {}."""
     if node.op_type in ("Shape", "Size"):
         shape = shape_of(types.get(node.input[0]))
-        return {} if shape is None or min(shape, default=0) < 0 else {node.output[0]: _measure(node, shape)}
+        return {} if shape is None or min(shape, default=0) < 0 else {node.output[0]: _shape_value(node, shape)}
     inputs = [name for name in dict.fromkeys(node.input) if name]
     if not all(name in values for name in inputs) or not _is_short(node, types):
         return {}
@@ -72,13 +68,13 @@ def evaluate(
     try:
         with np.errstate(all="ignore"):
             results = onnx.reference.ReferenceEvaluator(function).run(None, feeds, {})
-    except Exception:  # whatever an evaluation trips over, the value just stays unknown
+    except Exception:  # the value stays unknown
         return {}
-    found = {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
-    return {name: value for name, value in found.items() if value.size <= KEPT_ELEMENTS}
+    arrays = {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+    return {name: value for name, value in arrays.items() if value.size <= KEPT_ELEMENTS}
 
 
-def _measure(node: onnx.NodeProto, shape: tuple[int, ...]) -> Value:
+def _shape_value(node: onnx.NodeProto, shape: tuple[int, ...]) -> Value:
     if node.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
@@ -86,7 +82,7 @@ def _measure(node: onnx.NodeProto, shape: tuple[int, ...]) -> Value:
 
 
 def _is_short(node: onnx.NodeProto, types: Types) -> bool:
-    """Whether every output is known to be short before it is made (NonZero's is not, and cannot be long)."""
+    """Whether all outputs are known to be short; that of NonZero is short because its input is."""
     if node.op_type in ("NonZero", "Constant"):
         return True
     shapes = [shape_of(types.get(name)) for name in node.output if name]

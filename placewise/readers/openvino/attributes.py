@@ -1,4 +1,4 @@
-"""What the <data> of a layer says → attributes, by ONNX's names where ONNX has them."""
+"""The <data> of a layer → attributes, with ONNX names where ONNX has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placewise.readers.openvino.kinds import CONSTANT, INPUT
-from placewise.readers.openvino.net import Layer, dtype_of, plain_type
+from placewise.readers.openvino.net import Layer, dtype_of, normalize_type
 
 LONGEST_LIST = 1_000
 LONGEST_TEXT = 1_000
@@ -23,35 +23,35 @@ _MODES: Mapping[str, str] = {
 
 
 def attributes_of(layer: Layer) -> dict[str, Any]:
-    """Numbers, lists of numbers and texts; what only a layer's shapes can say is added: layouts, orders, heads."""
+    """Numbers, lists of numbers and strings, and what follows from shapes alone: layouts, permutations, heads."""
     if layer.type in (INPUT, CONSTANT):
         return {}
-    found = {_NAMES.get(key, key): _value(text) for key, text in layer.data.items()}
-    if "pads_begin" in found and "pads_end" in found:
-        found["pads"] = (*_row(found.pop("pads_begin")), *_row(found.pop("pads_end")))
-    if "destination_type" in found:
-        found["to"] = dtype_of(plain_type(str(found.pop("destination_type"))))
-    if layer.type in ("Interpolate", "GridSample") and found.get("mode") in _MODES:
-        found["mode"] = _MODES[found["mode"]]
+    attributes = {_NAMES.get(key, key): _parse_value(text) for key, text in layer.data.items()}
+    if "pads_begin" in attributes and "pads_end" in attributes:
+        attributes["pads"] = (*_as_tuple(attributes.pop("pads_begin")), *_as_tuple(attributes.pop("pads_end")))
+    if "destination_type" in attributes:
+        attributes["to"] = dtype_of(normalize_type(str(attributes.pop("destination_type"))))
+    if layer.type in ("Interpolate", "GridSample") and attributes.get("mode") in _MODES:
+        attributes["mode"] = _MODES[attributes["mode"]]
     for key in ("kernel_shape", "strides", "dilations"):
-        if key in found:
-            found[key] = _row(found[key])
-    return found | _from_shapes(layer)
+        if key in attributes:
+            attributes[key] = _as_tuple(attributes[key])
+    return attributes | _infer_from_shapes(layer)
 
 
-def _from_shapes(layer: Layer) -> dict[str, Any]:
+def _infer_from_shapes(layer: Layer) -> dict[str, Any]:
     if layer.type in ("GroupConvolution", "GroupConvolutionBackpropData"):
         return {"kernel_layout": "GOI" if layer.type == "GroupConvolution" else "GIO"}
     if layer.type == "Transpose" and layer.inputs and layer.outputs:
-        order = _order(layer.inputs[0].dims, layer.outputs[0].dims)
+        order = _find_permutation(layer.inputs[0].dims, layer.outputs[0].dims)
         return {} if order is None else {"perm": order}
     if layer.type == "ScaledDotProductAttention" and layer.inputs and len(layer.inputs[0].dims) == 3:
         return {"q_num_heads": 1, "kv_num_heads": 1}
     return {}
 
 
-def _order(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Where each dimension of the result comes from, if lengths alone tell (those of length 1 are all alike)."""
+def _find_permutation(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The permutation of a transpose, if lengths determine it (dimensions of length 1 are interchangeable)."""
     long = [dim for dim in before if dim != 1]
     if len(set(long)) < len(long) or sorted(before) != sorted(after) or min(before, default=0) < 0:
         return None
@@ -59,7 +59,7 @@ def _order(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(free.pop(0) if dim == 1 else before.index(dim) for dim in after)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     if text in ("true", "false"):
         return int(text == "true")
     parts = [part.strip() for part in text.split(",")] if len(text) < 1 << 20 else []
@@ -72,5 +72,5 @@ def _value(text: str) -> Any:
     return text[:LONGEST_TEXT]
 
 
-def _row(value: Any) -> tuple[Any, ...]:
+def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

@@ -1,29 +1,40 @@
-"""A net of IR → a Graph, one op per layer: inputs, constants and outputs are ops too."""
+"""An IR net → a Graph with one op per layer, including inputs, constants and outputs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.naming import distinct
+from placewise.readers.base import module_path, unique_name
 from placewise.readers.openvino.attributes import attributes_of
 from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
-from placewise.readers.openvino.names import scopes_of
-from placewise.readers.openvino.net import Layer, Net, dtype_of, plain_type
+from placewise.readers.openvino.net import IrNet, Layer, dtype_of, normalize_type
 from placewise.readers.openvino.structure import Sources, constants, location_of
-from placewise.readers.openvino.types import FLOATING, compute_dtype
 
 _PACKED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8_e4m3", "float8_e5m2", "float4_e2m1"})
-_PACKED_SUFFIX = "_compressed"  # behind the name of a weight that openvino.save_model stored in fewer bits
+_PACKED_SUFFIX = "_compressed"  # appended by openvino.save_model to compressed weights
 _STATES = {"ReadValue", "Assign"}
+
+_FLOATING = ("float", "bfloat", "complex")
+_PRODUCTS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"})
+_TRANSPARENT = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Concat"})
+_DEQUANTIZERS = frozenset({"Convert", "Subtract", "Multiply"})
+_EIGHT_BITS = frozenset({"int8", "uint8"})
+_MAX_LEVELS = 256
+_MAX_STEPS = 6
+_MODULE, _VALUE = "__module.", "self."
+_PART = "/WithoutBiases"  # a layer of a converted ONNX Gemm
+_GENERATED = re.compile(r"[A-Za-z]+_\d+(_compressed)?")
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A graph in the making: the builder, the tensors of each layer, and what is taken."""
+class _IrGraphDraft:
+    """A graph under construction: the builder, tensors by layer, used names, storages and variables."""
 
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     tensors: list[list[int]] = field(default_factory=list)
@@ -32,28 +43,28 @@ class _Draft:
     states: dict[str, int] = field(default_factory=dict)
 
 
-def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
-    """The raw view of `net`; `origin` holds the ids of layers."""
-    draft = _Draft()
-    names, scopes = _names(net.layers), scopes_of(net.layers, sources)
-    read = {made for made, _ in sources.values()}
+def build_graph(net: IrNet, sources: Sources, source: Source) -> Graph:
+    """The raw view of `net`; `origin` holds layer ids."""
+    draft = _IrGraphDraft()
+    names, scopes = _unique_names(net.layers), scopes_of(net.layers, sources)
+    read = {producer for producer, _ in sources.values()}
     for row, layer in enumerate(net.layers):
         op = draft.builder.add_op(
             names[row],
             kind_of(layer),
             scope=scopes[row],
-            attributes=attributes_of(layer) | _decompression(net, sources, row),
+            attributes=attributes_of(layer) | _decompression_attribute(net, sources, row),
             dtype=compute_dtype(net, sources, row),
             origin=(layer.id,),
-            **_state(draft, layer),
+            **_state_options(draft, layer),
         )
-        ends = layer.type == "Assign" and row not in read  # what it hands on is what it was given
+        ends = layer.type == "Assign" and row not in read  # its output is its input
         places = range(0 if ends else len(layer.outputs))
         draft.tensors.append([_add_tensor(draft, op, names[row], layer, place) for place in places])
     for row, layer in enumerate(net.layers):
         for place in range(len(layer.inputs)):
-            made, output = sources[row, place]
-            draft.builder.add_edge(draft.tensors[made][output], row, position_of(layer, place))
+            producer, output = sources[row, place]
+            draft.builder.add_edge(draft.tensors[producer][output], row, position_of(layer, place))
         for offset, constant in enumerate([layer] if layer.type == CONSTANT else constants(layer)):
             inside = "" if constant is layer else f"{names[row]}/"
             own = (constant.name or names[row]).removesuffix(_PACKED_SUFFIX)
@@ -62,25 +73,25 @@ def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
     return draft.builder.build(source)
 
 
-def _names(layers: list[Layer]) -> list[str]:
-    """A distinct name per layer: its own, with a number where it has none or shares it."""
+def _unique_names(layers: list[Layer]) -> list[str]:
+    """A unique name per layer: its own, with a number if it has none or shares it."""
     taken: set[str] = set()
-    return [distinct(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
+    return [unique_name(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
 
 
-def _add_tensor(draft: _Draft, op: int, name: str, layer: Layer, place: int) -> int:
+def _add_tensor(draft: _IrGraphDraft, op: int, name: str, layer: Layer, place: int) -> int:
     port = layer.outputs[place]
     label = name if len(layer.outputs) == 1 else f"{name}:{place}"
     return draft.builder.add_tensor(op, shape=port.dims, dtype=port.dtype, nbytes=port.nbytes, name=label)
 
 
-def _add_weight(draft: _Draft, layer: Layer, name: str) -> int:
-    """A constant as a weight; constants at one place of the .bin file are one weight, tied."""
+def _add_weight(draft: _IrGraphDraft, layer: Layer, name: str) -> int:
+    """Add a constant as a weight; constants at the same location in the .bin file are tied."""
     port, location, number = layer.outputs[0], location_of(layer), len(draft.weight_names)
-    stored = plain_type(layer.data.get("element_type", port.element_type))
+    stored = normalize_type(layer.data.get("element_type", port.element_type))
     nbytes = location[1] if location is not None else max(bytes_of(port.dims, dtype_of(stored)), 0)
     return draft.builder.add_weight(
-        distinct(name, draft.weight_names),
+        unique_name(name, draft.weight_names),
         shape=port.dims,
         dtype=dtype_of(stored),
         nbytes=nbytes,
@@ -88,22 +99,77 @@ def _add_weight(draft: _Draft, layer: Layer, name: str) -> int:
     )
 
 
-def _decompression(net: Net, sources: Sources, row: int) -> dict[str, Any]:
-    """Marks a conversion that only unpacks a weight, which programs keep as the file holds it."""
+def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str, Any]:
+    """Mark a conversion that only decompresses a weight; programs keep such weights compressed."""
     layer = net.layers[row]
     if layer.type != "Convert":
         return {}
     before = net.layers[sources[row, 0][0]]
     packed = before.type == CONSTANT and before.outputs[0].dtype in _PACKED
-    unpacks = packed and layer.outputs[0].dtype.startswith(FLOATING)
+    unpacks = packed and layer.outputs[0].dtype.startswith(_FLOATING)
     return {"decompression": 1} if unpacks or "decompression" in layer.notes else {}
 
 
-def _state(draft: _Draft, layer: Layer) -> dict[str, Any]:
-    """A variable stays where it is read and assigned: one group, and the bytes of its value."""
+def _state_options(draft: _IrGraphDraft, layer: Layer) -> dict[str, Any]:
+    """A variable stays on one device: the reads and assignments of a variable form a group with its bytes."""
     if layer.type not in _STATES:
         return {}
     variable = layer.data.get("variable_id", layer.name)
     group = draft.states.setdefault(variable, len(draft.states))
-    held = layer.outputs[0].nbytes if layer.type == "ReadValue" and layer.outputs else 0
-    return {"group": group, "state_bytes": max(held, 0)}
+    nbytes = layer.outputs[0].nbytes if layer.type == "ReadValue" and layer.outputs else 0
+    return {"group": group, "state_bytes": max(nbytes, 0)}
+
+
+def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
+    """The first floating-point type of inputs and outputs, else that of the first output.
+
+    Products of quantized inputs (FakeQuantize of up to 256 levels) compute in int8.
+    """
+    layer = net.layers[row]
+    if layer.type in _PRODUCTS and all(_is_quantized(net, sources, sources[row, place][0]) for place in (0, 1)):
+        return "int8"
+    dtypes = [port.dtype for port in (*layer.inputs, *layer.outputs)]
+    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
+    return floating or next((port.dtype for port in layer.outputs), dtypes[0] if dtypes else "unknown")
+
+
+def _is_quantized(net: IrNet, sources: Sources, row: int) -> bool:
+    """Whether an output has eight bits, in the file or by FakeQuantize, looking through transparent layers."""
+    unpacked = False
+    for _ in range(_MAX_STEPS):
+        layer = net.layers[row]
+        if layer.type == "FakeQuantize":
+            return not unpacked and _levels(layer) <= _MAX_LEVELS
+        if layer.type == CONSTANT:
+            return layer.outputs[0].dtype in _EIGHT_BITS
+        if layer.type not in _TRANSPARENT | _DEQUANTIZERS:
+            return False
+        unpacked |= layer.type in _DEQUANTIZERS
+        row = sources[row, 0][0]
+    return False
+
+
+def _levels(layer: Layer) -> int:
+    levels = layer.data.get("levels", "")
+    return int(levels) if levels.isascii() and levels.isdigit() and len(levels) < 10 else _MAX_LEVELS + 1
+
+
+def scope_of(name: str) -> str:
+    """``__module.layer1.0.conv1/aten::_convolution/Convolution`` and ``/layer1/conv1/Conv`` → ``layer1.0.conv1``."""
+    if name.startswith(_MODULE):
+        return name.removeprefix(_MODULE).split("/", 1)[0]
+    if name.startswith(_VALUE):
+        return name.removeprefix(_VALUE).rpartition(".")[0]
+    return "" if "::" in name else module_path(name.removesuffix(_PART))
+
+
+def scopes_of(layers: Sequence[Layer], sources: Sources) -> list[str]:
+    """The module path of every layer; generated layers take that of their reader."""
+    scopes = [scope_of(layer.name) for layer in layers]
+    is_named = [
+        bool(scope) or not _GENERATED.fullmatch(layer.name) for layer, scope in zip(layers, scopes, strict=True)
+    ]
+    for (reader, _), (producer, _) in sorted(sources.items(), reverse=True):
+        if not is_named[producer] and scopes[reader]:
+            scopes[producer] = scopes[reader]
+    return scopes

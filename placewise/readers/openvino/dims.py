@@ -1,49 +1,48 @@
-"""Open dimensions: their names, the user's numbers in their place, and what follows from them."""
+"""Open dimensions: set them to the user's numbers, and propagate these through the net."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.openvino.kinds import INPUT
-from placewise.readers.openvino.net import Layer, Net
-from placewise.readers.openvino.shapes import BY_DATA, Dims, Misfit, inferred
+from placewise.readers.openvino.net import IrNet, Layer
+from placewise.readers.openvino.shapes import BY_DATA, Dims, ShapeMismatch, infer_outputs
 from placewise.readers.openvino.structure import Sources, refuse_size
-from placewise.words import dim_options
 
 BATCH = "batch"
-"""What stands for the first dimension of every input that is open there."""
+"""The name for the first dimension of all inputs in which it is open."""
 _RESHAPE = "fix the shapes with model.reshape and openvino.save_model, or with ovc --input"
 
-Place = tuple[Layer, int]
+OpenDim = tuple[Layer, int]
 
 
-def set_dims(net: Net, sources: Sources, dims: Mapping[str, int]) -> None:
-    """Put numbers in place of the open dimensions of inputs, and of all that follow from them.
+def set_dims(net: IrNet, sources: Sources, dims: Mapping[str, int]) -> None:
+    """Set the open dimensions of inputs, and all dimensions that follow from them.
 
-    Raises ModelFileError for names that the model does not have, for inputs that stay open, and for shapes that would
-    depend on values.
+    Raises ModelFileError for unknown names, for inputs that stay open, and for shapes that depend on values.
     """
-    places = _open_dims(net)
-    _check(places, dims)
-    if not places:
+    open_dims = _open_dims(net)
+    _check_dims(open_dims, dims)
+    if not open_dims:
         return
-    missing = [name for name in places if name not in dims and not (BATCH in dims and name.endswith(":0"))]
+    missing = [name for name in open_dims if name not in dims and not (BATCH in dims and name.endswith(":0"))]
     if missing:
         verb, noun = ("is", "dimension") if len(missing) == 1 else ("are", "dimensions")
         raise ModelFileError(
             f"the {noun} {', '.join(map(repr, missing[:8]))} {verb} open",
             remedy="give a number: " + dim_options(missing[:8]),
         )
-    before = [[port.dims for port in layer.outputs] for layer in net.layers]
-    for name, (layer, axis) in places.items():
+    declared = [[port.dims for port in layer.outputs] for layer in net.layers]
+    for name, (layer, axis) in open_dims.items():
         port = layer.outputs[0]
         port.dims = (*port.dims[:axis], dims.get(name, dims.get(BATCH, 0)), *port.dims[axis + 1 :])
         refuse_size(layer, port)
-    _propagate(net, sources, before)
+    _propagate(net, sources, declared)
 
 
-def _open_dims(net: Net) -> dict[str, Place]:
+def _open_dims(net: IrNet) -> dict[str, OpenDim]:
     return {
         f"{layer.name}:{axis}": (layer, axis)
         for layer in net.layers
@@ -53,11 +52,11 @@ def _open_dims(net: Net) -> dict[str, Place]:
     }
 
 
-def _check(places: Mapping[str, Place], dims: Mapping[str, int]) -> None:
-    has_batch = any(name.endswith(":0") for name in places)
+def _check_dims(open_dims: Mapping[str, OpenDim], dims: Mapping[str, int]) -> None:
+    has_batch = any(name.endswith(":0") for name in open_dims)
     for name, number in dims.items():
-        if name not in places and not (name == BATCH and has_batch):
-            shown = ", ".join(map(repr, list(places)[:8])) or "none: all its shapes are fixed"
+        if name not in open_dims and not (name == BATCH and has_batch):
+            shown = ", ".join(map(repr, list(open_dims)[:8])) or "none: all its shapes are fixed"
             also = f", and {BATCH!r} for all that end in :0" if has_batch else ""
             problem = f"the model has no dimension {name!r}"
             raise ModelFileError(problem, remedy=f"its open dimensions are {shown}{also}")
@@ -65,26 +64,26 @@ def _check(places: Mapping[str, Place], dims: Mapping[str, int]) -> None:
             raise ModelFileError(f"dimension {name!r} is {number}", remedy="give a number from 1")
 
 
-def _propagate(net: Net, sources: Sources, before: list[list[Dims]]) -> None:
-    """Through the layers in the order of the file, which is the order in which they run."""
+def _propagate(net: IrNet, sources: Sources, declared: list[list[Dims]]) -> None:
+    """Infer the shapes of all layers in the order of the file, which is an execution order."""
     for row, layer in enumerate(net.layers):
         if layer.type == INPUT:
             continue
-        made = [sources[row, place] for place in range(len(layer.inputs))]
-        now = [net.layers[source].outputs[output].dims for source, output in made]
+        producers = [sources[row, place] for place in range(len(layer.inputs))]
+        inputs = [net.layers[source].outputs[output].dims for source, output in producers]
         try:
-            shapes = inferred(layer, now, [before[source][output] for source, output in made])
-        except Misfit:
-            given = ", ".join("×".join(map(str, dims)) or "scalar" for dims in now)
-            problem = f"the inputs of {layer.place} do not fit together, or not with what follows: {given}"
+            shapes = infer_outputs(layer, inputs, [declared[source][output] for source, output in producers])
+        except ShapeMismatch:
+            shown_shapes = ", ".join("×".join(map(str, dims)) or "scalar" for dims in inputs)
+            problem = f"the inputs of {layer.place} do not fit together, or not with what follows: {shown_shapes}"
             raise ModelFileError(problem, remedy=f"check the numbers of --dim, or {_RESHAPE}") from None
-        for port, dims in zip(layer.inputs, now, strict=True):
+        for port, dims in zip(layer.inputs, inputs, strict=True):
             port.dims = dims
         for port, dims in zip(layer.outputs, shapes, strict=True):
             port.dims = dims
             refuse_size(layer, port)
-            if -1 in dims and layer.type not in BY_DATA and all(-1 not in source for source in now):
+            if -1 in dims and layer.type not in BY_DATA and all(-1 not in source for source in inputs):
                 raise ModelFileError(
-                    f"the shape that {layer.place} makes depends on values, and not only on open dimensions",
+                    f"the output shape of {layer.place} depends on values, not only on open dimensions",
                     remedy=_RESHAPE,
                 )

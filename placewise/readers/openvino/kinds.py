@@ -1,7 +1,7 @@
-"""Types of IR layers → kinds of ops, with ONNX's argument positions.
+"""Types of IR layers → kinds of ops, with ONNX's input positions.
 
 From the operation sets opset1 to opset16 of the OpenVINO documentation (docs.openvino.ai, "Operation Sets in
-OpenVINO") and the operators of ONNX. A type that has no equal in ONNX becomes ``openvino::Type``.
+OpenVINO") and the operators of ONNX. A type without an ONNX equivalent becomes ``openvino::Type``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from placewise.readers.openvino.net import Layer
 
 INPUT, OUTPUT, CONSTANT = "Parameter", "Result", "Const"
-"""The types of layers that are the model's inputs, outputs and weights."""
+"""The layer types of inputs, outputs and weights."""
 
 _SAME = """Abs Acos Acosh Add Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Col2Im Concat Cos Cosh
     CumSum DepthToSpace Einsum Elu Equal Erf Exp Floor Gather GatherElements GatherND Gelu Greater GridSample
@@ -43,13 +43,13 @@ _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "LSTMSequence": (0, 5, 6, 4, 1, 2, 3),  # X, states, lengths, W, R, B
     "GRUSequence": (0, 5, 4, 1, 2, 3),
     "RNNSequence": (0, 5, 4, 1, 2, 3),
-    "ScaledDotProductAttention": (0, 1, 2, 3, 7),  # behind the mask, ONNX has the past; a scale is an attribute there
+    "ScaledDotProductAttention": (0, 1, 2, 3, 7),  # ONNX has the past after the mask; its scale is an attribute
 }
 _OLD_BATCH_NORM = (1, 2, 0, 3, 4)
 
 
 def kind_of(layer: Layer) -> str:
-    """``MatMul`` where ONNX has the op, else ``openvino::FakeQuantize``."""
+    """``MatMul`` if ONNX has the op, else ``openvino::FakeQuantize``."""
     if layer.type == "ScaledDotProductAttention":  # ONNX's Attention has no other ranks
         ranks = {len(port.dims) for port in layer.inputs[:3]}
         return "Attention" if ranks in ({3}, {4}) else f"openvino::{layer.type}"
@@ -57,7 +57,7 @@ def kind_of(layer: Layer) -> str:
 
 
 def position_of(layer: Layer, place: int) -> int:
-    """The argument position that ONNX gives to the input at `place`."""
+    """The position in ONNX of the input at `place`."""
     order = _POSITIONS.get(layer.type, ())
     if layer.type == "BatchNormInference" and layer.version in ("", "opset1", "opset2", "opset3", "opset4"):
         order = _OLD_BATCH_NORM

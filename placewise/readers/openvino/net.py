@@ -1,4 +1,4 @@
-"""What an IR file says, before it means anything: layers with their ports, and edges between ports."""
+"""The contents of an IR file: layers with ports, and edges between ports."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _DTYPES = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "i4": "int4",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "u4": "uint4", "u2": "uint2",
     "f8e4m3": "float8_e4m3", "f8e5m2": "float8_e5m2", "f4e2m1": "float4_e2m1",
-    "nf4": "uint4",  # a code of four bits into a table of sixteen numbers
+    "nf4": "uint4",  # 4-bit codes into a table of 16 numbers
     "f8e8m0": "uint8",  # a bare exponent byte, used for scales only
     "boolean": "bool", "string": "string",
 }  # fmt: skip
-_SHORT = {"FP": "f", "BF": "bf", "I": "i", "U": "u"}
+_PREFIXES = {"FP": "f", "BF": "bf", "I": "i", "U": "u"}
 
 
 @dataclass(slots=True)
 class Port:
-    """One input or output of a layer: element type in IR's words, dimensions (−1 where open)."""
+    """An input or output of a layer: IR element type and dimensions (−1: open)."""
 
     id: int
     element_type: str
@@ -39,7 +39,7 @@ class Port:
 
 @dataclass(slots=True)
 class Layer:
-    """One layer; `bodies` are the nets inside If, Loop and TensorIterator."""
+    """A layer; `bodies` are the nets inside If, Loop and TensorIterator."""
 
     id: int
     name: str
@@ -49,7 +49,7 @@ class Layer:
     notes: set[str] = field(default_factory=set)
     inputs: list[Port] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
-    bodies: list[Net] = field(default_factory=list)
+    bodies: list[IrNet] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -57,7 +57,7 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Net:
+class IrNet:
     """A net or the body of a layer. `edges`: (from layer, from port, to layer, to port), by their ids."""
 
     version: int = -1
@@ -65,23 +65,23 @@ class Net:
     edges: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 
-def plain_type(text: str) -> str:
-    """The short name of an element type: ports say FP16, I64 and BOOL where constants say f16, i64 and boolean."""
+def normalize_type(text: str) -> str:
+    """The short name of an element type: FP16, I64 and BOOL in ports become f16, i64 and boolean as in constants."""
     if text in ("BOOL", "bool"):
         return "boolean"
     if text == "BIN":
         return "u1"
     letters = text.rstrip("0123456789")
-    return _SHORT[letters] + text[len(letters) :] if letters in _SHORT and letters != text else text.lower()
+    return _PREFIXES[letters] + text[len(letters) :] if letters in _PREFIXES and letters != text else text.lower()
 
 
 def dtype_of(element_type: str) -> str:
-    """Our name of an element type; ``"unknown"`` for those without one."""
+    """The dtype of an element type; ``"unknown"`` if there is none."""
     return _DTYPES.get(element_type, "unknown")
 
 
 def nbytes_of(dims: tuple[int, ...], element_type: str) -> int:
-    """Bytes of a dense tensor, also of one, three or six bits per element; −1 if unknown."""
+    """Bytes of a dense tensor, including types of 1, 3 or 6 bits; −1 if unknown."""
     bits = _BITS_OF_OTHERS.get(element_type)
     if bits is None or min(dims, default=0) < 0:
         return bytes_of(dims, dtype_of(element_type))

@@ -1,4 +1,4 @@
-"""The XML of an IR file → Net, in one pass: no entities, no DTD, nothing fetched, everything counted."""
+"""Parse the XML of an IR file in one pass: no entities, no DTD, no network access, all sizes limited."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.openvino.net import Layer, Net, Port, plain_type
-from placewise.regular import open_regular
+from placewise.readers.openvino.net import IrNet, Layer, Port, normalize_type
 
 LARGEST_FILE = 1 << 28  # bytes
 LONGEST_TAG = 1 << 23  # bytes
-MOST_LAYERS = 500_000
-MOST_PARTS = 1 << 23
-"""More layers, ports, dimensions and edges than any model has."""
-DEEPEST = 200
+MAX_LAYERS = 500_000
+MAX_ELEMENTS = 1 << 23
+"""The maximum number of layers, ports, dimensions and edges."""
+MAX_DEPTH = 200
 LARGEST_NUMBER = 1 << 62
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
-MOST_DIMS = 64
+MAX_DIMS = 64
 _BODIES = frozenset({"body", "then_body", "else_body"})
 _CHILDREN: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("net", *_BODIES), frozenset({"layers", "edges"})),
@@ -33,19 +33,19 @@ _CHILDREN: Mapping[str, frozenset[str]] = {
     "rt_info": frozenset({"attribute"}),
     "edges": frozenset({"edge"}),
 }
-"""What matters inside what; all other elements are passed over with everything in them."""
+"""Relevant child elements by element; all others are skipped with their contents."""
 _REMEDY = "convert the model again, with ovc or openvino.save_model"
 
 
-def parse(path: Path) -> tuple[Net, str]:
-    """The net in `path` and the file's sha256. Raises ModelFileError, without the path but with the line."""
+def parse_ir(path: Path) -> tuple[IrNet, str]:
+    """The net in `path` and the file's sha256. Raises ModelFileError with the line but without the path."""
     parser = expat.ParserCreate()
-    draft = _Draft()
+    handler = _IrHandler()
     parser.StartDoctypeDeclHandler = _refuse_doctype
     parser.EntityDeclHandler = _refuse_doctype
-    parser.StartElementHandler = draft.start
-    parser.EndElementHandler = draft.end
-    parser.CharacterDataHandler = draft.text
+    parser.StartElementHandler = handler.start
+    parser.EndElementHandler = handler.end
+    parser.CharacterDataHandler = handler.text
     parser.buffer_text = True
     state = hashlib.sha256()
     try:
@@ -67,15 +67,15 @@ def parse(path: Path) -> tuple[Net, str]:
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", remedy="check the path") from None
     except expat.ExpatError as error:
-        problem = f"is no well-formed XML ({expat.ErrorString(error.code)})"
+        problem = f"is not well-formed XML ({expat.ErrorString(error.code)})"
         raise ModelFileError(problem, where=f"line {error.lineno}", remedy=_REMEDY) from None
-    except (ValueError, LookupError) as error:  # an encoding that Python does not know, or bytes that are not in it
-        raise ModelFileError(f"is no readable XML ({error})", remedy=_REMEDY) from None
+    except (ValueError, LookupError) as error:  # an unknown encoding, or invalid bytes
+        raise ModelFileError(f"is not readable XML ({error})", remedy=_REMEDY) from None
     except ModelFileError as error:
         raise error.at(f"line {parser.CurrentLineNumber}") from None
-    if draft.net is None:
+    if handler.net is None:
         raise ModelFileError("this is not an OpenVINO IR (no net in it)", remedy="give the .xml file of an IR")
-    return draft.net, state.hexdigest()
+    return handler.net, state.hexdigest()
 
 
 def _refuse_doctype(*_: object) -> None:
@@ -83,12 +83,12 @@ def _refuse_doctype(*_: object) -> None:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """Handlers of the parser. `path` holds the open elements, `nets` and `layers` the open nets and layers."""
+class _IrHandler:
+    """Handlers of the XML parser. `path`, `nets` and `layers` are stacks of open elements, nets and layers."""
 
-    net: Net | None = None
+    net: IrNet | None = None
     path: list[str] = field(default_factory=list)
-    nets: list[Net] = field(default_factory=list)
+    nets: list[IrNet] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     digits: list[str] | None = None
     skipped: int = 0
@@ -99,11 +99,11 @@ class _Draft:
         inside = self.path[-1] if self.path else ""
         if self.skipped or (inside and tag not in _CHILDREN.get(inside, ())):
             self.skipped += 1
-            if self.skipped > DEEPEST:
+            if self.skipped > MAX_DEPTH:
                 raise ModelFileError("elements are nested too deeply", remedy=_REMEDY)
             return
         self.parts += 1
-        if self.parts > MOST_PARTS or len(self.path) >= DEEPEST:
+        if self.parts > MAX_ELEMENTS or len(self.path) >= MAX_DEPTH:
             raise ModelFileError("it has too many or too deeply nested elements", remedy=_REMEDY)
         self.path.append(tag)
         if not inside or tag in _BODIES:
@@ -112,7 +112,7 @@ class _Draft:
             self._open_layer(attributes)
         elif tag == "edge":
             ends = ("from-layer", "from-port", "to-layer", "to-port")
-            source, output, target, entry = (number_of(_given(attributes, end, "an edge"), end) for end in ends)
+            source, output, target, entry = (parse_number(_require(attributes, end, "an edge"), end) for end in ends)
             self.nets[-1].edges.append((source, output, target, entry))
         elif tag in ("data", "attribute", "port", "dim"):
             self._open_part(tag, inside, attributes)
@@ -124,9 +124,9 @@ class _Draft:
         self.path.pop()
         if tag == "dim":
             port = self._ports(self.path[-2])[-1]
-            port.dims = (*port.dims, number_of("".join(self.digits or ()), "a dimension", least=-1))
+            port.dims = (*port.dims, parse_number("".join(self.digits or ()), "a dimension", least=-1))
             self.digits = None
-            if len(port.dims) > MOST_DIMS:
+            if len(port.dims) > MAX_DIMS:
                 raise ModelFileError(f"{self.layers[-1].place} has too many dimensions", remedy=_REMEDY)
         elif tag == "layer":
             layer = self.layers.pop()
@@ -138,28 +138,28 @@ class _Draft:
     def text(self, data: str) -> None:
         if self.digits is not None:
             if len(self.digits) > 9:
-                raise ModelFileError("a dimension is no number", remedy=_REMEDY)
+                raise ModelFileError("a dimension is not a number", remedy=_REMEDY)
             self.digits.append(data)
 
     def _open_net(self, tag: str, attributes: Mapping[str, str]) -> None:
-        net = Net()
+        net = IrNet()
         if tag in _BODIES:
             self.layers[-1].bodies.append(net)
         else:
             if tag != "net":
                 problem = f"this is not an OpenVINO IR (it begins with <{tag[:40]}>)"
                 raise ModelFileError(problem, remedy="give the .xml file of an IR")
-            net.version = number_of(_given(attributes, "version", "the net"), "version")
+            net.version = parse_number(_require(attributes, "version", "the net"), "version")
             self.net = net
         self.nets.append(net)
 
     def _open_layer(self, attributes: Mapping[str, str]) -> None:
         self.n_layers += 1
-        if self.n_layers > MOST_LAYERS:
-            raise ModelFileError(f"it has more than {MOST_LAYERS:,} layers", remedy=_REMEDY)
+        if self.n_layers > MAX_LAYERS:
+            raise ModelFileError(f"it has more than {MAX_LAYERS:,} layers", remedy=_REMEDY)
         name = attributes.get("name", "")
-        number, kind = (_given(attributes, key, f"layer {name!r}") for key in ("id", "type"))
-        layer = Layer(number_of(number, "id"), name, kind, attributes.get("version", ""))
+        number, kind = (_require(attributes, key, f"layer {name!r}") for key in ("id", "type"))
+        layer = Layer(parse_number(number, "id"), name, kind, attributes.get("version", ""))
         self.nets[-1].layers.append(layer)
         self.layers.append(layer)
 
@@ -170,8 +170,8 @@ class _Draft:
         elif tag == "attribute":
             layer.notes.add(attributes.get("name", ""))
         elif tag == "port":
-            number = number_of(_given(attributes, "id", f"a port of {layer.place}"), "id")
-            self._ports(inside).append(Port(number, plain_type(attributes.get("precision", ""))))
+            number = parse_number(_require(attributes, "id", f"a port of {layer.place}"), "id")
+            self._ports(inside).append(Port(number, normalize_type(attributes.get("precision", ""))))
         else:
             self.digits = []
 
@@ -179,15 +179,15 @@ class _Draft:
         return self.layers[-1].inputs if side == "input" else self.layers[-1].outputs
 
 
-def _given(attributes: Mapping[str, str], name: str, place: str) -> str:
+def _require(attributes: Mapping[str, str], name: str, place: str) -> str:
     try:
         return attributes[name]
     except KeyError:
         raise ModelFileError(f"{place} has no {name!r}", remedy=_REMEDY) from None
 
 
-def number_of(text: str, what: str, *, least: int = 0) -> int:
-    """A whole number in the file. Raises ModelFileError."""
+def parse_number(text: str, what: str, *, least: int = 0) -> int:
+    """Parse a whole number. Raises ModelFileError."""
     plain = text.strip()
     digits = plain.removeprefix("-")
     value = int(plain) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

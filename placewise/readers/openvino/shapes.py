@@ -1,7 +1,7 @@
-"""Shapes of layers from the shapes of their inputs, for the dimensions that a file leaves open.
+"""Shape inference for the dimensions that an IR file leaves open.
 
-Only what follows from shapes and attributes alone: values stand in the .bin file, which is not opened. What does not
-follow stays open. From the operation specifications of the OpenVINO documentation (docs.openvino.ai).
+Only shapes and attributes are used: values are in the .bin file, which is not opened. Other dimensions stay open. The
+rules follow the operation specifications in the OpenVINO documentation (docs.openvino.ai).
 """
 
 from __future__ import annotations
@@ -17,76 +17,70 @@ from placewise.readers.openvino.net import Layer
 Dims = tuple[int, ...]
 Attributes = Mapping[str, Any]
 Rule = Callable[[Layer, Sequence[Dims], Sequence[Dims]], Sequence[Dims]]
-"""(layer, shapes of its inputs now, shapes of its inputs in the file) → shapes of its outputs as far as they follow."""
+"""(layer, its input shapes, its input shapes in the file) → output shapes, as far as they follow."""
 
 
-class Misfit(Exception):
-    """The inputs of a layer cannot go together, or not with what the file says of its outputs."""
+class ShapeMismatch(Exception):
+    """The inputs of a layer contradict each other or the output shapes in the file."""
 
 
-def inferred(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> list[Dims]:
-    """The shapes of the outputs: what the file says, and where it leaves a dimension open, what follows.
-
-    Raises Misfit.
-    """
-    stated, rule = [port.dims for port in layer.outputs], _RULES.get(layer.type)
+def infer_outputs(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> list[Dims]:
+    """The output shapes: those in the file, with open dimensions inferred. Raises ShapeMismatch."""
+    outputs, rule = [port.dims for port in layer.outputs], _RULES.get(layer.type)
     if rule is None:
-        return stated
+        return outputs
     try:
-        found = [*rule(layer, now, before)]
-    except (LookupError, ValueError, TypeError, ArithmeticError):  # inputs that its type cannot have
-        raise Misfit from None
-    return [*(_filled(*pair) for pair in zip(stated, found, strict=False)), *stated[len(found) :]]
+        follows = [*rule(layer, inputs, declared)]
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # invalid inputs
+        raise ShapeMismatch from None
+    return [*(_fill_open(*pair) for pair in zip(outputs, follows, strict=False)), *outputs[len(follows) :]]
 
 
-def _filled(stated: Dims, follows: Dims) -> Dims:
+def _fill_open(stated: Dims, follows: Dims) -> Dims:
     if len(stated) != len(follows) or any(min(a, b) >= 0 and a != b for a, b in zip(stated, follows, strict=True)):
-        raise Misfit
+        raise ShapeMismatch
     return tuple(new if old < 0 else old for old, new in zip(stated, follows, strict=True))
 
 
-def _joined(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """Element by element, with the shorter and the ones repeated; an open dimension gives way to one above 1."""
-    del before
+def _broadcast(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """The broadcast of all inputs; a known dimension above 1 replaces an open one."""
     if layer.data.get("auto_broadcast") == "pdpd":
-        return [now[0]]
-    rank = max(map(len, now))
-    columns = [*zip(*((1,) * (rank - len(dims)) + dims for dims in now), strict=True)]
+        return [inputs[0]]
+    rank = max(map(len, inputs))
+    columns = [*zip(*((1,) * (rank - len(dims)) + dims for dims in inputs), strict=True)]
     if any(len({dim for dim in column if dim >= 0 and dim != 1}) > 1 for column in columns):
-        raise Misfit
+        raise ShapeMismatch
     return [tuple(max(column) if max(column) > 1 or min(column) > 0 else -1 for column in columns)]
 
 
-def _like_first(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    del layer, before
-    return [now[0]]
+def _like_first(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    return [inputs[0]]
 
 
-def _product(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    attributes, (left, right) = attributes_of(layer), now[:2]
+def _matmul(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    attributes, (left, right) = attributes_of(layer), inputs[:2]
     if min(len(left), len(right)) < 2:
         return []
     rows = left[-1] if attributes.get("transA") else left[-2]
     columns = right[-2] if attributes.get("transB") else right[-1]
     inner = left[-2] if attributes.get("transA") else left[-1], right[-1] if attributes.get("transB") else right[-2]
     if min(inner) >= 0 and inner[0] != inner[1]:
-        raise Misfit
-    return [(*_joined(layer, (left[:-2], right[:-2]), before)[0], rows, columns)]
+        raise ShapeMismatch
+    return [(*_broadcast(layer, (left[:-2], right[:-2]), declared)[0], rows, columns)]
 
 
-def _window(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """Convolutions and pooling: the batch stays, and every window that fits makes an element."""
-    del before
-    attributes, stated, data = attributes_of(layer), layer.outputs[0].dims, now[0]
-    kernel = attributes.get("kernel_shape") or now[1][len(now[1]) - len(data) + 2 :]
+def _slide_window(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """Convolutions and pooling: the batch stays; one element per window position."""
+    attributes, stated, data = attributes_of(layer), layer.outputs[0].dims, inputs[0]
+    kernel = attributes.get("kernel_shape") or inputs[1][len(inputs[1]) - len(data) + 2 :]
     axes = range(len(data) - 2)
-    space = [_windows(data[axis + 2], kernel[axis], axis, attributes) for axis in axes]
-    channels = math.prod(now[1][: len(now[1]) - len(data) + 1]) if layer.type in _CONVOLUTIONS else data[1]
-    made: Dims = (data[0], *(old if old >= 0 else new for old, new in zip(stated[1:], (channels, *space), strict=True)))
-    return [made] * len(layer.outputs)
+    space = [_count_windows(data[axis + 2], kernel[axis], axis, attributes) for axis in axes]
+    channels = math.prod(inputs[1][: len(inputs[1]) - len(data) + 1]) if layer.type in _CONVOLUTIONS else data[1]
+    inferred = zip(stated[1:], (channels, *space), strict=True)
+    return [(data[0], *(old if old >= 0 else new for old, new in inferred))] * len(layer.outputs)
 
 
-def _windows(length: int, kernel: int, axis: int, attributes: Attributes) -> int:
+def _count_windows(length: int, kernel: int, axis: int, attributes: Attributes) -> int:
     ones = (1,) * (axis + 1)
     stride, dilation = (int(attributes.get(key, ones)[axis]) for key in ("strides", "dilations"))
     automatic, rounding = (str(attributes.get(key, "")) for key in ("auto_pad", "rounding_type"))
@@ -103,72 +97,68 @@ def _windows(length: int, kernel: int, axis: int, attributes: Attributes) -> int
     return max(count, 0)
 
 
-def _batch_only(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """The batch stays; what the others become depends on values."""
-    del before
-    return [(now[0][0], *port.dims[1:]) for port in layer.outputs]
+def _batch_only(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """The batch stays; the other dimensions depend on values."""
+    return [(inputs[0][0], *port.dims[1:]) for port in layer.outputs]
 
 
-def _concatenated(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    axis = attributes_of(layer).get("axis", 0) % len(now[0])
-    along = [dims[axis] for dims in now]
-    rest = _joined(layer, [(*dims[:axis], 1, *dims[axis + 1 :]) for dims in now], before)[0]
+def _concat(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    axis = attributes_of(layer).get("axis", 0) % len(inputs[0])
+    along = [dims[axis] for dims in inputs]
+    rest = _broadcast(layer, [(*dims[:axis], 1, *dims[axis + 1 :]) for dims in inputs], declared)[0]
     return [(*rest[:axis], -1 if min(along) < 0 else sum(along), *rest[axis + 1 :])]
 
 
-def _same_elements(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """A view: one open dimension is what the others leave."""
-    del before
+def _reshape(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """A view: the other dimensions determine one open dimension."""
     stated, known = layer.outputs[0].dims, math.prod(dim for dim in layer.outputs[0].dims if dim > 0)
-    size, is_open = math.prod(now[0]), stated.count(-1)
-    if min(now[0], default=1) < 1 or 0 in stated or is_open > 1:
+    size, is_open = math.prod(inputs[0]), stated.count(-1)
+    if min(inputs[0], default=1) < 1 or 0 in stated or is_open > 1:
         return []
     if size % known or (not is_open and size != known):
-        raise Misfit
+        raise ShapeMismatch
     return [tuple(size // known if dim < 0 else dim for dim in stated)]
 
 
-def _reordered(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """The open dimensions are those that the known ones leave, if these are all alike."""
-    del before
+def _transpose(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """Open dimensions take the remaining sizes if these are all equal."""
     stated = layer.outputs[0].dims
-    left = Counter(now[0]) - Counter(dim for dim in stated if dim >= 0)
+    left = Counter(inputs[0]) - Counter(dim for dim in stated if dim >= 0)
     return [tuple(next(iter(left)) if dim < 0 else dim for dim in stated)] if len(left) == 1 else []
 
 
-def _in_their_order(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """What was open in the one input that has open dimensions is open in the result, in the same order."""
-    open_inputs = [row for row, dims in enumerate(before) if -1 in dims]
+def _keep_open_order(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """The open dimensions of the only input that has some are open in the output, in the same order."""
+    open_inputs = [row for row, dims in enumerate(declared) if -1 in dims]
     if len(open_inputs) != 1:
         return []
     row = open_inputs[0]
-    filled = [now[row][axis] for axis, dim in enumerate(before[row]) if dim < 0]
-    made = []
+    filled = [inputs[row][axis] for axis, dim in enumerate(declared[row]) if dim < 0]
+    shapes = []
     for port in layer.outputs:
         values = iter(filled)
         fits = port.dims.count(-1) == len(filled)
-        made.append(tuple(next(values) if dim < 0 and fits else dim for dim in port.dims))
-    return made
+        shapes.append(tuple(next(values) if dim < 0 and fits else dim for dim in port.dims))
+    return shapes
 
 
-def _cut(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    """A part of the first input: what is open stays as it is, if the cut is seen to be along another dimension."""
-    made = []
+def _slice(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    """A slice of the first input: open dimensions stay if the slice is along another dimension."""
+    shapes = []
     for port in layer.outputs:
-        pairs = [*zip(port.dims, before[0], strict=False)]
-        elsewhere = len(port.dims) == len(before[0]) and any(a != b and min(a, b) >= 0 for a, b in pairs)
+        pairs = [*zip(port.dims, declared[0], strict=False)]
+        elsewhere = len(port.dims) == len(declared[0]) and any(a != b and min(a, b) >= 0 for a, b in pairs)
         open_alike = all(a >= 0 or b < 0 for a, b in pairs)
-        kept = zip(now[0], port.dims, strict=False)
-        made.append(tuple(new if old < 0 else old for new, old in kept) if elsewhere and open_alike else port.dims)
-    return made
+        kept = zip(inputs[0], port.dims, strict=False)
+        shapes.append(tuple(new if old < 0 else old for new, old in kept) if elsewhere and open_alike else port.dims)
+    return shapes
 
 
-def _attended(layer: Layer, now: Sequence[Dims], before: Sequence[Dims]) -> Sequence[Dims]:
-    del layer, before
-    return [(*now[0][:-1], now[2][-1])]
+def _attention(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+    return [(*inputs[0][:-1], inputs[2][-1])]
 
 
-_JOINED = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceiling Clamp
+_BROADCAST = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceiling Clamp
     Convert ConvertLike Cos Cosh Divide Elu Equal Erf Exp Floor FloorMod Gelu Greater GreaterEqual HSigmoid HSwish
     IsFinite IsInf IsNaN Less LessEqual Log LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mish Mod
     Multiply Negative NotEqual Power ReLU Round Select Sigmoid Sign Sin Sinh SoftPlus SoftSign Sqrt SquaredDifference
@@ -177,25 +167,25 @@ _LIKE_FIRST = """BatchNormInference CumSum FakeQuantize GroupNormalization HardS
     PReLU RMS Result ReverseSequence Roll ScatterElementsUpdate ScatterNDUpdate ScatterUpdate Selu SoftMax Softmax
     Swish"""
 _VIEWS = "Reshape Squeeze Unsqueeze"
-_ORDERED = """Gather ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr ReduceMax ReduceMean ReduceMin ReduceProd
+_REDUCTIONS = """Gather ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum"""
 _BY_DATA = """CTCGreedyDecoder CTCGreedyDecoderSeqLen ExperimentalDetectronDetectionOutput MatrixNms MulticlassNms
     NMSRotated NonMaxSuppression NonZero StringTensorUnpack Unique"""
 BY_DATA = frozenset(_BY_DATA.split())
-"""Types whose results are as large as their data says, whatever is fixed."""
-_CUT = "Slice Split StridedSlice VariadicSplit"
+"""Layer types whose output shapes depend on values."""
+_SLICES = "Slice Split StridedSlice VariadicSplit"
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 _BATCHES = "ConvolutionBackpropData GroupConvolutionBackpropData Interpolate AdaptiveAvgPool AdaptiveMaxPool"
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_JOINED.split(), _joined),
+    **dict.fromkeys(_BROADCAST.split(), _broadcast),
     **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
-    **dict.fromkeys(_VIEWS.split(), _same_elements),
-    **dict.fromkeys(_ORDERED.split(), _in_their_order),
-    **dict.fromkeys(_CUT.split(), _cut),
-    **dict.fromkeys(("AvgPool", "MaxPool", *_CONVOLUTIONS), _window),
+    **dict.fromkeys(_VIEWS.split(), _reshape),
+    **dict.fromkeys(_REDUCTIONS.split(), _keep_open_order),
+    **dict.fromkeys(_SLICES.split(), _slice),
+    **dict.fromkeys(("AvgPool", "MaxPool", *_CONVOLUTIONS), _slide_window),
     **dict.fromkeys(_BATCHES.split(), _batch_only),
-    "MatMul": _product,
-    "Concat": _concatenated,
-    "Transpose": _reordered,
-    "ScaledDotProductAttention": _attended,
+    "MatMul": _matmul,
+    "Concat": _concat,
+    "Transpose": _transpose,
+    "ScaledDotProductAttention": _attention,
 }

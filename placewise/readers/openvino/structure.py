@@ -1,4 +1,4 @@
-"""Who makes what each layer reads: checked before a net becomes a graph."""
+"""The producer of every input of an IR net, and structural checks."""
 
 from __future__ import annotations
 
@@ -7,69 +7,69 @@ from collections.abc import Iterator
 from placewise.errors import ModelFileError
 from placewise.model.dtypes import bytes_of
 from placewise.readers.openvino.kinds import CONSTANT, INPUT
-from placewise.readers.openvino.net import Layer, Net, Port, nbytes_of, plain_type
-from placewise.readers.openvino.parse import LARGEST_NUMBER, number_of
+from placewise.readers.openvino.net import IrNet, Layer, Port, nbytes_of, normalize_type
+from placewise.readers.openvino.parse import LARGEST_NUMBER, parse_number
 
 _REMEDY = "convert the model again, with ovc or openvino.save_model"
-OLDEST, NEWEST = 10, 11
+OLDEST_VERSION, NEWEST_VERSION = 10, 11
 _OF_FEW_BITS = frozenset({"u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1"})
 _PADDING = 3
-"""Bytes: eight numbers of three bits, or four of six, fill three."""
+"""Bytes: eight 3-bit numbers, or four 6-bit numbers, fill three bytes."""
 
 Sources = dict[tuple[int, int], tuple[int, int]]
-"""(layer, place of its input) → (layer, place of its output), layers and ports by their place in lists."""
+"""(layer, input) → (layer, output), all as list indices."""
 
 
-def check_version(net: Net) -> None:
-    """Raise ModelFileError for an empty net, and for another version of IR than those that this reader knows."""
-    if not OLDEST <= net.version <= NEWEST:
-        age = "too old" if net.version < OLDEST else "newer than this reader"
-        problem = f"IR version {net.version} is {age}; it knows {OLDEST} and {NEWEST}"
+def check_version(net: IrNet) -> None:
+    """Raise ModelFileError for an empty net or an unsupported IR version."""
+    if not OLDEST_VERSION <= net.version <= NEWEST_VERSION:
+        age = "too old" if net.version < OLDEST_VERSION else "newer than this reader"
+        problem = f"IR version {net.version} is {age}; it knows {OLDEST_VERSION} and {NEWEST_VERSION}"
         raise ModelFileError(problem, remedy="convert the model again, with an OpenVINO of 2022.1 to 2026")
     if not net.layers:
         raise ModelFileError("the net has no layers", remedy=_REMEDY)
 
 
-def sources_of(net: Net) -> Sources:
-    """What every input port reads. Raises ModelFileError unless each has one edge, and from a port that exists."""
+def sources_of(net: IrNet) -> Sources:
+    """The source of every input. Raises ModelFileError unless each has exactly one edge from an existing port."""
     layers = {layer.id: row for row, layer in enumerate(net.layers)}
     if len(layers) < len(net.layers):
         twice = next(layer.id for row, layer in enumerate(net.layers) if layers[layer.id] != row)
         raise ModelFileError(f"two layers have the id {twice}", remedy=_REMEDY)
-    inputs = [_places(layer, layer.inputs) for layer in net.layers]
-    outputs = [_places(layer, layer.outputs) for layer in net.layers]
+    inputs = [_index_ports(layer, layer.inputs) for layer in net.layers]
+    outputs = [_index_ports(layer, layer.outputs) for layer in net.layers]
     sources: Sources = {}
     for source, output, target, entry in net.edges:
         if source not in layers or target not in layers:
             missing = target if source in layers else source
             raise ModelFileError(f"an edge ends at layer {missing}, which does not exist", remedy=_REMEDY)
-        made, read = layers[source], layers[target]
-        if output not in outputs[made]:
-            raise ModelFileError(f"{net.layers[made].place} has no output port {output}", remedy=_REMEDY)
-        if entry not in inputs[read]:
-            raise ModelFileError(f"{net.layers[read].place} has no input port {entry}", remedy=_REMEDY)
-        end = read, inputs[read][entry]
+        producer, consumer = layers[source], layers[target]
+        if output not in outputs[producer]:
+            raise ModelFileError(f"{net.layers[producer].place} has no output port {output}", remedy=_REMEDY)
+        if entry not in inputs[consumer]:
+            raise ModelFileError(f"{net.layers[consumer].place} has no input port {entry}", remedy=_REMEDY)
+        end = consumer, inputs[consumer][entry]
         if end in sources:
-            raise ModelFileError(f"input port {entry} of {net.layers[read].place} has two edges", remedy=_REMEDY)
-        sources[end] = made, outputs[made][output]
+            raise ModelFileError(f"input port {entry} of {net.layers[consumer].place} has two edges", remedy=_REMEDY)
+        sources[end] = producer, outputs[producer][output]
     _check_complete(net, sources)
     return sources
 
 
-def _places(layer: Layer, ports: list[Port]) -> dict[int, int]:
-    found = {port.id: place for place, port in enumerate(ports)}
-    if len(found) < len(ports):
+def _index_ports(layer: Layer, ports: list[Port]) -> dict[int, int]:
+    index_of = {port.id: place for place, port in enumerate(ports)}
+    if len(index_of) < len(ports):
         raise ModelFileError(f"{layer.place} has two ports with one id", remedy=_REMEDY)
-    return found
+    return index_of
 
 
-def _check_complete(net: Net, sources: Sources) -> None:
+def _check_complete(net: IrNet, sources: Sources) -> None:
     for row, layer in enumerate(net.layers):
         for place, port in enumerate(layer.inputs):
             if (row, place) not in sources:
-                raise ModelFileError(f"nothing reaches input port {port.id} of {layer.place}", remedy=_REMEDY)
-            made, output = sources[row, place]
-            _check_fit(net.layers[made], net.layers[made].outputs[output], layer, port)
+                raise ModelFileError(f"input port {port.id} of {layer.place} has no edge", remedy=_REMEDY)
+            producer, output = sources[row, place]
+            _check_edge(net.layers[producer], net.layers[producer].outputs[output], layer, port)
         for port in (*layer.inputs, *layer.outputs):
             refuse_size(layer, port)
         if layer.type in (CONSTANT, INPUT) and (layer.inputs or len(layer.outputs) != 1):
@@ -78,37 +78,37 @@ def _check_complete(net: Net, sources: Sources) -> None:
             _check_bytes(constant)
 
 
-def _check_fit(maker: Layer, made: Port, reader: Layer, read: Port) -> None:
-    """Both ends of an edge state one shape; open dimensions fit anything, and so does a port without dimensions."""
-    if made.dims and read.dims:
-        alike = len(made.dims) == len(read.dims)
-        if not alike or any(a != b and -1 not in (a, b) for a, b in zip(made.dims, read.dims, strict=True)):
-            shapes = ("×".join(map(str, port.dims)) for port in (read, made))
-            problem = "{0} reads {2} where {1} makes {3}".format(reader.place, maker.place, *shapes)
+def _check_edge(maker: Layer, producer: Port, reader: Layer, consumer: Port) -> None:
+    """Check that both ends of an edge have the same shape; open dimensions and empty shapes match anything."""
+    if producer.dims and consumer.dims:
+        alike = len(producer.dims) == len(consumer.dims)
+        if not alike or any(a != b and -1 not in (a, b) for a, b in zip(producer.dims, consumer.dims, strict=True)):
+            shapes = ("×".join(map(str, port.dims)) for port in (consumer, producer))
+            problem = "{0} reads {2}, but {1} outputs {3}".format(reader.place, maker.place, *shapes)
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
 def _check_bytes(constant: Layer) -> None:
-    """A constant takes as many bytes as its shape and element type say; types of a few bits may be padded."""
+    """Check the size of a constant against its shape and element type; sub-byte types may be padded."""
     location = location_of(constant)
     if location is None:
         return
     for port in constant.outputs:
-        stored = plain_type(constant.data.get("element_type", port.element_type))
+        stored = normalize_type(constant.data.get("element_type", port.element_type))
         nbytes, size = nbytes_of(port.dims, stored), location[1]
         if nbytes >= 0 and not nbytes <= size <= nbytes + (_PADDING if stored in _OF_FEW_BITS else 0):
-            problem = f"{constant.place} takes {size} bytes, and its shape and element type make {nbytes}"
+            problem = f"{constant.place} has {size} bytes, but its shape and element type need {nbytes}"
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
 def refuse_size(layer: Layer, port: Port) -> None:
-    """Raise ModelFileError for a tensor that no machine could hold."""
+    """Raise ModelFileError for an absurdly large tensor."""
     if bytes_of(tuple(map(abs, port.dims)), "float64") > LARGEST_NUMBER:
         raise ModelFileError(f"{layer.place} has the absurd shape {list(port.dims)}", remedy=_REMEDY)
 
 
 def constants(layer: Layer) -> Iterator[Layer]:
-    """The constants in the bodies of a layer, and in the bodies in them."""
+    """The constants in the bodies of a layer, at any depth."""
     for body in layer.bodies:
         for inner in body.layers:
             if inner.type == CONSTANT:
@@ -117,8 +117,8 @@ def constants(layer: Layer) -> Iterator[Layer]:
 
 
 def location_of(layer: Layer) -> tuple[int, int] | None:
-    """Where in the .bin file a constant lies, (offset, size); None where the file does not say."""
+    """The (offset, size) of a constant in the .bin file; None if not given."""
     offset, size = (layer.data.get(key) for key in ("offset", "size"))
     if offset is None or size is None:
         return None
-    return number_of(offset, f"the offset of {layer.place}"), number_of(size, f"the size of {layer.place}")
+    return parse_number(offset, f"the offset of {layer.place}"), parse_number(size, f"the size of {layer.place}")

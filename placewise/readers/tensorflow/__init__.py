@@ -1,4 +1,4 @@
-"""TensorFlow: GraphDef, MetaGraphDef, SavedModel and CostGraphDef → the raw view of a graph, without TensorFlow."""
+"""Read TensorFlow files (GraphDef, MetaGraphDef, SavedModel, CostGraphDef) as graphs, without TensorFlow."""
 
 from placewise.readers.tensorflow.file import looks_like_tensorflow
 from placewise.readers.tensorflow.reader import read_tensorflow

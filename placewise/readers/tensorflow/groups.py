@@ -1,11 +1,12 @@
-"""Colocation groups: what the file asks for (``_class``), gradients with their ops, updates with their variables."""
+"""Colocation groups: those in the file (``_class``), gradients with their ops, updates with their variables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from placewise.readers.tensorflow.draft import Made
+from placewise.model.disjoint_sets import DisjointSets
+from placewise.readers.tensorflow.draft import OpRecord
 from placewise.readers.tensorflow.nodes import Node
 
 _LOCATED = "loc:@"
@@ -13,41 +14,31 @@ _GRADIENT = re.compile(r"^gradients(?:_\d+)?$")
 _TAPE = "gradient_tape"
 
 
-def groups_of(ops: Sequence[Made]) -> list[int]:
-    """A group per op, −1 for an op that is alone.
+def find_colocation_groups(ops: Sequence[OpRecord]) -> list[int]:
+    """Return the group of each op, −1 for ops without one.
 
-    Together are: ops that the file wants with the same op or variable; in training graphs also a gradient and its
-    op, and all ops that use a variable which a backward op changes: it would have to be copied after every step.
+    Grouped are ops that the file colocates with the same op or variable. In training graphs, a gradient joins its
+    forward op. All ops that use a variable which a backward op updates form one group: otherwise every step would copy
+    the variable.
     """
-    number = {made.name: op for op, made in enumerate(ops)}
-    parent = list(range(len(ops)))
-
-    def root(op: int) -> int:
-        while parent[op] != op:
-            parent[op] = parent[parent[op]]
-            op = parent[op]
-        return op
-
-    def join(first: int, second: int) -> None:
-        low, high = sorted((root(first), root(second)))
-        parent[high] = low
-
+    number = {record.name: op for op, record in enumerate(ops)}
+    sets = DisjointSets(len(ops))
     anchors: dict[str, int] = {}
-    for op, made in enumerate(ops):
-        for name in _located(made.node):
-            join(op, number[name] if name in number else anchors.setdefault(name, op))
-        if made.backward:
-            forward = forward_of(made.name, number)
+    for op, record in enumerate(ops):
+        for name in _colocated_names(record.node):
+            sets.join(op, number[name] if name in number else anchors.setdefault(name, op))
+        if record.backward:
+            forward = find_forward_op(record.name, number)
             if forward is not None and forward != op:
-                join(op, forward)
-    for users in _learned(ops):
+                sets.join(op, forward)
+    for users in _users_of_trained_variables(ops):
         for user in users[1:]:
-            join(users[0], user)
-    return _numbered([root(op) for op in range(len(ops))])
+            sets.join(users[0], user)
+    return sets.groups()
 
 
-def forward_of(name: str, number: dict[str, int]) -> int | None:
-    """The op whose gradient this one is, by its name: ``gradients/<op>_grad/…`` or ``gradient_tape/<op>/…``."""
+def find_forward_op(name: str, number: dict[str, int]) -> int | None:
+    """Find the op of a gradient by its name: ``gradients/<op>_grad/…`` or ``gradient_tape/<op>/…``."""
     parts = name.split("/")
     start = next((place + 1 for place, part in enumerate(parts[:-1]) if _GRADIENT.match(part) or part == _TAPE), None)
     if start is None:
@@ -60,29 +51,23 @@ def forward_of(name: str, number: dict[str, int]) -> int | None:
     return None
 
 
-def _located(node: Node) -> list[str]:
+def _colocated_names(node: Node) -> list[str]:
     return [text.removeprefix(_LOCATED) for text in node.texts("_class") if text.startswith(_LOCATED)]
 
 
-def _learned(ops: Sequence[Made]) -> list[list[int]]:
-    """By variable that an update changes, the ops that use it."""
-    changed = {weight for made in ops if made.backward and _changes(made.node.op) for weight in made.weights[:1]}
-    users: dict[int, list[int]] = {weight: [] for weight in sorted(changed)}
-    for op, made in enumerate(ops):
-        for weight in made.weights:
+def _users_of_trained_variables(ops: Sequence[OpRecord]) -> list[list[int]]:
+    """For each variable that an update changes, the ops that use it."""
+    updated = {
+        weight for record in ops if record.backward and _is_update(record.node.op) for weight in record.weights[:1]
+    }
+    users: dict[int, list[int]] = {weight: [] for weight in sorted(updated)}
+    for op, record in enumerate(ops):
+        for weight in record.weights:
             if weight in users:
                 users[weight].append(op)
     return list(users.values())
 
 
-def _changes(op: str) -> bool:
-    """Whether an op changes the variable that it reads first."""
+def _is_update(op: str) -> bool:
+    """Whether an op updates the variable that is its first argument."""
     return "Apply" in op or op.startswith("Assign")
-
-
-def _numbered(roots: Sequence[int]) -> list[int]:
-    size: dict[int, int] = {}
-    for root in roots:
-        size[root] = size.get(root, 0) + 1
-    group: dict[int, int] = {}
-    return [group.setdefault(root, len(group)) if size[root] > 1 else -1 for root in roots]

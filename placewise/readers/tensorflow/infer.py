@@ -1,4 +1,4 @@
-"""Types and values of an op's outputs: our own rules first, then what the file notes about shapes."""
+"""Types and values of an op's outputs: shape rules first, then the shapes that the file declares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Mapping
 
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow import lists, shapes_arrays, shapes_layers
-from placewise.readers.tensorflow.call import Call, Misfit, Rule, Type, Unknown, Value, agreed, broadcast
+from placewise.readers.tensorflow.abstract_values import (
+    AbstractValue,
+    NodeCall,
+    Rule,
+    ShapeConflict,
+    Type,
+    Unknown,
+    agree_shapes,
+    broadcast,
+)
 from placewise.readers.tensorflow.kinds import BROADCAST, COMPARISONS, POINTWISE
 from placewise.readers.tensorflow.shapes_arrays import MOST_OUTPUTS
 from placewise.readers.tensorflow.types import Shape, dtype_of
@@ -19,128 +28,130 @@ _TYPE_LISTS = ("Tout", "output_types", "dtypes", "component_types")
 _TYPES = ("out_type", "Tout", "DstT", "dtype", "T")
 
 
-def _like_first(call: Call) -> list[Type]:
+def _like_first(call: NodeCall) -> list[Type]:
     return [Type(call.node.dtype("DstT", call.dtype()), call.args[0].shape)]
 
 
-def _broadcast(call: Call) -> list[Type]:
+def _broadcast(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), broadcast(call.dims(0), call.dims(1)))]
 
 
-def _compared(call: Call) -> list[Type]:
-    """Equal and NotEqual may be told that arguments which do not fit are simply unequal."""
+def _comparison(call: NodeCall) -> list[Type]:
+    """Equal and NotEqual may treat arguments of incompatible shapes as unequal."""
     if "incompatible_shape_error" in call.node.attr and not call.node.flag("incompatible_shape_error"):
         try:
             return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
-        except Misfit:
+        except ShapeConflict:
             return [Type("bool", ())]
     return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
 
 
-def _truth(call: Call) -> list[Type]:
+def _boolean_like_first(call: NodeCall) -> list[Type]:
     return [Type("bool", call.args[0].shape)]
 
 
-def _summed(call: Call) -> list[Type]:
-    return [Type(call.dtype(), agreed(*_known(call)))]
+def _add_n(call: NodeCall) -> list[Type]:
+    return [Type(call.dtype(), agree_shapes(*_known_shapes(call)))]
 
 
-def _known(call: Call) -> list[Shape]:
-    """The shapes of arguments that have one shape, of which each may know a part."""
+def _known_shapes(call: NodeCall) -> list[Shape]:
+    """The shapes of arguments that share one shape; each may be partly unknown."""
     shapes = [value.shape for value in call.args if value.shape is not None]
     if not shapes:
         raise Unknown
     return shapes
 
 
-def _drawn(call: Call) -> list[Type]:
+def _random(call: NodeCall) -> list[Type]:
     dtype = call.node.dtype("Tout", call.node.dtype("dtype", "float32"))
     return [Type(dtype, call.numbers(0))]
 
 
-def _each(call: Call) -> list[Type]:
+def _identity_n(call: NodeCall) -> list[Type]:
     return [Type(value.dtype, value.shape) for value in call.args]
 
 
-def _switched(call: Call) -> list[Type]:
+def _switch(call: NodeCall) -> list[Type]:
     return [Type(call.args[0].dtype, call.args[0].shape)] * 2
 
 
-def _merged(call: Call) -> list[Type]:
-    """Either side may come; the larger one counts."""
-    larger = tuple(max(column) for column in zip(*_known(call), strict=True))
+def _merge(call: NodeCall) -> list[Type]:
+    """Either side may arrive; the larger one counts."""
+    larger = tuple(max(column) for column in zip(*_known_shapes(call), strict=True))
     return [Type(call.dtype(), larger), Type("int32", ())]
 
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(POINTWISE, _like_first),
     **dict.fromkeys(BROADCAST, _broadcast),
-    **dict.fromkeys(COMPARISONS, _compared),
-    **dict.fromkeys(("IsNan", "IsInf", "IsFinite"), _truth),
-    **dict.fromkeys(("AddN", "AccumulateNV2"), _summed),
-    **dict.fromkeys(_RANDOM, _drawn),
-    **dict.fromkeys(("IdentityN", "ShardingNoOp"), _each),
-    **dict.fromkeys(("Switch", "RefSwitch"), _switched),
-    **dict.fromkeys(("Merge", "RefMerge"), _merged),
+    **dict.fromkeys(COMPARISONS, _comparison),
+    **dict.fromkeys(("IsNan", "IsInf", "IsFinite"), _boolean_like_first),
+    **dict.fromkeys(("AddN", "AccumulateNV2"), _add_n),
+    **dict.fromkeys(_RANDOM, _random),
+    **dict.fromkeys(("IdentityN", "ShardingNoOp"), _identity_n),
+    **dict.fromkeys(("Switch", "RefSwitch"), _switch),
+    **dict.fromkeys(("Merge", "RefMerge"), _merge),
     **shapes_arrays.RULES,
     **shapes_layers.RULES,
     **lists.RULES,
 }
 
 
-def types_of(call: Call, n_outputs: int) -> list[Type]:
-    """The type of each output, `n_outputs` of them where no rule says; −1, None or ``"unknown"`` is not known.
+def infer_types(call: NodeCall, n_outputs: int) -> list[Type]:
+    """Infer the type of each output: `n_outputs` of them if no rule applies; −1, None or ``"unknown"`` mark unknowns.
 
-    Raises ModelFileError where what is known contradicts itself.
+    Raises ModelFileError if the known facts contradict each other.
     """
     if n_outputs > MOST_OUTPUTS:
         raise ModelFileError(f"node {call.node.name!r} has {n_outputs} outputs", remedy="export the model again")
     rule = RULES.get(call.node.op)
     try:
-        found = rule(call) if rule is not None else []
-    except Misfit as error:
-        raise _contradiction(call, error) from None
+        inferred = rule(call) if rule is not None else []
+    except ShapeConflict as error:
+        raise _shape_error(call, error) from None
     except (Unknown, LookupError, ValueError, TypeError, ArithmeticError):
-        found = []
-    noted = _noted(call, len(found) or n_outputs)
-    found += noted[len(found) :]
-    return [Type(kind.dtype, _completed(kind.shape, note.shape)) for kind, note in zip(found, noted, strict=True)]
+        inferred = []
+    declared = _declared_types(call, len(inferred) or n_outputs)
+    inferred += declared[len(inferred) :]
+    return [
+        Type(kind.dtype, _complete_shape(kind.shape, note.shape)) for kind, note in zip(inferred, declared, strict=True)
+    ]
 
 
-def _contradiction(call: Call, error: Misfit) -> ModelFileError:
-    shown = ", ".join(map(_shown, call.args[:8])) + (", …" if len(call.args) > 8 else "")
+def _shape_error(call: NodeCall, error: ShapeConflict) -> ModelFileError:
+    shapes = ", ".join(map(_format_shape, call.args[:8])) + (", …" if len(call.args) > 8 else "")
     return ModelFileError(
-        f"its arguments ({shown}) and attributes contradict each other: {error}",
+        f"its arguments ({shapes}) and attributes contradict each other: {error}",
         where=f"op {call.node.name!r} ({call.node.op})",
         remedy="check the model",
     )
 
 
-def _shown(value: Value) -> str:
+def _format_shape(value: AbstractValue) -> str:
     if value.shape is None:
         return "of unknown rank"
     return "×".join("?" if size < 0 else str(size) for size in value.shape[:8]) or "scalar"
 
 
-def _noted(call: Call, count: int) -> list[Type]:
-    """What the node itself says about its outputs."""
+def _declared_types(call: NodeCall, count: int) -> list[Type]:
+    """The types that the node declares for its outputs."""
     node = call.node
     shapes = node.shapes("_output_shapes") or node.shapes("output_shapes") or node.shapes("shapes")
     if not shapes and node.shape("shape") is not None:
         shapes = [node.shape("shape")]
-    listed = next((types for types in map(node.types, _TYPE_LISTS) if types), [])
+    codes = next((types for types in map(node.types, _TYPE_LISTS) if types), [])
     own = next((dtype for dtype in map(node.dtype, _TYPES) if dtype != "unknown"), "unknown")
     return [
         Type(
-            dtype_of(listed[place]) if place < len(listed) else own,
+            dtype_of(codes[place]) if place < len(codes) else own,
             shapes[place] if place < len(shapes) else None,
         )
         for place in range(count)
     ]
 
 
-def _completed(inferred: Shape | None, noted: Shape | None) -> Shape | None:
-    """The inferred shape, with what only the note knows."""
-    if inferred is None or noted is None or len(inferred) != len(noted):
-        return noted if inferred is None else inferred
-    return tuple(b if a < 0 else a for a, b in zip(inferred, noted, strict=True))
+def _complete_shape(inferred: Shape | None, declared: Shape | None) -> Shape | None:
+    """Fill unknown dimensions of the inferred shape from the declared one."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return declared if inferred is None else inferred
+    return tuple(b if a < 0 else a for a, b in zip(inferred, declared, strict=True))

@@ -1,4 +1,4 @@
-"""TensorFlow's ops in ONNX's words: kind, order of arguments and attributes, where ONNX has the op."""
+"""TensorFlow's ops in terms of ONNX: kind, argument order and attributes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placewise.readers.tensorflow import lists
-from placewise.readers.tensorflow.call import Call
+from placewise.readers.tensorflow.abstract_values import NodeCall
 from placewise.readers.tensorflow.shapes_layers import spatial_axes
 
 DOMAIN = "tf::"
@@ -34,7 +34,7 @@ _SAME = {
     "Lgamma": "tf::Lgamma", "Digamma": "tf::Digamma", "Erfinv": "tf::Erfinv", "Ndtri": "tf::Erfinv", "Roll": "tf::Roll",
     "TensorScatterUpdate": "ScatterND", "TensorScatterAdd": "ScatterND",
 }  # fmt: skip
-"""Ops whose result is as long as their first argument."""
+"""Ops whose result has as many elements as their first argument."""
 
 _BROADCAST = {
     "Add": "Add", "AddV2": "Add", "Sub": "Sub", "Mul": "Mul", "MulNoNan": "Mul", "Div": "Div", "RealDiv": "Div",
@@ -49,7 +49,7 @@ _COMPARISONS = {
 }  # fmt: skip
 _GRADIENTS = """ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SigmoidGrad TanhGrad SoftplusGrad SoftsignGrad
     RsqrtGrad SqrtGrad InvGrad ReciprocalGrad GeluGrad MaxPoolGrad MaxPool3DGrad LRNGrad"""
-"""Gradients as long as their first argument."""
+"""Gradients with as many elements as their first argument."""
 
 POINTWISE: Mapping[str, str] = {**_SAME, **{op: DOMAIN + op for op in _GRADIENTS.split()}}
 BROADCAST: Mapping[str, str] = _BROADCAST
@@ -85,44 +85,44 @@ _OTHERS = {
 }  # fmt: skip
 
 KINDS: Mapping[str, str] = {**POINTWISE, **BROADCAST, **COMPARISONS, **_OTHERS, **lists.KINDS}
-"""TensorFlow op → kind; ops that are not here are ``tf::Op``."""
+"""TensorFlow op → kind; ops that are missing here become ``tf::Op``."""
 
 _ORDERS = {
     "Split": (1, 0), "Fill": (1, 0), "BatchNormWithGlobalNormalization": (0, 4, 3, 1, 2), **lists.ORDERS,
 }  # fmt: skip
-"""Where ONNX has another order: which argument stands first, second, …"""
+"""Where ONNX orders arguments differently: the index of the first argument, the second, …"""
 _CONV_KERNELS = {"Conv3D": "DHWIO", "DepthwiseConv2dNative": "HWGO", "_FusedDepthwiseConv2dNative": "HWGO"}
 
 
 def kind_of(op: str) -> str:
-    """``MatMul`` where ONNX has the op, else ``tf::Op``."""
+    """``MatMul`` if ONNX has the op, else ``tf::Op``."""
     return KINDS.get(op, DOMAIN + op)
 
 
 def position_of(op: str, place: int) -> int:
-    """The argument position in ONNX of input `place` of an op. Concat has its axis in front."""
+    """The argument position in ONNX of input `place` of an op. Concat has its axis first."""
     if op == "Concat":
         return place - 1 if place else 1 << 20
     order = _ORDERS.get(op, ())
     return order.index(place) if place < len(order) else place
 
 
-def attributes_of(call: Call) -> dict[str, Any]:
-    """The node's own attributes as plain values, those that ONNX's rules look for, and the op's own name and device."""
+def attributes_of(call: NodeCall) -> dict[str, Any]:
+    """The node's attributes as plain values, those that ONNX rules expect, and the original op name and device."""
     node, kind = call.node, kind_of(call.node.op)
-    found = {name: _plain(value) for name, value in node.attr.items() if _is_told(name, value)}
+    attributes = {name: _to_plain(value) for name, value in node.attr.items() if _is_kept(name, value)}
     if kind not in (node.op, DOMAIN + node.op):
-        found["op"] = node.op
+        attributes["op"] = node.op
     if node.device:
-        found["device"] = node.device
-    return found | _onnx_attributes(call, kind)
+        attributes["device"] = node.device
+    return attributes | _onnx_attributes(call, kind)
 
 
-def _onnx_attributes(call: Call, kind: str) -> dict[str, Any]:
+def _onnx_attributes(call: NodeCall, kind: str) -> dict[str, Any]:
     node = call.node
     if kind in ("MatMul", "com.microsoft::FusedGemm"):
-        turned = {"transA": ("transpose_a", "adj_x"), "transB": ("transpose_b", "adj_y")}
-        return {name: 1 for name, words in turned.items() if any(node.flag(word) for word in words)}
+        flags = {"transA": ("transpose_a", "adj_x"), "transB": ("transpose_b", "adj_y")}
+        return {name: 1 for name, words in flags.items() if any(node.flag(word) for word in words)}
     if kind in ("Conv", "com.microsoft::FusedConv"):
         return {"kernel_layout": _CONV_KERNELS.get(node.op, "HWIO")}
     if kind in ("MaxPool", "AveragePool"):
@@ -141,13 +141,13 @@ def _onnx_attributes(call: Call, kind: str) -> dict[str, Any]:
     return {}
 
 
-def _is_told(name: str, value: Any) -> bool:
-    """Not what repeats the shapes and types that the graph holds anyway, nor values."""
+def _is_kept(name: str, value: Any) -> bool:
+    """Whether to keep an attribute: not if it repeats shapes and types of the graph, or holds values."""
     which = value.WhichOneof("value")
     return name[:1] != "_" and which not in (None, "type", "shape", "tensor", "placeholder")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     which = value.WhichOneof("value")
     if which == "list":
         items = next((list(getattr(value.list, kind)) for kind in "sifb" if len(getattr(value.list, kind))), [])
@@ -158,12 +158,12 @@ def _plain(value: Any) -> Any:
         return str(value.func.name)
     if which == "f":
         return _float(value.f)
-    found = getattr(value, which)
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
+    plain = getattr(value, which)
+    return plain.decode(errors="replace") if isinstance(plain, bytes) else plain
 
 
 def _float(value: float) -> float | str:
-    """The shortest number that is the same in single precision; infinities and NaN as text, which JSON can hold."""
+    """Round to the shortest number that is equal in single precision; infinities and NaN become text, for JSON."""
     return float(f"{value:.7g}") if abs(value) < float("inf") else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The functions of a graph: their bodies, made ready when they are first called."""
+"""The functions of a graph. Bodies are built at the first call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from placewise.errors import GraphError, ModelFileError
-from placewise.readers.tensorflow.nodes import Body, Node, Ref
+from placewise.readers.tensorflow.nodes import FunctionBody, Node, OutputRef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient")
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
@@ -54,7 +54,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
         ("x_backprop", "scale_backprop", "offset_backprop", "reserve_space_3", "reserve_space_4"),
     ),
 }  # fmt: skip
-"""The outputs, by name and in order, of ops that have several: functions refer to them by name."""
+"""Ordered names of the outputs of ops with several outputs: functions refer to outputs by name."""
 
 
 class Library:
@@ -62,54 +62,56 @@ class Library:
 
     def __init__(self, proto: Any) -> None:
         self._functions = {function.signature.name: function for function in proto.function}
-        self._bodies: dict[str, Body] = {}
+        self._bodies: dict[str, FunctionBody] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._functions
 
-    def body(self, name: str) -> Body:
-        """A function's body; raises ModelFileError or GraphError where it is broken."""
+    def body(self, name: str) -> FunctionBody:
+        """Return a function's body; raises ModelFileError or GraphError if it is malformed."""
         if name not in self._functions:
-            raise ModelFileError(f"function {name!r} is called and not in the file", remedy="export the model again")
+            raise ModelFileError(
+                f"function {name!r} is called but missing from the file", remedy="export the model again"
+            )
         if name not in self._bodies:
-            self._bodies[name] = self._made(name)
+            self._bodies[name] = self._build_body(name)
         return self._bodies[name]
 
-    def refuse_explosion(self, nodes: Iterable[Any], most: int) -> None:
-        """Raise ModelFileError if calls from `nodes`, written out, come to more than `most` nodes, or never end."""
-        called = {name: Counter(self._called(f.node_def)) for name, f in self._functions.items()}
+    def check_unfolded_size(self, nodes: Iterable[Any], most: int) -> None:
+        """Raise ModelFileError if the calls in `nodes`, once inlined, exceed `most` nodes or recurse."""
+        callees = {name: Counter(self._called_functions(f.node_def)) for name, f in self._functions.items()}
         try:
-            callees_first = list(graphlib.TopologicalSorter(called).static_order())
+            callees_first = list(graphlib.TopologicalSorter(callees).static_order())
         except graphlib.CycleError as error:
             raise ModelFileError(f"function {error.args[1][0]!r} calls itself", remedy="export it again") from None
         size: dict[str, int] = {}
         for name in callees_first:
-            inner = sum(count * size[other] for other, count in called[name].items())
+            inner = sum(count * size[other] for other, count in callees[name].items())
             size[name] = len(self._functions[name].node_def) + inner
-        if sum(size[name] for name in self._called(nodes)) > most:
+        if sum(size[name] for name in self._called_functions(nodes)) > most:
             raise ModelFileError(f"its functions unfold to more than {most:,} nodes", remedy="export it again")
 
-    def _called(self, nodes: Iterable[Any]) -> Iterator[str]:
+    def _called_functions(self, nodes: Iterable[Any]) -> Iterator[str]:
         for node in nodes:
             name = node.attr["f"].func.name if node.op in CALLS and "f" in node.attr else node.op
             if name in self._functions:
                 yield name
 
-    def _made(self, name: str) -> Body:
+    def _build_body(self, name: str) -> FunctionBody:
         function = self._functions[name]
         args = tuple(arg.name for arg in function.signature.input_arg)
         ops = {proto.name: proto.op for proto in function.node_def}
         known = {*ops, *args}
         where = f"function {name!r}"
 
-        def ref(text: str) -> Ref:
+        def ref(text: str) -> OutputRef:
             producer, _, rest = text.partition(":")
             if producer not in known:
-                raise ModelFileError(f"reads {text!r}, which nothing makes", where=where, remedy="export it again")
+                raise ModelFileError(f"reads {text!r}, which nothing produces", where=where, remedy="export it again")
             if not rest:
-                return Ref(producer, 0)
+                return OutputRef(producer, 0)
             output, _, index = rest.rpartition(":") if ":" in rest else (rest, "", "0")
-            return Ref(producer, self._port(ops.get(producer, ""), output, index, f"{where}: {text!r}"))
+            return OutputRef(producer, self._port(ops.get(producer, ""), output, index, f"{where}: {text!r}"))
 
         nodes = [
             Node(
@@ -124,26 +126,26 @@ class Library:
         ]
         missing = [arg.name for arg in function.signature.output_arg if arg.name not in function.ret]
         if missing:
-            raise ModelFileError(f"does not say what its result {missing[0]!r} is", where=where, remedy="export again")
+            raise ModelFileError(f"does not define its result {missing[0]!r}", where=where, remedy="export again")
         returns = tuple(ref(function.ret[arg.name]) for arg in function.signature.output_arg)
-        return Body(name, args, in_order(nodes, args), returns)
+        return FunctionBody(name, args, sort_nodes(nodes, args), returns)
 
     def _port(self, op: str, output: str, index: str, where: str) -> int:
-        """The port of output `index` of the output argument `output`."""
+        """The port of element `index` of the output argument `output`."""
         if not index.isdecimal() or len(index) > 6:
-            raise ModelFileError("has no number behind it", where=where, remedy="export the model again")
+            raise ModelFileError("lacks an output number", where=where, remedy="export the model again")
         names = OUTPUTS.get(op, ())
         if op in self._functions:
             names = tuple(arg.name for arg in self._functions[op].signature.output_arg)
         return (names.index(output) if output in names else 0) + int(index)
 
 
-def in_order(nodes: Sequence[Node], given: Collection[str] = ()) -> tuple[Node, ...]:
-    """The nodes in the topological order nearest to theirs. Raises ModelFileError or GraphError."""
+def sort_nodes(nodes: Sequence[Node], external: Collection[str] = ()) -> tuple[Node, ...]:
+    """Sort the nodes topologically, as close to their order as possible. Raises ModelFileError or GraphError."""
     place = {node.name: number for number, node in enumerate(nodes)}
     if len(place) < len(nodes):
-        raise ModelFileError("two nodes have one name", remedy="give every node its own name")
-    needs = [_needs(node, place, given) for node in nodes]
+        raise ModelFileError("two nodes have the same name", remedy="give every node its own name")
+    needs = [_find_dependencies(node, place, external) for node in nodes]
     users: list[list[int]] = [[] for _ in nodes]
     for number, before in enumerate(needs):
         for other in before:
@@ -159,24 +161,26 @@ def in_order(nodes: Sequence[Node], given: Collection[str] = ()) -> tuple[Node, 
             if not missing[user]:
                 heapq.heappush(ready, user)
     if len(ordered) < len(nodes):
-        raise GraphError(f"the graph has a cycle: {_cycle(nodes, needs, missing)}", remedy="export the model again")
+        raise GraphError(
+            f"the graph has a cycle: {_describe_cycle(nodes, needs, missing)}", remedy="export the model again"
+        )
     return tuple(ordered)
 
 
-def _needs(node: Node, place: Mapping[str, int], given: Collection[str]) -> set[int]:
-    found = set()
+def _find_dependencies(node: Node, place: Mapping[str, int], external: Collection[str]) -> set[int]:
+    dependencies = set()
     for name in (*(ref.node for ref in node.inputs), *node.controls):
         if name in place:
-            found.add(place[name])
-        elif name not in given:
+            dependencies.add(place[name])
+        elif name not in external:
             raise ModelFileError(
-                f"reads {name!r}, which no node makes", where=f"node {node.name!r}", remedy="export the model again"
+                f"reads {name!r}, which no node produces", where=f"node {node.name!r}", remedy="export the model again"
             )
-    return found
+    return dependencies
 
 
-def _cycle(nodes: Sequence[Node], needs: Sequence[set[int]], missing: Sequence[int]) -> str:
-    """A cycle among the nodes that were never ready: walk backwards until one repeats."""
+def _describe_cycle(nodes: Sequence[Node], needs: Sequence[set[int]], missing: Sequence[int]) -> str:
+    """Describe a cycle among the nodes that never became ready: walk backwards until a node repeats."""
     path = [next(number for number, count in enumerate(missing) if count)]
     seen = {path[0]: 0}
     while True:

@@ -1,27 +1,27 @@
 """Lists of tensors (TensorList, and TensorArray of TF1): values of shape [length, element …] that loops fill and read.
 
-A TensorArray's contents are where its `flow` is; its handle says nothing.
+The `flow` of a TensorArray carries its contents; the handle carries nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from placewise.readers.tensorflow.call import Call, Type, Unknown
+from placewise.readers.tensorflow.abstract_values import NodeCall, Type, Unknown
 from placewise.readers.tensorflow.types import Shape
 
 HANDLE = Type("unknown", (0,))
-"""A resource: nothing of it is ever sent."""
+"""A resource: no bytes are ever transferred."""
 
 
-def _told(call: Call, position: int) -> Shape | None:
-    """A shape of elements that is given as a value, None where it says nothing."""
+def _declared_shape(call: NodeCall, position: int) -> Shape | None:
+    """The element shape that an argument gives as a value, None if it gives none."""
     data = call.args[position].data
     return None if data is None or data.ndim != 1 else tuple(max(int(size), -1) for size in data)
 
 
-def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
-    """What two descriptions of one shape say together; the first, where they contradict each other."""
+def _merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
+    """Combine two descriptions of one shape; the first one wins if they contradict each other."""
     if first is None or first == (-1,):
         return second
     if second is None or len(first) != len(second):
@@ -29,113 +29,117 @@ def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
     return tuple(max(pair) for pair in zip(first, second, strict=True))
 
 
-def _element(call: Call, position: int) -> Shape | None:
+def _element_dims(call: NodeCall, position: int) -> Shape | None:
     shape = call.args[position].shape
     return None if shape is None else shape[1:]
 
 
-def _length(call: Call, position: int) -> int:
+def _length(call: NodeCall, position: int) -> int:
     shape = call.args[position].shape
     return -1 if shape is None else shape[0]
 
 
-def _listed(length: int, element: Shape | None) -> Shape:
-    """The shape of a list; one open dimension stands for elements of unknown rank."""
+def _list_shape(length: int, element: Shape | None) -> Shape:
+    """The shape of a list; a single open dimension stands for elements of unknown rank."""
     return (length, *((-1,) if element is None else element))
 
 
-def _dtype(call: Call) -> str:
+def _dtype(call: NodeCall) -> str:
     return call.node.dtype("element_dtype", call.node.dtype("dtype"))
 
 
-def _from_tensor(call: Call) -> list[Type]:
+def _from_tensor(call: NodeCall) -> list[Type]:
     return [Type(call.args[0].dtype, call.dims(0))]
 
 
-def _reserve(call: Call) -> list[Type]:
+def _reserve(call: NodeCall) -> list[Type]:
     length = call.number(1) if call.args[1].data is not None else -1
-    return [Type(_dtype(call), _listed(length, _told(call, 0)))]
+    return [Type(_dtype(call), _list_shape(length, _declared_shape(call, 0)))]
 
 
-def _empty(call: Call) -> list[Type]:
-    return [Type(_dtype(call), _listed(0, _told(call, 0)))]
+def _empty(call: NodeCall) -> list[Type]:
+    return [Type(_dtype(call), _list_shape(0, _declared_shape(call, 0)))]
 
 
-def _get(call: Call) -> list[Type]:
-    return [Type(_dtype(call), _merged(_element(call, 0), _told(call, 2)))]
+def _get(call: NodeCall) -> list[Type]:
+    return [Type(_dtype(call), _merge_shapes(_element_dims(call, 0), _declared_shape(call, 2)))]
 
 
-def _set(call: Call) -> list[Type]:
-    return [Type(_dtype(call), _listed(_length(call, 0), _merged(call.args[2].shape, _element(call, 0))))]
+def _set(call: NodeCall) -> list[Type]:
+    return [
+        Type(_dtype(call), _list_shape(_length(call, 0), _merge_shapes(call.args[2].shape, _element_dims(call, 0))))
+    ]
 
 
-def _stack(call: Call) -> list[Type]:
+def _stack(call: NodeCall) -> list[Type]:
     length = _length(call, 0)
     length = call.node.whole("num_elements", -1) if length < 0 else length
-    return [Type(_dtype(call), _listed(length, _merged(_element(call, 0), _told(call, 1))))]
+    return [Type(_dtype(call), _list_shape(length, _merge_shapes(_element_dims(call, 0), _declared_shape(call, 1))))]
 
 
-def _push(call: Call) -> list[Type]:
+def _push(call: NodeCall) -> list[Type]:
     length = _length(call, 0)
-    return [Type(_dtype(call), _listed(length + 1 if length >= 0 else -1, call.args[1].shape))]
+    return [Type(_dtype(call), _list_shape(length + 1 if length >= 0 else -1, call.args[1].shape))]
 
 
-def _pop(call: Call) -> list[Type]:
-    length, element = _length(call, 0), _merged(_element(call, 0), _told(call, 1))
-    return [Type(_dtype(call), _listed(max(length - 1, -1), element)), Type(_dtype(call), element)]
+def _pop(call: NodeCall) -> list[Type]:
+    length, element = _length(call, 0), _merge_shapes(_element_dims(call, 0), _declared_shape(call, 1))
+    return [Type(_dtype(call), _list_shape(max(length - 1, -1), element)), Type(_dtype(call), element)]
 
 
-def _array(call: Call) -> list[Type]:
+def _array(call: NodeCall) -> list[Type]:
     length = call.number(0) if call.args[0].data is not None else -1
-    return [HANDLE, Type(_dtype(call), _listed(length, call.node.shape("element_shape")))]
+    return [HANDLE, Type(_dtype(call), _list_shape(length, call.node.shape("element_shape")))]
 
 
-def _array_gradient(call: Call) -> list[Type]:
+def _array_gradient(call: NodeCall) -> list[Type]:
     return [HANDLE, Type(call.args[1].dtype, call.args[1].shape)]
 
 
-def _array_write(call: Call) -> list[Type]:
-    return [Type(call.args[2].dtype, _listed(_length(call, 3), call.args[2].shape))]
+def _array_write(call: NodeCall) -> list[Type]:
+    return [Type(call.args[2].dtype, _list_shape(_length(call, 3), call.args[2].shape))]
 
 
-def _array_read(call: Call) -> list[Type]:
-    return [Type(_dtype(call), _element(call, 2))]
+def _array_read(call: NodeCall) -> list[Type]:
+    return [Type(_dtype(call), _element_dims(call, 2))]
 
 
-def _array_gather(call: Call) -> list[Type]:
+def _array_gather(call: NodeCall) -> list[Type]:
     rows = call.dims(1)[0]
-    return [Type(_dtype(call), _listed(rows, _merged(_element(call, 2), call.node.shape("element_shape"))))]
+    return [
+        Type(_dtype(call), _list_shape(rows, _merge_shapes(_element_dims(call, 2), call.node.shape("element_shape"))))
+    ]
 
 
-def _array_scatter(call: Call) -> list[Type]:
+def _array_scatter(call: NodeCall) -> list[Type]:
     return [Type(call.args[2].dtype, call.args[2].shape)]
 
 
-def _element_shape(call: Call) -> list[Type]:
-    return [Type(call.node.dtype("shape_type", "int32"), (len(element_of(call)),))]
+def _element_shape_rule(call: NodeCall) -> list[Type]:
+    return [Type(call.node.dtype("shape_type", "int32"), (len(element_shape(call)),))]
 
 
-def _number(call: Call) -> list[Type]:
+def _number(call: NodeCall) -> list[Type]:
     return [Type("int32", ())]
 
 
-RULES: Mapping[str, Callable[[Call], list[Type]]] = {
+RULES: Mapping[str, Callable[[NodeCall], list[Type]]] = {
     "TensorListFromTensor": _from_tensor, "TensorListReserve": _reserve, "EmptyTensorList": _empty,
     "TensorListGetItem": _get, "TensorListSetItem": _set, "TensorListStack": _stack,
-    "TensorListElementShape": _element_shape, "TensorListPushBack": _push, "TensorListPopBack": _pop,
+    "TensorListElementShape": _element_shape_rule, "TensorListPushBack": _push, "TensorListPopBack": _pop,
     "TensorListLength": _number,
     "TensorArrayV3": _array, "TensorArrayGradV3": _array_gradient, "TensorArrayWriteV3": _array_write,
     "TensorArrayReadV3": _array_read, "TensorArrayGatherV3": _array_gather,
     "TensorArrayScatterV3": _array_scatter, "TensorArraySizeV3": _number,
 }  # fmt: skip
-MEASURES = frozenset({"TensorListLength", "TensorListElementShape", "TensorArraySizeV3"})
-"""Ops that do not look at what is in a list."""
+METADATA_OPS = frozenset({"TensorListLength", "TensorListElementShape", "TensorArraySizeV3"})
+"""Ops that do not read the contents of a list."""
 LIST_PORTS: Mapping[str, int] = {
     "TensorListFromTensor": 0, "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListSetItem": 0,
     "TensorListPushBack": 0, "TensorListPopBack": 0, "TensorArrayV3": 1, "TensorArrayGradV3": 1,
     "TensorArrayWriteV3": 0, "TensorArrayScatterV3": 0,
 }  # fmt: skip
-"""Which output is a list."""
+"""The output that is a list."""
 KINDS: Mapping[str, str] = {
     "TensorListFromTensor": "Identity", "TensorListStack": "Identity", "TensorListGetItem": "Gather",
     "TensorListSetItem": "TensorScatter", "TensorListLength": "Size", "TensorArraySizeV3": "Size",
@@ -145,18 +149,18 @@ ORDERS: Mapping[str, tuple[int, ...]] = {
     "TensorListSetItem": (0, 2, 1), "TensorArrayReadV3": (2, 1, 0), "TensorArrayGatherV3": (2, 1, 0),
     "TensorArrayWriteV3": (3, 2, 1, 0), "TensorArraySizeV3": (1, 0),
 }  # fmt: skip
-"""Which argument stands first, second, … in ONNX's order."""
+"""The index of the first argument, the second, … in ONNX's order."""
 
 
-def element_of(call: Call) -> Shape:
+def element_shape(call: NodeCall) -> Shape:
     """The shape of a list's elements; raises Unknown."""
-    element = _element(call, 0)
+    element = _element_dims(call, 0)
     if element is None or min(element, default=0) < 0:
         raise Unknown
     return element
 
 
-def length_of(call: Call) -> int:
+def list_length(call: NodeCall) -> int:
     """The number of elements of a list; raises Unknown."""
     position = 1 if call.node.op == "TensorArraySizeV3" else 0
     length = _length(call, position)

@@ -1,4 +1,4 @@
-"""Nodes as the rest of the reader sees them, and what their attributes say."""
+"""Nodes as the rest of the reader sees them, with typed access to their attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.types import Shape, dtype_of, is_handle, shape_of
 
 
-class Ref(NamedTuple):
+class OutputRef(NamedTuple):
     """Output `port` of a node (or argument 0 of a function)."""
 
     node: str
@@ -19,14 +19,14 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph or of a function; `origin` is its place in the file's graph, −1 inside functions.
+    """A node of a graph or a function; `origin` is its index in the file's graph, −1 inside functions.
 
-    `loop` is what a frame of TF1 control flow was made into.
+    `loop` is the loop that replaces a frame of TF1 control flow.
     """
 
     name: str
     op: str
-    inputs: tuple[Ref, ...]
+    inputs: tuple[OutputRef, ...]
     controls: tuple[str, ...] = ()
     attr: Mapping[str, Any] = field(default_factory=dict)
     device: str = ""
@@ -55,7 +55,7 @@ class Node:
         return name in self.attr and is_handle(self.attr[name].type)
 
     def shape(self, name: str) -> Shape | None:
-        """A shape; None where there is none or its rank is unknown."""
+        """A shape; None if it is missing or of unknown rank."""
         if name not in self.attr or self.attr[name].WhichOneof("value") != "shape":
             return None
         return shape_of(self.attr[name].shape)
@@ -64,7 +64,7 @@ class Node:
         return [shape_of(shape) for shape in self.attr[name].list.shape] if name in self.attr else []
 
     def types(self, name: str) -> list[int]:
-        """DataTypes of a list, as numbers."""
+        """The DataTypes of a list, as numbers."""
         return list(self.attr[name].list.type) if name in self.attr else []
 
     def function(self, name: str) -> str:
@@ -73,30 +73,30 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """Nodes in topological order with the names of their arguments and what they give back."""
+class FunctionBody:
+    """Nodes in topological order, with the names of the arguments and the values that are returned."""
 
     name: str
     args: tuple[str, ...]
     nodes: tuple[Node, ...]
-    returns: tuple[Ref, ...]
+    returns: tuple[OutputRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """While: as long as `cond` of the state is true, `body` of the state is the new state.
+    """A while loop: as long as `cond` of the state is true, `body` maps the state to the next state.
 
-    Inputs of a node with a loop are the first `n_state` values of the state and what never changes behind them, in
-    the order of the arguments of both bodies.
+    The inputs of a node with a loop are the `n_state` values of the state, then the loop invariants, in the order of
+    the arguments of both bodies.
     """
 
-    cond: Body
-    body: Body
+    cond: FunctionBody
+    body: FunctionBody
     n_state: int
 
 
-def nodes_of(protos: Sequence[Any]) -> list[Node]:
-    """The nodes of a graph. Raises ModelFileError for nodes without name or op, and for two of one name."""
+def parse_nodes(protos: Sequence[Any]) -> list[Node]:
+    """Parse the nodes of a graph. Raises ModelFileError for nodes without name or op, and for duplicate names."""
     nodes, seen = [], set[str]()
     for place, proto in enumerate(protos):
         if not proto.name or not proto.op:
@@ -104,23 +104,23 @@ def nodes_of(protos: Sequence[Any]) -> list[Node]:
                 f"node {place} has no {'op' if proto.name else 'name'}", remedy="export the model again"
             )
         if proto.name in seen:
-            raise ModelFileError(f"two nodes are called {proto.name!r}", remedy="give every node its own name")
+            raise ModelFileError(f"two nodes have the name {proto.name!r}", remedy="give every node its own name")
         seen.add(proto.name)
         inputs, controls = [], []
         for text in proto.input:
             if text.startswith("^"):
                 controls.append(text[1:])
             else:
-                inputs.append(reference(text, proto.name))
+                inputs.append(parse_reference(text, proto.name))
         nodes.append(Node(proto.name, proto.op, tuple(inputs), tuple(controls), proto.attr, proto.device, place))
     return nodes
 
 
-def reference(text: str, reader: str) -> Ref:
-    """``name:port`` or ``name``, which is port 0; `reader` is who says so. Raises ModelFileError."""
+def parse_reference(text: str, reader: str) -> OutputRef:
+    """Parse ``name:port``, or ``name`` for port 0; `reader` names the node in errors. Raises ModelFileError."""
     name, colon, port = text.rpartition(":")
     if not colon:
-        return Ref(text, 0)
+        return OutputRef(text, 0)
     if not port.isdecimal() or len(port) > 6:
         raise ModelFileError(f"reads {text!r}", where=f"node {reader!r}", remedy="inputs are written name:port")
-    return Ref(name, int(port))
+    return OutputRef(name, int(port))

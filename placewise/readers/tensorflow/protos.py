@@ -1,8 +1,8 @@
-"""The messages of TensorFlow's files, as far as they are read here; fields that are not listed are passed over.
+"""The messages of TensorFlow's files, as far as the reader needs them; fields that are not listed are skipped.
 
 Names and numbers of the fields are those of tensorflow/core/framework (graph, node_def, attr_value, tensor,
 tensor_shape, types, function, op_def, cost_graph) and tensorflow/core/protobuf (meta_graph, saved_model, config).
-The package has a name of its own, so that an installed TensorFlow does not get in the way.
+The package name is our own, so that an installed TensorFlow does not clash with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DATA_TYPES = {
     25: "FLOAT8_E4M3FN", 26: "FLOAT8_E4M3FNUZ", 27: "FLOAT8_E4M3B11FNUZ", 28: "FLOAT8_E5M2FNUZ", 29: "INT4",
     30: "UINT4", 31: "INT2", 32: "UINT2", 33: "FLOAT4_E2M1FN",
 }  # fmt: skip
-"""The enumeration DataType without the DT_ in front; 100 more is a reference to such a value (a TF1 variable)."""
+"""The enumeration DataType without its prefix DT_; adding 100 gives a reference to such a value (a TF1 variable)."""
 REFERENCE = 100
 
 _SCHEMA = """
@@ -51,7 +51,7 @@ CostNode: name string 1, device string 2, id int32 3, input_info InputInfo* 4, o
 InputInfo: preceding_node int32 1, preceding_port int32 2
 OutputInfo: size int64 1, alias_input_port int64 2, shape TensorShapeProto 3, dtype DataType 4
 """
-"""A message per line; ``*`` behind a type: repeated; ``%``: a map from text to it; ``|value``: one of the fields."""
+"""One message per line. A type with ``*`` is repeated, with ``%`` a map from text to it; ``|value`` is a oneof."""
 _PACKAGE = "placewise.tensorflow"
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {

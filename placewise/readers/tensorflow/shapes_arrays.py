@@ -1,92 +1,102 @@
-"""Types of the results of ops that rearrange, join, cut and look up."""
+"""Types of the results of ops that reshape, join, slice and look up."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from placewise.readers.tensorflow.call import Call, Misfit, Rule, Type, Unknown, agreed, axis_of, broadcast, count_of
+from placewise.readers.tensorflow.abstract_values import (
+    NodeCall,
+    Rule,
+    ShapeConflict,
+    Type,
+    Unknown,
+    agree_shapes,
+    axis_of,
+    broadcast,
+    count_of,
+)
 from placewise.readers.tensorflow.types import Shape
 
 MOST_OUTPUTS = 65_536
-"""Of one op."""
+"""The most outputs of one op."""
 
 
-def reshape(call: Call) -> list[Type]:
-    given = call.args[0].shape
-    wanted = list(call.numbers(1))
-    whole = count_of(given) if given is not None else -1
-    rest = math.prod(size for size in wanted if size >= 0)
-    if whole >= 0 and (whole != rest if min(wanted, default=0) >= 0 else rest > 0 and whole % rest):
-        raise Misfit(f"{whole} elements cannot be {'×'.join(map(str, wanted[:8])) or 'one'}")
-    if -1 in wanted:
-        wanted[wanted.index(-1)] = whole // rest if whole >= 0 and rest > 0 else -1
-    return [Type(call.dtype(), tuple(wanted))]
+def reshape(call: NodeCall) -> list[Type]:
+    shape = call.args[0].shape
+    target = list(call.numbers(1))
+    count = count_of(shape) if shape is not None else -1
+    rest = math.prod(size for size in target if size >= 0)
+    if count >= 0 and (count != rest if min(target, default=0) >= 0 else rest > 0 and count % rest):
+        raise ShapeConflict(f"{count} elements cannot be {'×'.join(map(str, target[:8])) or 'one'}")
+    if -1 in target:
+        target[target.index(-1)] = count // rest if count >= 0 and rest > 0 else -1
+    return [Type(call.dtype(), tuple(target))]
 
 
-def squeeze(call: Call) -> list[Type]:
+def squeeze(call: NodeCall) -> list[Type]:
     shape = call.dims(0)
     axes = {axis_of(axis, len(shape)) for axis in (call.node.ints("squeeze_dims") or call.node.ints("axis"))}
     kept = [size for axis, size in enumerate(shape) if not (axis in axes if axes else size == 1)]
     return [Type(call.dtype(), tuple(kept))]
 
 
-def expand_dims(call: Call) -> list[Type]:
+def expand_dims(call: NodeCall) -> list[Type]:
     shape = call.dims(0)
     axis = axis_of(call.number(1), len(shape) + 1)
     return [Type(call.dtype(), (*shape[:axis], 1, *shape[axis:]))]
 
 
-def transpose(call: Call) -> list[Type]:
+def transpose(call: NodeCall) -> list[Type]:
     shape, order = call.dims(0), call.numbers(1)
     axes = [axis_of(axis, len(shape)) for axis in order]
     if sorted(axes) != list(range(len(shape))):
-        raise Misfit(f"{', '.join(map(str, order[:8]))} is no order of {len(shape)} axes")
+        raise ShapeConflict(f"{', '.join(map(str, order[:8]))} is not a permutation of {len(shape)} axes")
     return [Type(call.dtype(), tuple(shape[axis] for axis in axes))]
 
 
-def concat(call: Call) -> list[Type]:
-    """ConcatV2 has its axis last, Concat first."""
+def concat(call: NodeCall) -> list[Type]:
+    """ConcatV2 has its axis last, Concat has it first."""
     last = call.node.op == "ConcatV2"
     axis_at = len(call.args) - 1 if last else 0
     shapes = [call.dims(place) for place in range(len(call.args)) if place != axis_at]
     axis = axis_of(call.number(axis_at), len(shapes[0]))
-    rest = agreed(*(tuple(-1 if place == axis else size for place, size in enumerate(shape)) for shape in shapes))
+    rest = agree_shapes(*(tuple(-1 if place == axis else size for place, size in enumerate(shape)) for shape in shapes))
     sizes = [shape[axis] for shape in shapes]
     whole = -1 if min(sizes) < 0 else sum(sizes)
     return [Type(call.dtype(0 if last else 1), (*rest[:axis], whole, *rest[axis + 1 :]))]
 
 
-def pack(call: Call) -> list[Type]:
-    shape = agreed(*(call.dims(place) for place in range(len(call.args))))
+def pack(call: NodeCall) -> list[Type]:
+    shape = agree_shapes(*(call.dims(place) for place in range(len(call.args))))
     axis = axis_of(call.node.whole("axis"), len(shape) + 1)
     return [Type(call.dtype(), (*shape[:axis], len(call.args), *shape[axis:]))]
 
 
-def unpack(call: Call) -> list[Type]:
+def unpack(call: NodeCall) -> list[Type]:
     shape = call.dims(0)
     axis = axis_of(call.node.whole("axis"), len(shape))
-    return [Type(call.dtype(), shape[:axis] + shape[axis + 1 :])] * _parts(call, "num")
+    return [Type(call.dtype(), shape[:axis] + shape[axis + 1 :])] * _count_outputs(call, "num")
 
 
-def split(call: Call) -> list[Type]:
-    shape, parts = call.dims(1), _parts(call, "num_split")
+def split(call: NodeCall) -> list[Type]:
+    shape, parts = call.dims(1), _count_outputs(call, "num_split")
     axis = axis_of(call.number(0), len(shape))
     if shape[axis] >= 0 and shape[axis] % parts:
-        raise Misfit(f"{shape[axis]} cannot be split in {parts}")
+        raise ShapeConflict(f"{shape[axis]} cannot be split in {parts}")
     size = shape[axis] // parts if shape[axis] >= 0 else -1
     return [Type(call.dtype(1), (*shape[:axis], size, *shape[axis + 1 :]))] * parts
 
 
-def _parts(call: Call, name: str) -> int:
-    """A number of outputs; raises Misfit for one that no graph has."""
+def _count_outputs(call: NodeCall, name: str) -> int:
+    """The number of outputs; raises ShapeConflict if it is out of range."""
     parts = call.node.whole(name)
     if not 1 <= parts <= MOST_OUTPUTS:
-        raise Misfit(f"{name!r} is {parts}, not from 1 to {MOST_OUTPUTS}")
+        raise ShapeConflict(f"{name!r} is {parts}, not from 1 to {MOST_OUTPUTS}")
     return parts
 
 
-def split_sizes(call: Call) -> list[Type]:
+def split_sizes(call: NodeCall) -> list[Type]:
     shape, sizes = call.dims(0), list(call.numbers(1))
     axis = axis_of(call.number(2), len(shape))
     if -1 in sizes:
@@ -94,8 +104,8 @@ def split_sizes(call: Call) -> list[Type]:
     return [Type(call.dtype(), (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
 
 
-def cut(call: Call) -> list[Type]:
-    """Slice: from `begin`, `size` elements, −1 for all that follow."""
+def slice_(call: NodeCall) -> list[Type]:
+    """Slice: `size` elements from `begin`, −1 for all remaining ones."""
     shape, size = call.dims(0), call.numbers(2)
     if -1 not in size:
         return [Type(call.dtype(), size)]
@@ -106,21 +116,21 @@ def cut(call: Call) -> list[Type]:
     return [Type(call.dtype(), tuple(whole))]
 
 
-def strided_slice(call: Call) -> list[Type]:
-    return [Type(call.dtype(), tuple(_strided(call, call.dims(0))))]
+def strided_slice(call: NodeCall) -> list[Type]:
+    return [Type(call.dtype(), tuple(_slice_shape(call, call.dims(0))))]
 
 
-def _strided(call: Call, shape: Shape) -> list[int]:
-    """Python's slicing, with masks for ``...``, new axes, open ends and single places."""
+def _slice_shape(call: NodeCall, shape: Shape) -> list[int]:
+    """Python's slicing, with masks for ``...``, new axes, open ends and single indices."""
     begin, end, step = call.numbers(1), call.numbers(2), call.numbers(3)
     mask = {name: call.node.whole(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
     kept: list[int] = []
     axis = 0
-    taken = sum(1 for place in range(len(begin)) if not (mask["new_axis"] | mask["ellipsis"]) >> place & 1)
+    indexed = sum(1 for place in range(len(begin)) if not (mask["new_axis"] | mask["ellipsis"]) >> place & 1)
     for place in range(len(begin)):
         if mask["ellipsis"] >> place & 1:
-            kept += shape[axis : axis + len(shape) - taken]
-            axis += len(shape) - taken
+            kept += shape[axis : axis + len(shape) - indexed]
+            axis += len(shape) - indexed
         elif mask["new_axis"] >> place & 1:
             kept.append(1)
         else:
@@ -133,7 +143,7 @@ def _strided(call: Call, shape: Shape) -> list[int]:
     return [*kept, *shape[axis:]]
 
 
-def gather(call: Call) -> list[Type]:
+def gather(call: NodeCall) -> list[Type]:
     """Gather, GatherV2 (with an axis) and ResourceGather."""
     table, indices, batch = call.dims(0), call.dims(1), call.node.whole("batch_dims")
     axis = axis_of(call.number(2), len(table)) if len(call.args) > 2 else batch
@@ -141,91 +151,91 @@ def gather(call: Call) -> list[Type]:
     return [Type(dtype, (*table[:axis], *indices[batch:], *table[axis + 1 :]))]
 
 
-def gather_nd(call: Call) -> list[Type]:
+def gather_nd(call: NodeCall) -> list[Type]:
     table, indices = call.dims(0), call.dims(1)
     return [Type(call.args[0].dtype, (*indices[:-1], *table[indices[-1] :]))]
 
 
-def scatter_nd(call: Call) -> list[Type]:
+def scatter_nd(call: NodeCall) -> list[Type]:
     return [Type(call.args[1].dtype, call.numbers(2))]
 
 
-def tile(call: Call) -> list[Type]:
+def tile(call: NodeCall) -> list[Type]:
     pairs = zip(call.dims(0), call.numbers(1), strict=True)
     return [Type(call.dtype(), tuple(size * times if size >= 0 else -1 for size, times in pairs))]
 
 
-def pad(call: Call) -> list[Type]:
+def pad(call: NodeCall) -> list[Type]:
     shape, pads = call.dims(0), call.data(1).reshape(-1, 2).tolist()
     grown = (size + int(low) + int(high) if size >= 0 else -1 for size, (low, high) in zip(shape, pads, strict=True))
     return [Type(call.dtype(), tuple(grown))]
 
 
-def filled(call: Call) -> list[Type]:
+def fill(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(1), call.numbers(0))]
 
 
-def broadcast_to(call: Call) -> list[Type]:
+def broadcast_to(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), call.numbers(1))]
 
 
-def one_hot(call: Call) -> list[Type]:
+def one_hot(call: NodeCall) -> list[Type]:
     shape, depth = call.dims(0), call.number(1)
     axis = axis_of(call.node.whole("axis", -1), len(shape) + 1)
     return [Type(call.dtype(2), (*shape[:axis], depth, *shape[axis:]))]
 
 
-def counted(call: Call) -> list[Type]:
+def range_(call: NodeCall) -> list[Type]:
     start, limit, delta = (float(call.data(place).reshape(())) for place in range(3))
     dtype = call.node.dtype("Tidx", call.args[0].dtype)
     return [Type(dtype, (max(math.ceil((limit - start) / delta), 0),))]
 
 
-def spaced(call: Call) -> list[Type]:
+def lin_space(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), (call.number(2),))]
 
 
-def measured(call: Call) -> list[Type]:
+def shape(call: NodeCall) -> list[Type]:
     dtype = call.node.dtype("out_type", "int32")
     return [Type(dtype, (len(call.dims(place)),)) for place in range(len(call.args))]
 
 
-def one_number(call: Call) -> list[Type]:
+def scalar(call: NodeCall) -> list[Type]:
     return [Type(call.node.dtype("out_type", "int32"), ())]
 
 
-def top_k(call: Call) -> list[Type]:
+def top_k(call: NodeCall) -> list[Type]:
     k = call.number(1) if call.node.op == "TopKV2" else call.node.whole("k")
     shape = (*call.dims(0)[:-1], k)
     return [Type(call.dtype(), shape), Type(call.node.dtype("index_type", "int32"), shape)]
 
 
-def unsorted_segments(call: Call) -> list[Type]:
+def unsorted_segments(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), (call.number(2), *call.dims(0)[len(call.dims(1)) :]))]
 
 
-def gradient_axes(call: Call) -> list[Type]:
-    """BroadcastGradientArgs: how long its results are follows from their values only."""
+def broadcast_gradient_axes(call: NodeCall) -> list[Type]:
+    """The lengths of the results follow from the values only."""
     dtype = call.args[0].dtype
     return [Type(dtype, (-1,)), Type(dtype, (-1,))]
 
 
-def concat_offsets(call: Call) -> list[Type]:
+def concat_offsets(call: NodeCall) -> list[Type]:
     return [Type("int32", call.dims(place)) for place in range(1, len(call.args))]
 
 
-def stitched(call: Call) -> list[Type]:
-    """DynamicStitch: as many rows as the largest of its indices says."""
+def dynamic_stitch(call: NodeCall) -> list[Type]:
+    """As many rows as the largest index demands."""
     half = len(call.args) // 2
     rows = 1 + max(max(call.numbers(place), default=-1) for place in range(half))
     return [Type(call.dtype(half), (rows, *call.dims(half)[len(call.dims(0)) :]))]
 
 
-def inverted(call: Call) -> list[Type]:
+def invert_permutation(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), call.dims(0))]
 
 
-def space_to_depth(call: Call) -> list[Type]:
+def space_to_depth(call: NodeCall) -> list[Type]:
     batch, height, width, channels = call.dims(0)
     size = call.node.whole("block_size")
     if call.node.text("data_format", "NHWC") != "NHWC" or min(height, width, channels) < 0:
@@ -235,8 +245,8 @@ def space_to_depth(call: Call) -> list[Type]:
     return [Type(call.dtype(), (batch, height * size, width * size, channels // (size * size)))]
 
 
-def space_to_batch(call: Call) -> list[Type]:
-    """SpaceToBatchND and its inverse, with which dilated convolutions are written."""
+def space_to_batch(call: NodeCall) -> list[Type]:
+    """SpaceToBatchND and its inverse, which express dilated convolutions."""
     shape, block, pads = call.dims(0), call.numbers(1), call.data(2).reshape(-1, 2).tolist()
     inner = shape[1 : 1 + len(block)]
     if min(inner, default=0) < 0 or shape[0] < 0:
@@ -248,8 +258,8 @@ def space_to_batch(call: Call) -> list[Type]:
     return [Type(call.dtype(), (shape[0] // math.prod(block), *sizes, *shape[1 + len(block) :]))]
 
 
-def chosen(call: Call) -> list[Type]:
-    """Select has a condition of its branches' shape or of one dimension; SelectV2 broadcasts."""
+def select(call: NodeCall) -> list[Type]:
+    """The condition of Select has its branches' shape or one dimension; SelectV2 broadcasts."""
     if call.node.op == "Select":
         return [Type(call.dtype(1), call.dims(1))]
     return [Type(call.dtype(1), broadcast(call.dims(0), call.dims(1), call.dims(2)))]
@@ -258,16 +268,17 @@ def chosen(call: Call) -> list[Type]:
 RULES: Mapping[str, Rule] = {
     "Reshape": reshape, "Squeeze": squeeze, "ExpandDims": expand_dims, "Transpose": transpose,
     "ConjugateTranspose": transpose, "Concat": concat, "ConcatV2": concat, "Pack": pack, "Unpack": unpack,
-    "Split": split, "SplitV": split_sizes, "Slice": cut, "StridedSlice": strided_slice,
+    "Split": split, "SplitV": split_sizes, "Slice": slice_, "StridedSlice": strided_slice,
     "Gather": gather, "GatherV2": gather, "ResourceGather": gather, "GatherNd": gather_nd, "ScatterNd": scatter_nd,
-    "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad, "Fill": filled, "BroadcastTo": broadcast_to,
-    "OneHot": one_hot, "Range": counted, "LinSpace": spaced, "Shape": measured, "ShapeN": measured,
-    "VariableShape": measured,
-    "Size": one_number, "Rank": one_number, "TopKV2": top_k, "TopK": top_k,
+    "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad, "Fill": fill, "BroadcastTo": broadcast_to,
+    "OneHot": one_hot, "Range": range_, "LinSpace": lin_space, "Shape": shape, "ShapeN": shape,
+    "VariableShape": shape,
+    "Size": scalar, "Rank": scalar, "TopKV2": top_k, "TopK": top_k,
     "UnsortedSegmentSum": unsorted_segments, "UnsortedSegmentMax": unsorted_segments,
-    "InvertPermutation": inverted, "BroadcastGradientArgs": gradient_axes, "ConcatOffset": concat_offsets,
-    "DynamicStitch": stitched, "ParallelDynamicStitch": stitched,
+    "InvertPermutation": invert_permutation, "BroadcastGradientArgs": broadcast_gradient_axes,
+    "ConcatOffset": concat_offsets,
+    "DynamicStitch": dynamic_stitch, "ParallelDynamicStitch": dynamic_stitch,
     "SpaceToDepth": space_to_depth, "DepthToSpace": space_to_depth,
     "SpaceToBatchND": space_to_batch, "BatchToSpaceND": space_to_batch,
-    "Select": chosen, "SelectV2": chosen,
+    "Select": select, "SelectV2": select,
 }  # fmt: skip

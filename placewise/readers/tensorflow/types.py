@@ -1,4 +1,4 @@
-"""TensorFlow's element types, shapes and constants in our words."""
+"""TensorFlow's element types, shapes and constants in our terms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from placewise.readers.tensorflow.protos import DATA_TYPES, REFERENCE
 
 KEPT_ELEMENTS = 1_000
-"""Values of longer constants are not kept: no shape depends on them, their bytes follow from dims."""
+"""Longer constants are dropped: no shape depends on them, and their bytes follow from their dimensions."""
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
 
@@ -33,22 +33,22 @@ _CONTENT = {*_FIELDS, "float16"}
 
 
 def dtype_of(code: int) -> str:
-    """Our name of a DataType; references count as what they refer to, handles and future types are ``"unknown"``."""
+    """Our name of a DataType; references count as their target, handles and unsupported types are ``"unknown"``."""
     return _DTYPES.get(DATA_TYPES.get(code % REFERENCE, ""), "unknown")
 
 
 def is_handle(code: int) -> bool:
-    """Whether values of this type stand for something that is elsewhere (a variable, a list)."""
+    """Whether values of this type refer to something stored elsewhere (a variable, a list)."""
     return DATA_TYPES.get(code % REFERENCE) in _HANDLES
 
 
 def shape_of(shape: Any) -> Shape | None:
-    """A TensorShapeProto, −1 for unknown dimensions; None where even the rank is unknown."""
+    """A TensorShapeProto, −1 for unknown dimensions; None if even the rank is unknown."""
     return None if shape.unknown_rank else tuple(max(dim.size, -1) for dim in shape.dim)
 
 
 def array_of(tensor: Any) -> Array | None:
-    """The value of a short TensorProto of numbers; None for others, and where data and dims disagree."""
+    """The value of a short numeric TensorProto; None for others, and if data and dimensions disagree."""
     dims, dtype = shape_of(tensor.tensor_shape), dtype_of(tensor.dtype)
     if dims is None or min(dims, default=0) < 0 or math.prod(dims) > KEPT_ELEMENTS or dtype not in _CONTENT:
         return None
@@ -58,8 +58,8 @@ def array_of(tensor: Any) -> Array | None:
         if len(tensor.tensor_content) != count * size:
             return None
         return np.frombuffer(tensor.tensor_content, np.dtype(dtype).newbyteorder("<")).astype(dtype).reshape(dims)
-    listed = list(getattr(tensor, _FIELDS[dtype])) if dtype in _FIELDS else []
-    if len(listed) > count:
+    values = list(getattr(tensor, _FIELDS[dtype])) if dtype in _FIELDS else []
+    if len(values) > count:
         return None
-    listed += [listed[-1] if listed else 0] * (count - len(listed))  # the last one stands for all that follow
-    return np.array(listed).astype(dtype).reshape(dims) if dtype in _FIELDS else None
+    values += [values[-1] if values else 0] * (count - len(values))  # the last one repeats
+    return np.array(values).astype(dtype).reshape(dims) if dtype in _FIELDS else None

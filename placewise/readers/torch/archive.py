@@ -1,4 +1,4 @@
-"""A ``.pt2`` archive: checked before anything in it is read, and only its descriptions are read, never its weights."""
+"""Read the JSON descriptions in a ``.pt2`` archive, after checking its structure; weights are never read."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.regular import open_regular
 
-MOST_MEMBERS = 200_000
-LARGEST_DIRECTORY = 64 << 20
-LARGEST_TEXT = 256 << 20
-"""Bytes of one description. That of a model of 32 layers has 4 MB."""
-MOST_GROWTH = 100
-"""How many times its stored size a description may have: texts shrink to a tenth, bombs to a thousandth."""
+MAX_MEMBERS = 200_000
+MAX_DIRECTORY = 64 << 20
+MAX_DESCRIPTION = 256 << 20
+"""Bytes of one description; that of a model with 32 layers has 4 MB."""
+MAX_COMPRESSION = 100
+"""The maximum compression ratio of a description; JSON text has about 10, zip bombs about 1000."""
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16, end of central directory
 _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
 _LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
-def descriptions(path: Path) -> dict[str, bytes]:
-    """The JSON files about programs, weights and constants, by their path inside the archive.
+def read_descriptions(path: Path) -> dict[str, bytes]:
+    """The JSON files that describe programs, weights and constants, by path in the archive.
 
-    Raises ModelFileError, without the path, for anything that is no sound ``.pt2`` archive.
+    Raises ModelFileError, without the path, if this is not a valid ``.pt2`` archive.
     """
     try:
         _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             _check_members(members, path.stat().st_size)
-            wanted = [info for info in members if _is_description(_inside(info.filename))]
-            if not any(_is_program(_inside(info.filename)) for info in wanted):
-                raise _no_program(_inside(info.filename) for info in members)
-            return {_inside(info.filename): _text(archive, info) for info in wanted}
+            selected = [info for info in members if _is_description(_path_in_archive(info.filename))]
+            if not any(_is_program(_path_in_archive(info.filename)) for info in selected):
+                raise _missing_program(_path_in_archive(info.filename) for info in members)
+            return {_path_in_archive(info.filename): _read_member(archive, info) for info in selected}
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror or error})", remedy="check the path") from None
     except (
@@ -51,11 +51,11 @@ def descriptions(path: Path) -> dict[str, bytes]:
         OverflowError,
         struct.error,
     ):
-        raise ModelFileError("is no .pt2 archive, or is cut off or damaged", remedy=_SAVE_AGAIN) from None
+        raise ModelFileError("is not a .pt2 archive, or is truncated or damaged", remedy=_SAVE_AGAIN) from None
 
 
-def parsed(text: bytes, name: str) -> Any:
-    """A description as plain values; ModelFileError where it is not JSON."""
+def parse_json(text: bytes, name: str) -> Any:
+    """A description as plain values. Raises ModelFileError if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def parsed(text: bytes, name: str) -> Any:
 
 
 def _check_directory(path: Path) -> None:
-    """Raise for a directory of members that is larger than any real one, before Python reads it whole."""
+    """Raise for an excessive central directory, before zipfile reads it."""
     with open_regular(path) as file:
         size = file.seek(0, 2)
         if not size:
@@ -77,7 +77,7 @@ def _check_directory(path: Path) -> None:
         if tail[place - _LOCATOR.size : place].startswith(b"PK\6\7"):
             file.seek(_LOCATOR.unpack_from(tail, place - _LOCATOR.size)[2])
             *_, members, length, _ = _END_64.unpack(file.read(_END_64.size))
-    if members > MOST_MEMBERS or length > LARGEST_DIRECTORY:
+    if members > MAX_MEMBERS or length > MAX_DIRECTORY:
         raise ModelFileError(f"the archive lists {members} files in {length} bytes", remedy=_SAVE_AGAIN)
 
 
@@ -90,10 +90,10 @@ def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
             raise ModelFileError(f"the archive's file {name[:80]!r} is larger than the archive", remedy=_SAVE_AGAIN)
 
 
-def _text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    if info.file_size > min(LARGEST_TEXT, MOST_GROWTH * info.compress_size + (1 << 16)):
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    if info.file_size > min(MAX_DESCRIPTION, MAX_COMPRESSION * info.compress_size + (1 << 16)):
         raise ModelFileError(
-            f"the archive's file {info.filename[:80]!r} says that it unpacks to {info.file_size} bytes",
+            f"the archive's file {info.filename[:80]!r} claims to unpack to {info.file_size} bytes",
             remedy=_SAVE_AGAIN,
         )
     with archive.open(info) as file:
@@ -103,8 +103,8 @@ def _text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     return text
 
 
-def _inside(name: str) -> str:
-    """A member's path below the archive's one root folder."""
+def _path_in_archive(name: str) -> str:
+    """A member's path relative to the root folder of the archive."""
     return name.partition("/")[2]
 
 
@@ -118,13 +118,13 @@ def _is_description(name: str) -> bool:
     )
 
 
-def _no_program(names: Iterable[str]) -> ModelFileError:
-    found = set(names)
-    if any(name.startswith("data/aotinductor/") for name in found):
+def _missing_program(names: Iterable[str]) -> ModelFileError:
+    members = set(names)
+    if any(name.startswith("data/aotinductor/") for name in members):
         problem = "is compiled by AOTInductor and holds no program"
         return ModelFileError(problem, remedy="save the exported program with torch.export.save")
-    if any(name.endswith("data.pkl") for name in found):
-        problem = "is a checkpoint of torch.save and holds no program (and nothing of it is unpickled)"
+    if any(name.endswith("data.pkl") for name in members):
+        problem = "is a checkpoint of torch.save and holds no program (nothing was unpickled)"
         return ModelFileError(problem, remedy="export the model with torch.export and save that")
-    problem = "is no archive of torch.export, or one from before PyTorch 2.8"
-    return ModelFileError(problem, remedy=_SAVE_AGAIN + " of PyTorch 2.8 or newer")
+    problem = "is not an archive of torch.export, or was saved before PyTorch 2.8"
+    return ModelFileError(problem, remedy=_SAVE_AGAIN + " of PyTorch 2.8 or later")

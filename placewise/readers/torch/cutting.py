@@ -1,6 +1,6 @@
-"""An exported program cut into modules: each has some of its calls, with the weights put back.
+"""Split an exported program into modules, each with some of its calls and their weights.
 
-This module needs PyTorch and nothing else, so that it can go along with an export.
+This module depends on PyTorch only: exports contain a copy of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ASSERTIONS = ("_assert", "_functional_assert", "sym_constrain_range", "_functio
 
 
 class Piece(NamedTuple):
-    """A module of some calls: it takes the values `reads` in order, and returns a tuple of the values `makes`."""
+    """A module of some calls: it takes the values `reads` and returns a tuple of the values `makes`, in order."""
 
     module: fx.GraphModule
     reads: tuple[str, ...]
@@ -27,17 +27,17 @@ class Piece(NamedTuple):
 
 
 def is_item(node: fx.Node) -> bool:
-    """Whether a node takes one result of several: such a node is no call of its own, here as in a saved archive."""
+    """Whether a node selects one of several results; such nodes do not count as calls, as in a saved archive."""
     return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
 
 
 def calls_of(program: ExportedProgram) -> list[fx.Node]:
-    """The calls of a program; the place of a call in this list is its number in the archive (`origin`)."""
+    """The calls of a program; the index of a call is its number in the archive (`origin`)."""
     return [node for node in program.graph.nodes if node.op == "call_function" and not is_item(node)]
 
 
 def steps_of(program: ExportedProgram) -> list[fx.Node]:
-    """The nodes that a run needs, in order: no assertions, and nothing whose result nobody reads."""
+    """The nodes that a run needs, in order, without assertions and unused calls."""
     needed: set[fx.Node] = {node for node in program.graph.nodes if node.op == "output"}
     steps = []
     for node in reversed(program.graph.nodes):
@@ -49,12 +49,12 @@ def steps_of(program: ExportedProgram) -> list[fx.Node]:
 
 
 def writes_of(node: fx.Node) -> list[fx.Node]:
-    """The values that a call writes to in place."""
+    """The values that a call modifies in place."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or _is_assertion(node):
         return []
-    places = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
-    return [found for argument in places for found in _given(node, schema, argument)]
+    written = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    return [value for argument in written for value in _argument_nodes(node, schema, argument)]
 
 
 def views_of(node: fx.Node) -> list[fx.Node]:
@@ -64,17 +64,17 @@ def views_of(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
-    return [found for item in schema.arguments if item.alias_info for found in _given(node, schema, item)]
+    return [value for item in schema.arguments if item.alias_info for value in _argument_nodes(node, schema, item)]
 
 
 def make_pure(steps: Sequence[fx.Node]) -> None:
-    """Change calls that write in place into calls that do not, where nothing else sees what they write."""
+    """Replace in-place calls by out-of-place ones if nothing else observes the write."""
     place = {node: number for number, node in enumerate(steps)}
     root: dict[fx.Node, fx.Node] = {}
     members: dict[fx.Node, list[fx.Node]] = {}
     for node in steps:
         written, shared = writes_of(node), views_of(node)
-        pure = _pure_form(node) if len(written) == 1 else None
+        pure = _find_pure_op(node) if len(written) == 1 else None
         if pure is not None:
             memory = root.get(written[0], written[0])
             users = {user for member in [memory, *members.get(memory, ())] for user in member.users} - {node}
@@ -85,7 +85,7 @@ def make_pure(steps: Sequence[fx.Node]) -> None:
 
 
 def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None:
-    """Raise ValueError where memory that a call writes to is used at more than one place."""
+    """Raise ValueError if memory that a call modifies is used at more than one place (`where`)."""
     root: dict[fx.Node, fx.Node] = {}
     users: dict[fx.Node, list[fx.Node]] = {}
     written: dict[fx.Node, fx.Node] = {}
@@ -94,8 +94,8 @@ def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None
         root[node] = root.get(shared[0], shared[0]) if shared else node
         for used in [root[node], *(root.get(read, read) for read in node.all_input_nodes)]:
             users.setdefault(used, []).append(node)
-        for found in writes_of(node):
-            written[root.get(found, found)] = node
+        for value in writes_of(node):
+            written[root.get(value, value)] = node
     for used, writer in written.items():
         other = next((node for node in users[used] if where[node] != where[writer]), None)
         if other is not None:
@@ -106,7 +106,7 @@ def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None
 
 
 def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by the name of the value that stands for them. Raises ValueError."""
+    """Parameters, buffers and constants by the name of their placeholder. Raises ValueError."""
     held: dict[str, torch.Tensor] = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:
@@ -119,19 +119,19 @@ def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def inputs_of(program: ExportedProgram) -> list[str]:
-    """The names of the program's own inputs, in order."""
+    """The names of the program's user inputs, in order."""
     return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
 
 
 def outputs_of(program: ExportedProgram) -> list[str]:
-    """The values that the program returns, each once; constants are none."""
+    """The distinct values that the program returns, without constants."""
     kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind in kinds]
     values = {node.name for node in program.graph.nodes}
     return list(dict.fromkeys(spec.arg.name for spec in specs if getattr(spec.arg, "name", None) in values))
 
 
-def piece_of(
+def build_piece(
     program: ExportedProgram,
     nodes: Sequence[fx.Node],
     makes: Sequence[str],
@@ -143,96 +143,95 @@ def piece_of(
 ) -> Piece:
     """A module of `nodes`, in this order, on `device`.
 
-    Values that `held` has are put into it; the others that it needs are its inputs, those of `reads` first, in this
-    order. `moved` remembers what is on a device already, so that pieces share their weights.
+    Needed values in `held` become buffers of the module; the others are its inputs, starting with those of `reads`.
+    `moved` caches tensors by name and device, so that pieces share their weights.
     """
     graph, root, moved = fx.Graph(), nn.Module(), {} if moved is None else moved
     known: dict[fx.Node, fx.Node] = {}
     named, inside = {node.name: node for node in program.graph.nodes}, set(nodes)
-    needed = [found for node in nodes for found in node.all_input_nodes if found not in inside]
+    needed = [read for node in nodes for read in node.all_input_nodes if read not in inside]
     needed += [named[name] for name in makes if named[name] not in inside]
-    taken = [named[name] for name in reads]
-    taken += [node for node in needed if node.op != "get_attr" and node.name not in held]
-    for node in dict.fromkeys(taken):
+    inputs = [named[name] for name in reads]
+    inputs += [node for node in needed if node.op != "get_attr" and node.name not in held]
+    for node in dict.fromkeys(inputs):
         known[node] = graph.placeholder(node.name)
     for node in dict.fromkeys(needed):
         if node in known:
             continue
         if node.op == "get_attr":
-            put = _on(copy.deepcopy(_attribute(program.graph_module, str(node.target))), device)
+            value = _move_body(copy.deepcopy(_attribute(program.graph_module, str(node.target))), device)
         elif (node.name, str(device)) in moved:
-            put = moved[node.name, str(device)]
+            value = moved[node.name, str(device)]
         else:
-            put = moved[node.name, str(device)] = held[node.name].to(device)
+            value = moved[node.name, str(device)] = held[node.name].to(device)
         name = f"held_{len(known)}"
-        root.register_buffer(name, put) if isinstance(put, torch.Tensor) else setattr(root, name, put)
+        root.register_buffer(name, value) if isinstance(value, torch.Tensor) else setattr(root, name, value)
         known[node] = graph.get_attr(name)
     for node in nodes:
-        made = graph.node_copy(node, known.__getitem__)
-        made.args, made.kwargs = _there(made.args, device), _there(made.kwargs, device)
-        known[node] = made
+        clone = known[node] = graph.node_copy(node, known.__getitem__)
+        clone.args, clone.kwargs = _move_devices(clone.args, device), _move_devices(clone.kwargs, device)
     graph.output(tuple(known[named[name]] for name in makes))
-    return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(taken)), tuple(makes))
+    return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(inputs)), tuple(makes))
 
 
-def filled(
-    program: ExportedProgram, steps: Sequence[fx.Node], said: Mapping[int, int], *, ordered: bool = False
+def assign_steps(
+    program: ExportedProgram, steps: Sequence[fx.Node], place_of_call: Mapping[int, int], *, ordered: bool = False
 ) -> dict[fx.Node, int]:
-    """Where every step runs: as `said` of its call, by number, else with its first reader, else with what it reads.
+    """The place of every step: that of its call (by number), else of its first reader, else of its inputs.
 
-    With `ordered`, places are stages: a step of which nothing is said goes with the earliest stage that reads it.
+    With `ordered`, places are stages, and other steps go to the earliest stage that reads them.
     """
     numbers = {node: number for number, node in enumerate(calls_of(program))}
     rank = {node: number for number, node in enumerate(steps)}
-    found: dict[fx.Node, int] = {}
+    places: dict[fx.Node, int] = {}
     for node in reversed(steps):
-        users = [user for user in node.users if user in found]
-        if numbers.get(node) in said:
-            found[node] = said[numbers[node]]
+        users = [user for user in node.users if user in places]
+        if numbers.get(node) in place_of_call:
+            places[node] = place_of_call[numbers[node]]
         elif users:
-            found[node] = min(found[user] for user in users) if ordered else found[min(users, key=rank.__getitem__)]
+            places[node] = min(places[user] for user in users) if ordered else places[min(users, key=rank.__getitem__)]
     for node in steps:
-        reads = [found[read] for read in node.all_input_nodes if read in found]
+        reads = [places[read] for read in node.all_input_nodes if read in places]
         if is_item(node) and reads:
-            found[node] = reads[0]
-        found.setdefault(node, max(reads) if reads else min(said.values(), default=0))
-    return found
+            places[node] = reads[0]
+        places.setdefault(node, max(reads) if reads else min(place_of_call.values(), default=0))
+    return places
 
 
-def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
-    """The module of the stage `place`; `said` is the stage of calls, by number, and the rest follows them.
+def build_stage(program: ExportedProgram, place_of_call: Mapping[int, int], place: int, *, device: Device) -> Piece:
+    """The module of the stage `place`; `place_of_call` gives the stage of calls by number, and other steps follow them.
 
-    A stage takes all that it or a later one needs, and hands on what later ones need: values pass through. The first
-    takes the program's inputs, the last gives its outputs. Raises ValueError where a value would have to go backwards.
+    A stage takes all values that it or later stages need, and passes on those that later stages need. The first stage
+    takes the program's inputs, the last returns its outputs. Raises ValueError if a value would flow backwards.
     """
     steps, held = steps_of(program), weights_of(program)
     make_pure(steps)
-    stages = filled(program, steps, said, ordered=True)
+    stages = assign_steps(program, steps, place_of_call, ordered=True)
     check_writes(steps, stages)
     last = max(stages.values(), default=0)
-    made = dict.fromkeys(inputs_of(program), 0)
-    until = dict.fromkeys(outputs_of(program), last)
+    first_stage = dict.fromkeys(inputs_of(program), 0)
+    last_stage = dict.fromkeys(outputs_of(program), last)
     for node in steps:
-        made[node.name] = stages[node]
+        first_stage[node.name] = stages[node]
         for read in node.all_input_nodes:
-            until[read.name] = max(until.get(read.name, 0), stages[node])
-            if made.get(read.name, 0) > stages[node]:
+            last_stage[read.name] = max(last_stage.get(read.name, 0), stages[node])
+            if first_stage.get(read.name, 0) > stages[node]:
                 raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
 
-    def handed_on(by: int) -> list[str]:
-        return [name for name in made if made[name] <= by < until.get(name, 0)]
+    def passed_on(by: int) -> list[str]:
+        return [name for name in first_stage if first_stage[name] <= by < last_stage.get(name, 0)]
 
-    reads = inputs_of(program) if place == 0 else handed_on(place - 1)
-    makes = outputs_of(program) if place == last else handed_on(place)
+    reads = inputs_of(program) if place == 0 else passed_on(place - 1)
+    makes = outputs_of(program) if place == last else passed_on(place)
     nodes = [node for node in steps if stages[node] == place]
-    return piece_of(program, nodes, makes, held, device=device, reads=reads)
+    return build_piece(program, nodes, makes, held, device=device, reads=reads)
 
 
-class Micro(nn.Module):
-    """A stage's module as schedules need it: what comes in and goes out of the pipeline has one more dimension.
+class MicrobatchStage(nn.Module):
+    """A stage module for pipeline schedules: inputs and outputs of the pipeline have an additional first dimension.
 
-    Schedules cut their inputs along the first dimension into micro-batches, and join outputs along it; a sample's own
-    first dimension may be anything.
+    Schedules split inputs into micro-batches along the first dimension and concatenate outputs along it; the first
+    dimension of a sample itself may be anything.
     """
 
     def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
@@ -240,19 +239,19 @@ class Micro(nn.Module):
         self.module, self.first, self.last = module, first, last
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = self.module(*([value[0] for value in values] if self.first else values))
-        return tuple(value[None] if self.last else value for value in made)
+        outputs = self.module(*([value[0] for value in values] if self.first else values))
+        return tuple(value[None] if self.last else value for value in outputs)
 
 
-def _given(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
+def _argument_nodes(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
     place = next(place for place, other in enumerate(schema.arguments) if other.name == argument.name)
     value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if isinstance(item, fx.Node)]
 
 
-def _pure_form(node: fx.Node) -> Any:
-    """The operator that computes the same as one that writes in place, or None."""
+def _find_pure_op(node: fx.Node) -> Any:
+    """The out-of-place variant of an in-place operator, or None."""
     name, _, overload = str(node.target).removeprefix("aten.").partition(".")
     pure = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
     return getattr(pure, overload, None)
@@ -269,16 +268,16 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _there(value: Any, device: Device) -> Any:
-    """Arguments in which every device that was traced is `device`."""
+def _move_devices(value: Any, device: Device) -> Any:
+    """Arguments with every traced device replaced by `device`."""
     return fx.node.map_aggregate(value, lambda item: torch.device(device) if isinstance(item, torch.device) else item)
 
 
-def _on(body: Any, device: Device) -> Any:
-    """A body of calls for a device."""
+def _move_body(body: Any, device: Device) -> Any:
+    """A submodule or tensor on `device`."""
     if isinstance(body, fx.GraphModule):
         for module in body.modules():
             for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
-                node.args, node.kwargs = _there(node.args, device), _there(node.kwargs, device)
+                node.args, node.kwargs = _move_devices(node.args, device), _move_devices(node.kwargs, device)
         body.recompile()
     return body.to(device) if isinstance(body, (nn.Module, torch.Tensor)) else body

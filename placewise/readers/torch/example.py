@@ -1,4 +1,4 @@
-"""A module and its example inputs, made ready for tracing: unwrapped, on one device, of the wished sizes."""
+"""Prepare a module and its example inputs for tracing: unwrapped, on one device, with the requested sizes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch.utils import _pytree as pytree
 from placewise.errors import InputError
 from placewise.readers.torch.sizes import BATCH
 
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A module with the inputs of one call."""
+    """A module with example inputs of one call."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -31,17 +31,17 @@ class Example:
 
     @property
     def is_meta(self) -> bool:
-        """Whether the module, or a part of it, is on the meta device."""
+        """Whether a weight of the module is on the meta device."""
         return any(tensor.is_meta for tensor in weights_of(self.module))
 
     @property
     def has_data(self) -> bool:
-        """False on the meta device, and for fake tensors."""
+        """Whether all weights have data: False for meta and fake tensors."""
         return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
 
 
-def unwrapped(module: Any) -> nn.Module:
-    """The module inside torch.compile's or data-parallel wrappers. Raises InputError for anything but a module."""
+def unwrap_module(module: Any) -> nn.Module:
+    """The module inside wrappers of torch.compile or data parallelism. Raises InputError if it is not a module."""
     seen: set[int] = set()
     while id(module) not in seen:
         seen.add(id(module))
@@ -50,66 +50,68 @@ def unwrapped(module: Any) -> nn.Module:
         elif isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             module = module.module
     if not isinstance(module, nn.Module):
-        raise InputError(f"{type(module).__name__} is no nn.Module", remedy="give the module and its example inputs")
+        raise InputError(f"{type(module).__name__} is not an nn.Module", remedy="give a module with example inputs")
     return module
 
 
 def weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters and buffers, each once."""
+    """All distinct parameters and buffers."""
     yield from module.parameters()
     yield from module.buffers()
 
 
-def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
-    """The example with its inputs on the meta device if the module is there, and of the sizes in `dims`.
+def prepare_example(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
+    """The example with inputs resized to `dims`, and on the meta device if the module is there.
 
-    Raises InputError for inputs that forward does not take, or dimensions that they do not have.
+    Raises InputError for inputs that forward does not accept, and for unknown dimensions.
     """
     args = (args,) if isinstance(args, torch.Tensor) else args
     if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
         raise InputError("example inputs are not a tuple and a mapping", remedy="give args=(x, …) and kwargs={…}")
     args, kwargs = pytree.tree_map_only(np.ndarray, torch.as_tensor, (tuple(args), dict(kwargs)))
-    given = Example(module, args, kwargs)
+    example = Example(module, args, kwargs)
     signature = _signature(module)
     try:
         if signature is not None:
-            signature.bind(*given.args, **given.kwargs)
+            signature.bind(*example.args, **example.kwargs)
     except TypeError as error:
         raise InputError(f"forward does not take these inputs ({error})", remedy="give one for each argument") from None
     for name, number in dims.items():
-        for place in _batches(given) if name == BATCH else [name]:
-            given = _with_size(given, place, number)
+        for place in _batch_axes(example) if name == BATCH else [name]:
+            example = _resize_input(example, place, number)
     if not any(tensor.is_meta for tensor in weights_of(module)):
-        return given
-    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (given.args, dict(given.kwargs)))
-    return Example(module, *moved)
+        return example
+    on_meta = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (example.args, dict(example.kwargs)))
+    return Example(module, *on_meta)
 
 
 def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
-    """What is given for each argument of forward: its name, where it stands (a place or a keyword), its value."""
+    """The inputs of forward: name, position or keyword, and value."""
     signature = _signature(example.module)
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [] if signature is None else [key for key, item in signature.parameters.items() if item.kind in plain]
     names += [f"args_{place}" for place in range(len(example.args) - len(names))]
-    given = [(name, place, value) for place, (name, value) in enumerate(zip(names, example.args, strict=False))]
-    return [*given, *((name, name, value) for name, value in example.kwargs.items())]
+    inputs: list[tuple[str, int | str, Any]] = [
+        (name, place, value) for place, (name, value) in enumerate(zip(names, example.args, strict=False))
+    ]
+    return [*inputs, *((name, name, value) for name, value in example.kwargs.items())]
 
 
 def _signature(module: nn.Module) -> inspect.Signature | None:
-    """None for a compiled forward, which has none that Python knows of."""
+    """The signature of forward; None if it is compiled."""
     try:
         return inspect.signature(module.forward)
     except (ValueError, TypeError):
         return None
 
 
-def _batches(example: Example) -> list[str]:
-    """The first axes that are as long as that of the first input; the name itself where there is none."""
+def _batch_axes(example: Example) -> list[str]:
+    """The first axes that are as long as that of the first input; ``batch`` itself if there are none."""
     sizes = {name: value.shape[0] for name, _, value in named_inputs(example) if _is_tensor(value) and value.dim()}
     return [f"{name}:0" for name, size in sizes.items() if size == next(iter(sizes.values()))] or [BATCH]
 
 
-def _with_size(example: Example, name: str, number: int) -> Example:
+def _resize_input(example: Example, name: str, number: int) -> Example:
     argument, _, axis = name.rpartition(":")
     inputs = named_inputs(example)
     place, tensor = next(((place, value) for called, place, value in inputs if called == argument), ("", None))
@@ -131,16 +133,16 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def faked(example: Example) -> Example:
-    """The same on a CPU that exists in name only: for modules on meta that make tensors of their own on the CPU."""
+def fake_example(example: Example) -> Example:
+    """The example with fake CPU tensors, for modules on meta that create CPU tensors."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     known: dict[int, torch.Tensor] = {}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in known:
             with mode:
-                made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-            known[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+                empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            known[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
         return known[id(tensor)]
 
     module = copy.deepcopy(example.module)
@@ -154,23 +156,23 @@ def faked(example: Example) -> Example:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in a result, whatever holds them: sequences, mappings, dataclasses, and objects with attributes."""
-    found: list[torch.Tensor] = []
+    """The tensors in a nested result of sequences, mappings, dataclasses and other objects."""
+    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
 
     def visit(item: Any, depth: int) -> None:
         if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif depth < _DEEPEST and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
+            tensors.append(item)
+        elif depth < _MAX_DEPTH and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
             seen.add(id(item))
-            for part in _parts(item):
+            for part in _children(item):
                 visit(part, depth + 1)
 
     visit(value, 0)
-    return found
+    return tensors
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def _children(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set)):

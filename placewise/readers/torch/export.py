@@ -1,4 +1,4 @@
-"""Tracing by torch.export, in the ways that it offers, until one of them works."""
+"""Trace a module by torch.export, in several modes until one works."""
 
 from __future__ import annotations
 
@@ -15,47 +15,46 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from placewise.readers.torch.example import Example, faked, tensors_in
-from placewise.readers.torch.listing import Listing
-from placewise.readers.torch.program import listing_of
+from placewise.readers.torch.example import Example, fake_example, tensors_in
+from placewise.readers.torch.program import trace_program
+from placewise.readers.torch.traced_program import TracedProgram
 
 T = TypeVar("T")
-LONGEST_REASON = 160
-_INSIDE = "module"
-"""What the module is called inside a `_Flat`."""
+MAX_REASON = 160
+_WRAPPED = "module"
+"""The name of the module inside a `_FlatOutputs`."""
 
 
-def exported(example: Example, dims: Mapping[str, int]) -> tuple[Listing | None, str]:
-    """The listing of the exported module, or None and the reason why torch.export cannot take it.
+def trace_by_export(example: Example, dims: Mapping[str, int]) -> tuple[TracedProgram | None, str]:
+    """The traced program of the module, or None and the reason why torch.export fails.
 
-    Tried are: without Dynamo, with results of unknown types taken apart, with Dynamo. A module on meta is tried on
-    a CPU in name only first, where it is laid out in memory as it would be with data. `dims` are sizes that depend
-    on data (``u0``).
+    Attempts: without Dynamo, with flattened outputs, and with Dynamo. A module on meta is first tried with fake CPU
+    tensors, which have the memory layout of real data. `dims` are data-dependent sizes (``u0``).
     """
 
-    def listed(program: ExportedProgram, attempt: _Attempt) -> Listing:
-        listing = listing_of(program, dims)
-        return _without_prefix(listing) if attempt.flat else listing
+    def convert(program: ExportedProgram, attempt: _Attempt) -> TracedProgram:
+        traced = trace_program(program, dims)
+        return _strip_wrapper(traced) if attempt.flat else traced
 
-    return _first(example, listed)
-
-
-def exported_program(example: Example) -> tuple[ExportedProgram | None, str]:
-    """The program that `exported` lists, or None and the reason why there is none."""
-    return _first(example, lambda program, _: program)
+    return _try_attempts(example, convert)
 
 
-def _first(example: Example, use: Callable[[ExportedProgram, _Attempt], T]) -> tuple[T | None, str]:
-    """What `use` makes of the first program that it can take, or None and why the first attempt failed."""
+def export_program(example: Example) -> tuple[ExportedProgram | None, str]:
+    """The exported program that `trace_by_export` traces, or None and the reason for the failure."""
+    return _try_attempts(example, lambda program, _: program)
+
+
+def _try_attempts(example: Example, use: Callable[[ExportedProgram, _Attempt], T]) -> tuple[T | None, str]:
+    """The result of `use` for the first program that it accepts, or None and the error of the first attempt."""
     reasons: list[str] = []
-    with _quiet():
+    with _silence_torch():
         for attempt in _ATTEMPTS:
             if (attempt.on_cpu and not example.is_meta) or (attempt.flat and not _is_about_results(reasons)):
                 continue
             try:
-                return use(_exported(faked(example) if attempt.on_cpu else example, attempt), attempt), ""
-            except Exception as error:  # torch.export reports through many unrelated types
-                reasons.append(_reason(error))
+                return use(_export(fake_example(example) if attempt.on_cpu else example, attempt), attempt), ""
+            except Exception as error:  # torch.export raises many unrelated types
+                reasons.append(_summarize_error(error))
     return None, reasons[0]
 
 
@@ -76,14 +75,14 @@ def _is_about_results(reasons: list[str]) -> bool:
     return any("output" in reason for reason in reasons)
 
 
-def _exported(example: Example, attempt: _Attempt) -> ExportedProgram:
-    module = _Flat(example.module) if attempt.flat else example.module
+def _export(example: Example, attempt: _Attempt) -> ExportedProgram:
+    module = _FlatOutputs(example.module) if attempt.flat else example.module
     with torch.no_grad():
         return torch.export.export(module, example.args, dict(example.kwargs), strict=attempt.strict)
 
 
-class _Flat(nn.Module):
-    """A module whose results are the tensors in another one's results."""
+class _FlatOutputs(nn.Module):
+    """A wrapper that returns the tensors in the outputs of a module as a flat list."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -97,28 +96,28 @@ class _Flat(nn.Module):
         self.forward = forward
 
 
-def _without_prefix(listing: Listing) -> Listing:
+def _strip_wrapper(program: TracedProgram) -> TracedProgram:
     return replace(
-        listing,
-        parameters=tuple(replace(item, name=_outside(item.name)) for item in listing.parameters),
-        calls=tuple(replace(call, scope=_outside(call.scope)) for call in listing.calls),
+        program,
+        parameters=tuple(replace(item, name=_strip_prefix(item.name)) for item in program.parameters),
+        calls=tuple(replace(call, scope=_strip_prefix(call.scope)) for call in program.calls),
     )
 
 
-def _outside(path: str) -> str:
-    return "" if path == _INSIDE else path.removeprefix(f"{_INSIDE}.")
+def _strip_prefix(path: str) -> str:
+    return "" if path == _WRAPPED else path.removeprefix(f"{_WRAPPED}.")
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what torch says, without what it advises, in one sentence's length."""
+def _summarize_error(error: Exception) -> str:
+    """The first line of torch's error, shortened, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0].partition(" (unhinted")[0] if lines else type(error).__name__
-    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Attempts that fail are told of in one sentence, not in torch's logs and warnings."""
+def _silence_torch() -> Iterator[None]:
+    """Suppress torch's logs and warnings: failed attempts are reported in one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

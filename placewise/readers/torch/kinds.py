@@ -1,18 +1,17 @@
-"""ATen operators in the common vocabulary of kinds: ONNX names, positions and attributes where ONNX has the op.
+"""ATen operators → kinds: names, positions and attributes of ONNX, if ONNX has the op.
 
-Everything that no table names keeps its own name (``aten::histc``, ``mylib::op``), with its tensors in the order of
-its schema.
+Other operators keep their names (``aten::histc``, ``mylib::op``) and the argument order of their schemas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from placewise.readers.torch.forms import Form, Former, Site, form, named
-from placewise.readers.torch.listing import Call, Meta, refs_in
-from placewise.readers.torch.shaped import SHAPED
+from placewise.readers.torch.op_specs import CallSite, Converter, OpSpec, convert_to, make_spec
+from placewise.readers.torch.shape_dependent import SHAPE_DEPENDENT
+from placewise.readers.torch.traced_program import TensorMeta, TracedCall, refs_in
 
-_PLAIN = {
+_SAME_ORDER = {
     "Add": "add __add__ __iadd__", "Sub": "sub subtract rsub", "Mul": "mul multiply",
     "Div": "div divide true_divide floor_divide",
     "Mod": "remainder fmod", "Neg": "neg negative", "Abs": "abs absolute", "Sign": "sign sgn", "Exp": "exp",
@@ -51,38 +50,38 @@ _PLAIN = {
     "NegativeLogLikelihoodLoss": "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
     "SoftmaxCrossEntropyLoss": "cross_entropy_loss",
 }  # fmt: skip
-"""Kind → ATen names of ops whose tensors stand in the right order already, or in an order that costs the same."""
+"""Kind → ATen names of ops with the argument order of ONNX, or one that costs the same."""
 
-_IN_ORDER: Mapping[str, Former] = {
-    "addmm": named("Gemm", "mat1", "mat2", "self"),
-    "addmv": named("Gemm", "mat", "vec", "self"),
-    "addbmm": named("aten::addbmm", "batch1", "batch2", "self"),
-    "baddbmm": named("Gemm", "batch1", "batch2", "self"),
-    "linear": named("Gemm", "input", "weight", "bias", transB=1),
-    "inner": named("MatMul", "self", "other", transB=1),
-    "einsum": named("Einsum"),
-    "embedding": named("Gather", "weight", "indices"),
-    "index_select": named("Gather", "self", "index"),
-    "index": named("GatherND", "self", "indices"),
-    "_unsafe_index": named("GatherND", "self", "indices"),
-    "take": named("GatherND", "self", "index"),
-    "gather": named("GatherElements", "self", "index"),
-    "take_along_dim": named("GatherElements", "self", "indices"),
-    "masked_fill": named("Where", "mask", "value", "self"),
-    "layer_norm": named("LayerNormalization", "input", "weight", "bias"),
-    "native_layer_norm": named("LayerNormalization", "input", "weight", "bias"),
-    "rms_norm": named("RMSNormalization", "input", "weight"),
-    "_fused_rms_norm": named("RMSNormalization", "input", "weight"),
-    "instance_norm": named("InstanceNormalization", "input", "weight", "bias"),
-    "prelu": named("PRelu", "self", "weight"),
-    "_prelu_kernel": named("PRelu", "self", "weight"),
+_REORDERED: Mapping[str, Converter] = {
+    "addmm": convert_to("Gemm", "mat1", "mat2", "self"),
+    "addmv": convert_to("Gemm", "mat", "vec", "self"),
+    "addbmm": convert_to("aten::addbmm", "batch1", "batch2", "self"),
+    "baddbmm": convert_to("Gemm", "batch1", "batch2", "self"),
+    "linear": convert_to("Gemm", "input", "weight", "bias", transB=1),
+    "inner": convert_to("MatMul", "self", "other", transB=1),
+    "einsum": convert_to("Einsum"),
+    "embedding": convert_to("Gather", "weight", "indices"),
+    "index_select": convert_to("Gather", "self", "index"),
+    "index": convert_to("GatherND", "self", "indices"),
+    "_unsafe_index": convert_to("GatherND", "self", "indices"),
+    "take": convert_to("GatherND", "self", "index"),
+    "gather": convert_to("GatherElements", "self", "index"),
+    "take_along_dim": convert_to("GatherElements", "self", "indices"),
+    "masked_fill": convert_to("Where", "mask", "value", "self"),
+    "layer_norm": convert_to("LayerNormalization", "input", "weight", "bias"),
+    "native_layer_norm": convert_to("LayerNormalization", "input", "weight", "bias"),
+    "rms_norm": convert_to("RMSNormalization", "input", "weight"),
+    "_fused_rms_norm": convert_to("RMSNormalization", "input", "weight"),
+    "instance_norm": convert_to("InstanceNormalization", "input", "weight", "bias"),
+    "prelu": convert_to("PRelu", "self", "weight"),
+    "_prelu_kernel": convert_to("PRelu", "self", "weight"),
 }
-"""ATen names whose tensors stand in another order than ONNX has them."""
+"""ATen names with another argument order than ONNX."""
 
-_TABLE: Mapping[str, Former] = {
-    **{name: named(kind) for kind, names in _PLAIN.items() for name in names.split()},
-    **_IN_ORDER,
-    **SHAPED,
+_TABLE: Mapping[str, Converter] = {
+    **{name: convert_to(kind) for kind, names in _SAME_ORDER.items() for name in names.split()},
+    **_REORDERED,
+    **SHAPE_DEPENDENT,
 }
 
 _FOREIGN = {
@@ -99,37 +98,37 @@ _FOREIGN = {
     "higher_order::scan": "Scan",
     "higher_order::map_impl": "Scan",
 }
-"""Operators of other namespaces that ONNX has too."""
+"""Operators of other namespaces with an ONNX equivalent."""
 
 _SKIPPED = """_assert_async _assert_tensor_metadata _assert_scalar _functional_assert_async _functional_assert_scalar
     sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range _print
     _functional_sym_constrain_range_for_size sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous"""
 SKIPPED = frozenset(f"aten::{name}" for name in _SKIPPED.split())
-"""Assertions, and questions about sizes: nothing is computed with what they give."""
+"""Assertions and size queries, which are not ops."""
 
 
-def form_of(call: Call, metas: Mapping[str, Meta]) -> Form:
-    """The op that stands for a call."""
-    site = Site(call, metas)
+def convert_call(call: TracedCall, metas: Mapping[str, TensorMeta]) -> OpSpec:
+    """The op for a call."""
+    site = CallSite(call, metas)
     namespace, _, name = call.op.partition("::")
     if namespace == "aten":
-        former = _TABLE.get(name) or (_TABLE.get(name[:-1]) if is_in_place(name) else None)
-        return form(site, call.op) if former is None else former(site)
-    return form(site, _FOREIGN.get(call.op, call.op))
+        converter = _TABLE.get(name) or (_TABLE.get(name[:-1]) if is_in_place(name) else None)
+        return make_spec(site, call.op) if converter is None else converter(site)
+    return make_spec(site, _FOREIGN.get(call.op, call.op))
 
 
 def is_in_place(name: str) -> bool:
-    """Whether an ATen name without namespace says that the first argument is written to."""
+    """Whether an ATen name (without namespace) is that of an in-place operator."""
     return name.endswith("_") and not name.startswith("__")
 
 
 _ONLY_SHAPES = "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ detach_ requires_grad_ as_strided_"
 
 
-def written_by(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
-    """The values that a call writes to: those whose arguments are `declared` so, else as its name says.
+def written_values(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
+    """The values that a call modifies: those of the `declared` arguments, else by the operator's name.
 
-    An archive holds no schemas, and there the name decides: `add_` writes to its first argument.
+    Archives contain no schemas, so the name decides there: `add_` modifies its first argument.
     """
     namespace, _, name = target.partition(".")[0].partition("::")
     if name in _ONLY_SHAPES.split():

@@ -1,4 +1,4 @@
-"""Layers of torch.nn as the one ATen call that each of them is."""
+"""Layers of torch.nn that correspond to one ATen call."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Arguments = Callable[[Any, Any], dict[str, Any]]
 
 
 def arguments_of_layer(module: nn.Module, args: Any, kwargs: Any) -> tuple[str, dict[str, Any]] | None:
-    """ATen call and arguments of a layer whose forward is torch's own; None for any other module.
+    """The ATen call and its arguments for a layer with torch's own forward; None for other modules.
 
-    Layers that compute their weights (parametrizations) are no such layers: their weight is no parameter.
+    Layers with parametrizations are excluded: their weight is computed, not a parameter.
     """
     entry = next(((kind, *rest) for kind, *rest in _LAYERS if isinstance(module, kind)), None)
     if entry is None:
         return None
     kind, target, arguments = entry
     plain = type(module).forward is kind.forward and not getattr(module, "parametrizations", None)
-    given = args[0] if args else kwargs.get("input")
-    if not plain or not hasattr(given, "shape"):
+    data = args[0] if args else kwargs.get("input")
+    if not plain or not hasattr(data, "shape"):
         return None
-    return target, arguments(module, (given, *args[1:], *(kwargs[name] for name in ("hx",) if name in kwargs)))
+    return target, arguments(module, (data, *args[1:], *(kwargs[name] for name in ("hx",) if name in kwargs)))
 
 
 def _linear(module: Any, args: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _embedding(module: Any, args: Any) -> dict[str, Any]:
 
 
 def _recurrent(module: Any, args: Any) -> dict[str, Any]:
-    """Initial states that are left out are zeros, and nothing is read for them."""
+    """Omitted initial states are zeros, which are not read."""
     states = args[1] if len(args) > 1 else None
     listed = list(states) if isinstance(states, (list, tuple)) else [states]
     return {

@@ -1,58 +1,62 @@
-"""torch.export programs → graphs, one op per call of the exported graph."""
+"""Programs of torch.export → graphs with one op per call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from placewise.errors import MissingExtraError
 from placewise.model.graph import Graph, Source
+from placewise.readers.base import NO_DIMS
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.dtypes import dtype_name
-from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.kinds import written_by
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
-from placewise.readers.torch.scopes import class_of, clean_scope
+from placewise.readers.torch.inline import inline_bodies
+from placewise.readers.torch.kinds import written_values
 from placewise.readers.torch.sizes import Range, Size, Sizes
-from placewise.readers.torch.symbols import MOST
+from placewise.readers.torch.symbols import MAX_SIZE
+from placewise.readers.torch.traced_program import (
+    Parameter,
+    TensorMeta,
+    TracedCall,
+    TracedProgram,
+    ValueRef,
+    class_of,
+    clean_scope,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
-NO_DIMS: Mapping[str, int] = MappingProxyType({})
-
 
 def graph_of_program(
     program: ExportedProgram, *, source: Source | None = None, dims: Mapping[str, int] = NO_DIMS
 ) -> Graph:
-    """The raw view of an exported program, decomposed or not: one op per call, `origin` its number among the calls.
+    """The raw view of an exported program, decomposed or not: one op per call; `origin` is the number of the call.
 
-    `dims` gives the symbolic dimensions: by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes
-    at once (``batch``). Assertions and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad)
-    are part of the graph around them. Raises ModelFileError for a dimension without a number, MissingExtraError
-    without PyTorch.
+    `dims` sets symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at once
+    (``batch``). Assertions and size arithmetic are not ops; bodies that run once (autocast, no_grad) are inlined.
+    Raises ModelFileError for open dimensions, and MissingExtraError without PyTorch.
     """
     try:
         import torch  # noqa: F401
     except ImportError:
         raise MissingExtraError("reading PyTorch models", "torch") from None
-    return assemble(inlined(listing_of(program, dims)), source)
+    return assemble(inline_bodies(trace_program(program, dims)), source)
 
 
 def modules_of(program: ExportedProgram) -> dict[str, str]:
-    """The class of each module that the calls of a program were made in, by its path."""
-    found: dict[str, str] = {}
+    """The class names of the modules that contain calls, by path."""
+    classes: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
             name = kind if isinstance(kind, str) else getattr(kind, "__qualname__", "")
-            found.setdefault(clean_scope(str(path)), class_of(name))
-    return found
+            classes.setdefault(clean_scope(str(path)), class_of(name))
+    return classes
 
 
-def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> Listing:
-    """An exported program as plain data, bodies still inside."""
+def trace_program(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> TracedProgram:
+    """An exported program as plain data; bodies are not inlined."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     signature = program.graph_signature
@@ -69,12 +73,12 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
         for spec in signature.input_specs
         if spec.kind == InputKind.USER_INPUT
     }
-    ranges = {str(symbol): _range(ends.lower, ends.upper) for symbol, ends in program.range_constraints.items()}
+    ranges = {str(symbol): _read_range(ends.lower, ends.upper) for symbol, ends in program.range_constraints.items()}
     sizes = Sizes(shapes, dims, ranges=ranges)
     written = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
-    body = _body(program.graph_module, sizes)
+    body = _trace_graph(program.graph_module, sizes)
     data = {**program.constants, **program.state_dict}
-    return Listing(
+    return TracedProgram(
         metas=body.metas,
         parameters=tuple(
             Parameter(
@@ -92,14 +96,14 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
     )
 
 
-def _range(least: Any, largest: Any) -> Range:
-    """A range of sympy's numbers; its ends may be infinite."""
-    is_open = not largest.is_Integer or largest >= MOST
+def _read_range(least: Any, largest: Any) -> Range:
+    """A range from sympy numbers, which may be infinite."""
+    is_open = not largest.is_Integer or largest >= MAX_SIZE
     return int(least) if least.is_Integer else 0, None if is_open else int(largest)
 
 
 def _sizes_of(value: Any) -> list[Size | None] | Size | None:
-    return [_text(size) for size in value.shape] if _is_tensor(value) else _text(value)
+    return [_size_text(size) for size in value.shape] if _is_tensor(value) else _size_text(value)
 
 
 def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
@@ -107,39 +111,39 @@ def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
 
 
 def storage_of(tensor: Any, default: object) -> object:
-    """Equal for two tensors that are the same memory, also on the meta device, where it has no address."""
+    """A key that is equal for tensors with the same memory, also on the meta device."""
     try:
         return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.nbytes)  # noqa: SLF001
     except (AttributeError, NotImplementedError, RuntimeError):
         return default
 
 
-def _body(module: GraphModule, sizes: Sizes) -> Listing:
-    """One graph: its placeholders as inputs, whatever they are."""
-    items = _items(module)
-    metas: dict[str, Meta] = {}
-    inputs, outputs, calls = [], [], list[Call]()
+def _trace_graph(module: GraphModule, sizes: Sizes) -> TracedProgram:
+    """One graph as plain data, with all placeholders as inputs."""
+    items = _item_names(module)
+    metas: dict[str, TensorMeta] = {}
+    inputs, outputs, calls = [], [], list[TracedCall]()
     names: dict[str, str] = {}
     for node in module.graph.nodes:
         if node.op == "placeholder":
             inputs.append(node.name)
-            _note(node.name, node.meta.get("val"), node.name, sizes, metas)
+            _add_meta(node.name, node.meta.get("val"), node.name, sizes, metas)
         elif node.op == "call_function" and not _is_item(node):
-            results = list(_results(node.name, node.meta.get("val"), items, names))
+            results = list(_walk_results(node.name, node.meta.get("val"), items, names))
             for name, value in results:
-                _note(name, value, node.name, sizes, metas, is_number=not _is_arithmetic(node.target))
-            calls.append(_call(module, node, [name for name, _ in results], names, sizes, len(calls)))
+                _add_meta(name, value, node.name, sizes, metas, is_number=not _is_arithmetic(node.target))
+            calls.append(_trace_call(module, node, [name for name, _ in results], names, sizes, len(calls)))
         elif node.op == "output":
-            outputs = [names.get(found.name, found.name) for found in _nodes(node.args)]
-    return Listing(metas, (), tuple(inputs), tuple(calls), tuple(outputs))
+            outputs = [names.get(classes.name, classes.name) for classes in _walk_nodes(node.args)]
+    return TracedProgram(metas, (), tuple(inputs), tuple(calls), tuple(outputs))
 
 
 def _is_item(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
 
 
-def _items(module: GraphModule) -> dict[tuple[str, int], list[str]]:
-    """The nodes that take one result of several, by (node, place)."""
+def _item_names(module: GraphModule) -> dict[tuple[str, int], list[str]]:
+    """The names of nodes that select one of several results, by (node, index)."""
     items: dict[tuple[str, int], list[str]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and _is_item(node):
@@ -147,10 +151,10 @@ def _items(module: GraphModule) -> dict[tuple[str, int], list[str]]:
     return items
 
 
-def _results(
+def _walk_results(
     name: str, value: Any, items: Mapping[tuple[str, int], list[str]], names: dict[str, str]
 ) -> Iterator[tuple[str, Any]]:
-    """The single values in a result, each with its name; `names` takes what else they are called."""
+    """The values in a nested result with their names; further names are added to `names`."""
     if not isinstance(value, (list, tuple)):
         if value is not None:
             yield name, value
@@ -158,46 +162,48 @@ def _results(
     for place, item in enumerate(value):
         called = items.get((name, place), [f"{name}_unused_{place}"])
         names.update(dict.fromkeys(called, called[0]))
-        yield from _results(called[0], item, items, names)
+        yield from _walk_results(called[0], item, items, names)
 
 
-def _note(name: str, value: Any, node: str, sizes: Sizes, metas: dict[str, Meta], *, is_number: bool = False) -> None:
+def _add_meta(
+    name: str, value: Any, node: str, sizes: Sizes, metas: dict[str, TensorMeta], *, is_number: bool = False
+) -> None:
     if _is_tensor(value):
-        shape = tuple(sizes.of(_text(size), name, node) for size in value.shape)
-        metas[name] = Meta(shape, dtype_name(value.dtype), _strides(value, sizes))
+        shape = tuple(sizes.resolve(_size_text(size), name, node) for size in value.shape)
+        metas[name] = TensorMeta(shape, dtype_name(value.dtype), _read_strides(value, sizes))
     elif is_number and value is not None:
         kind = getattr(getattr(value, "node", None), "pytype", type(value))
-        metas[name] = Meta((), {bool: "bool", int: "int64"}.get(kind, "float64"))
+        metas[name] = TensorMeta((), {bool: "bool", int: "int64"}.get(kind, "float64"))
 
 
-def _strides(value: Any, sizes: Sizes) -> tuple[int, ...] | None:
+def _read_strides(value: Any, sizes: Sizes) -> tuple[int, ...] | None:
     try:
-        return tuple(sizes.of(_text(stride), "", "") for stride in value.stride())
+        return tuple(sizes.resolve(_size_text(stride), "", "") for stride in value.stride())
     except (RuntimeError, NotImplementedError):  # sparse and nested tensors have none
         return None
 
 
-def _call(
+def _trace_call(
     module: GraphModule, node: Node, results: list[str], names: Mapping[str, str], sizes: Sizes, number: int
-) -> Call:
+) -> TracedCall:
     target = target_of(node.target)
     arguments = {
         name: _argument(module, value, names, sizes)
         for name, value in named_arguments(node.target, node.args, node.kwargs)
     }
-    return Call(
+    return TracedCall(
         name=node.name,
         target=target,
         arguments=arguments,
         results=tuple(results),
-        scope=_scope(node),
+        scope=_scope_of(node),
         origin=number,
-        mutates=written_by(target, arguments, written_arguments(node.target)),
+        mutates=written_values(target, arguments, written_arguments(node.target)),
     )
 
 
 def target_of(target: Any) -> str:
-    """``aten::add.Tensor`` for an operator, ``higher_order::cond``, ``_operator::mul`` for a function of Python."""
+    """``aten::add.Tensor`` for an operator, ``higher_order::cond``, ``_operator::mul`` for a Python function."""
     if hasattr(target, "_schema"):
         return str(target.name())
     if hasattr(target, "namespace"):
@@ -210,7 +216,7 @@ def _is_arithmetic(target: Any) -> bool:
 
 
 def named_arguments(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments in the order of the schema and under its names; by number where there is none."""
+    """Arguments with the names and in the order of the schema; by number without a schema."""
     schema = [argument.name for argument in _schema(target)]
     for place, value in enumerate(args):
         yield (schema[place] if place < len(schema) else str(place)), value
@@ -219,7 +225,7 @@ def named_arguments(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterat
 
 
 def written_arguments(target: Any) -> list[str]:
-    """The arguments that a schema says are written to."""
+    """The arguments that are modified, by the schema."""
     return [item.name for item in _schema(target) if item.alias_info is not None and item.alias_info.is_write]
 
 
@@ -234,27 +240,27 @@ def _argument(module: GraphModule, value: Any, names: Mapping[str, str], sizes: 
         return [_argument(module, item, names, sizes) for item in value.values()]
     if hasattr(value, "op") and hasattr(value, "target"):
         if value.op == "get_attr":
-            found = module
+            classes = module
             for part in str(value.target).split("."):
-                found = getattr(found, part)
-            return _body(found, sizes) if hasattr(found, "graph") else None
-        known = sizes.known(_text(value.meta.get("val")))
-        return Ref(names.get(value.name, value.name)) if known is None else known
+                classes = getattr(classes, part)
+            return _trace_graph(classes, sizes) if hasattr(classes, "graph") else None
+        known = sizes.resolve_or_none(_size_text(value.meta.get("val")))
+        return ValueRef(names.get(value.name, value.name)) if known is None else known
     return value if isinstance(value, (bool, int, float, str)) else None
 
 
-def _nodes(value: Any) -> Iterator[Any]:
+def _walk_nodes(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from _nodes(item)
+            yield from _walk_nodes(item)
     elif isinstance(value, dict):
-        yield from _nodes(list(value.values()))
+        yield from _walk_nodes(list(value.values()))
     elif hasattr(value, "op") and hasattr(value, "target"):
         yield value
 
 
-def _scope(node: Node) -> str:
-    """The path of the innermost module that the call was made in."""
+def _scope_of(node: Node) -> str:
+    """The path of the innermost module that contains the call."""
     paths = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return clean_scope(paths[-1]) if paths else ""
 
@@ -263,8 +269,8 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def _text(size: Any) -> Size | None:
-    """A size as a number, or as sympy writes the expression that it is; None for anything else."""
+def _size_text(size: Any) -> Size | None:
+    """A size as a number, or its expression in sympy's srepr; None for anything else."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size
     expression = getattr(getattr(size, "node", None), "expr", None)

@@ -1,4 +1,4 @@
-"""What one run of a module calls, as a listing: for modules that torch.export cannot take."""
+"""Record the calls of one run of a module, for modules that torch.export cannot trace."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placewise.errors import InputError
 from placewise.readers.torch.dtypes import dtype_name
-from placewise.readers.torch.example import Example, faked, named_inputs, tensors_in
-from placewise.readers.torch.kinds import written_by
+from placewise.readers.torch.example import Example, fake_example, named_inputs, tensors_in
+from placewise.readers.torch.kinds import written_values
 from placewise.readers.torch.layers import arguments_of_layer
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 from placewise.readers.torch.program import named_arguments, storage_of, target_of, written_arguments
+from placewise.readers.torch.traced_program import Parameter, TensorMeta, TracedCall, TracedProgram, ValueRef
 
-MOST_CALLS = 1_000_000
+MAX_CALLS = 1_000_000
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _ATTENTION_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def recorded(example: Example, reason: str) -> Listing:
-    """Run the module once and write down what it calls: known layers as one call each, everything else as it comes.
+def record_calls(example: Example, reason: str) -> TracedProgram:
+    """Run the module once and record its calls: known layers as one call, and all other ATen calls.
 
-    A module without data runs without data. Buffers and the state of random numbers are as before afterwards.
-    Raises InputError where the run fails, with `reason`, why torch.export failed.
+    A module without data runs without data. Buffers and the random state are restored afterwards. Raises InputError
+    with the `reason` of torch.export's failure if the run fails too.
     """
     cases = [None, example] if example.is_meta else [example]
     problem = ""
     for case in cases:
         try:
-            return _run(faked(example) if case is None else case)
+            return _run(fake_example(example) if case is None else case)
         except InputError:
             raise
-        except Exception as error:  # whatever a forward pass raises
+        except Exception as error:  # a forward pass may raise anything
             problem = problem or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     hint = "give it on a real device, with real inputs" if not example.has_data else "check the module and its inputs"
     raise InputError(f"torch.export cannot take it ({reason}), and running it fails ({problem})", remedy=hint)
 
 
-def _run(example: Example) -> Listing:
-    notes = _Notes(example)
+def _run(example: Example) -> TracedProgram:
+    recorder = _Recorder(example)
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(_kept_buffers(example.module))
-        stack.enter_context(_hooked(notes))
-        stack.enter_context(_Functions(notes))
-        stack.enter_context(_Operators(notes))
+        stack.enter_context(_restored_buffers(example.module))
+        stack.enter_context(_module_hooks(recorder))
+        stack.enter_context(_FunctionRecorder(recorder))
+        stack.enter_context(_OperatorRecorder(recorder))
         outputs = tensors_in(example.module(*example.args, **example.kwargs))
-    return notes.listing(outputs)
+    return recorder.listing(outputs)
 
 
 @contextmanager
-def _kept_buffers(module: nn.Module) -> Iterator[None]:
+def _restored_buffers(module: nn.Module) -> Iterator[None]:
     before = [
         (buffer, buffer.clone())
         for buffer in module.buffers()
@@ -77,13 +77,13 @@ def _kept_buffers(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-class _Notes:
-    """What has been called so far. A tensor is known by its identity, else by the memory that it is in."""
+class _Recorder:
+    """The calls recorded so far. Tensors are identified by object, else by memory."""
 
     def __init__(self, example: Example) -> None:
         self.example = example
-        self.calls: list[Call] = []
-        self.metas: dict[str, Meta] = {}
+        self.calls: list[TracedCall] = []
+        self.metas: dict[str, TensorMeta] = {}
         self.parameters: list[Parameter] = []
         self.inputs: list[str] = []
         self.scopes = [""]
@@ -100,10 +100,10 @@ class _Notes:
             self.inputs.append(self.add(name, value))
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Call a tensor `name`, with a number behind it where that is taken."""
+        """Register a tensor under `name`, with a number appended if it is taken."""
         count = self._counts[name] = self._counts.get(name, -1) + 1
         name = f"{name}_{count}" if count else name
-        self.metas[name] = _meta(tensor)
+        self.metas[name] = _meta_of(tensor)
         self._remember(name, tensor)
         return name
 
@@ -121,7 +121,7 @@ class _Notes:
         return value
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        """The value that a tensor is; one that no call made is a constant of the model."""
+        """The name of a tensor; one that no call produced is a constant of the model."""
         if self._by_tensor.get(id(tensor)) is tensor:
             return self._names[id(tensor)]
         known, owner = self._by_memory.get(storage_of(tensor, None), ("", None))
@@ -132,22 +132,22 @@ class _Notes:
         return self._add_weight(f"constant_{len(self.parameters)}", tensor)
 
     def _from_python(self, tensor: torch.Tensor) -> str:
-        """A tensor made outside of torch after values had left it (numpy): it may depend on all of them."""
-        values = [Ref(name) for name in dict.fromkeys(self.escaped)]
+        """A tensor created outside torch after values had left it (numpy); it may depend on all of them."""
+        values = [ValueRef(name) for name in dict.fromkeys(self.escaped)]
         name = self.add("from_python", tensor)
-        self._append(Call(name, "python::from_python", {"values": values}, (name,), self.scopes[-1]))
+        self._append(TracedCall(name, "python::from_python", {"values": values}, (name,), self.scopes[-1]))
         return name
 
-    def _append(self, call: Call) -> None:
-        if len(self.calls) >= MOST_CALLS:
-            raise InputError(f"one run calls more than {MOST_CALLS} operations", remedy="give smaller example inputs")
+    def _append(self, call: TracedCall) -> None:
+        if len(self.calls) >= MAX_CALLS:
+            raise InputError(f"one run calls more than {MAX_CALLS} operations", remedy="give smaller example inputs")
         self.calls.append(call)
 
     def call(
         self, target: str, arguments: Mapping[str, Any], result: Any, *, writes: Any = (), module: str = ""
     ) -> None:
-        """Write down a call, with its arguments and results still tensors."""
-        given = {name: self._plain(value) for name, value in arguments.items()}
+        """Record a call, given its arguments and results as tensors."""
+        arguments_by_name = {name: self._plain(value) for name, value in arguments.items()}
         base = target.partition(".")[0].partition("::")[2].strip("_")
         number = len(self.calls)
         results = [tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, torch.Tensor)]
@@ -155,14 +155,14 @@ class _Notes:
         if not names and isinstance(result, (bool, int, float)):
             names = (self._number(base, result),)
         self._append(
-            Call(
+            TracedCall(
                 name=names[0] if names else f"{base}_call_{number}",
                 target=target,
-                arguments=given,
+                arguments=arguments_by_name,
                 results=names,
                 scope=self.scopes[-1],
                 origin=number,
-                mutates=written_by(target, given, writes),
+                mutates=written_values(target, arguments_by_name, writes),
                 extra={"module": module} if module else {},
             )
         )
@@ -170,90 +170,90 @@ class _Notes:
     def _number(self, base: str, value: bool | float) -> str:
         count = self._counts[base] = self._counts.get(base, -1) + 1
         name = f"{base}_{count}" if count else base
-        self.metas[name] = Meta((), {bool: "bool", int: "int64"}.get(type(value), "float64"))
+        self.metas[name] = TensorMeta((), {bool: "bool", int: "int64"}.get(type(value), "float64"))
         return name
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return Ref(self.name_of(value))
+            return ValueRef(self.name_of(value))
         if isinstance(value, (list, tuple)):
             return [self._plain(item) for item in value]
         if isinstance(value, torch.ScriptObject):
-            return [Ref(name) for name in self._packed(value)]
+            return [ValueRef(name) for name in self._packed(value)]
         return value if isinstance(value, (bool, int, float, str)) else None
 
     def _packed(self, value: torch.ScriptObject) -> list[str]:
-        """The weights inside an object of torch's own, such as the packed matrix of a quantized layer."""
+        """The weights inside a ScriptObject, such as the packed matrix of a quantized layer."""
         scope = self.scopes[-1]
         if scope not in self._unpacked:
             self.hidden += 1
             try:
-                found = tensors_in(value.__getstate__())
+                tensors = tensors_in(value.__getstate__())
             except (AttributeError, RuntimeError):
-                found = []
+                tensors = []
             finally:
                 self.hidden -= 1
-            names = [f"{scope}.packed_{place}".lstrip(".") for place in range(len(found))]
-            self._unpacked[scope] = [self._add_weight(name, item) for name, item in zip(names, found, strict=True)]
+            names = [f"{scope}.packed_{place}".lstrip(".") for place in range(len(tensors))]
+            self._unpacked[scope] = [self._add_weight(name, item) for name, item in zip(names, tensors, strict=True)]
         return self._unpacked[scope]
 
-    def listing(self, outputs: list[torch.Tensor]) -> Listing:
+    def listing(self, outputs: list[torch.Tensor]) -> TracedProgram:
         names = tuple(dict.fromkeys(self.name_of(tensor) for tensor in outputs))
-        return Listing(self.metas, tuple(self.parameters), tuple(self.inputs), tuple(self.calls), names)
+        return TracedProgram(self.metas, tuple(self.parameters), tuple(self.inputs), tuple(self.calls), names)
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every ATen call outside of known layers."""
+class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records every ATen call outside known layers."""
 
-    def __init__(self, notes: _Notes) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.notes = notes
+        self.notes = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(named_arguments(func, args, kwargs or {}))
+        arguments_by_name = dict(named_arguments(func, args, kwargs or {}))
         if not self.notes.hidden:
-            for value in pytree.tree_leaves(list(given.values())):
+            for value in pytree.tree_leaves(list(arguments_by_name.values())):
                 if isinstance(value, torch.Tensor):
-                    self.notes.name_of(value)  # before the call: what it writes to may be new
+                    self.notes.name_of(value)  # before the call, which may modify it
         result = func(*args, **(kwargs or {}))
         if not self.notes.hidden:
-            self.notes.call(target_of(func), given, result, writes=written_arguments(func))
+            self.notes.call(target_of(func), arguments_by_name, result, writes=written_arguments(func))
         return result
 
 
-class _Functions(TorchFunctionMode):
-    """Writes attention down as one call, and notes which values leave torch for Python."""
+class _FunctionRecorder(TorchFunctionMode):
+    """Records attention as one call, and the values that leave torch for Python."""
 
-    def __init__(self, notes: _Notes) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
-        self.notes = notes
+        self.notes = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        notes = self.notes
-        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__) and not notes.hidden:
-            notes.escaped.append(notes.name_of(args[0]))
-        if func is not _ATTENTION or notes.hidden:
+        recorder = self.notes
+        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__) and not recorder.hidden:
+            recorder.escaped.append(recorder.name_of(args[0]))
+        if func is not _ATTENTION or recorder.hidden:
             return func(*args, **kwargs)
-        notes.hidden += 1
+        recorder.hidden += 1
         try:
             result = func(*args, **kwargs)
         finally:
-            notes.hidden -= 1
-        given = dict(zip(_ATTENTION_NAMES, args, strict=False)) | kwargs
-        notes.call("aten::scaled_dot_product_attention.default", given, result)
+            recorder.hidden -= 1
+        arguments_by_name = dict(zip(_ATTENTION_NAMES, args, strict=False)) | kwargs
+        recorder.call("aten::scaled_dot_product_attention.default", arguments_by_name, result)
         return result
 
 
 @contextmanager
-def _hooked(notes: _Notes) -> Iterator[None]:
-    """Hooks on every module: the path that calls are made in, and known layers as one call each."""
+def _module_hooks(recorder: _Recorder) -> Iterator[None]:
+    """Hooks on every module that track the module path and record known layers as one call."""
     handles = []
-    for path, module in notes.example.module.named_modules():
+    for path, module in recorder.example.module.named_modules():
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
             continue
-        handles.append(module.register_forward_pre_hook(_entered(notes, path), with_kwargs=True))
-        handles.append(module.register_forward_hook(_left(notes), with_kwargs=True, always_call=True))
+        handles.append(module.register_forward_pre_hook(_enter_hook(recorder, path), with_kwargs=True))
+        handles.append(module.register_forward_hook(_exit_hook(recorder), with_kwargs=True, always_call=True))
     try:
         yield
     finally:
@@ -261,30 +261,30 @@ def _hooked(notes: _Notes) -> Iterator[None]:
             handle.remove()
 
 
-def _entered(notes: _Notes, path: str) -> Any:
+def _enter_hook(recorder: _Recorder, path: str) -> Any:
     def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-        notes.scopes.append(path)
-        if notes.hidden or arguments_of_layer(module, args, kwargs) is not None:
-            notes.hidden += 1
+        recorder.scopes.append(path)
+        if recorder.hidden or arguments_of_layer(module, args, kwargs) is not None:
+            recorder.hidden += 1
 
     return hook
 
 
-def _left(notes: _Notes) -> Any:
+def _exit_hook(recorder: _Recorder) -> Any:
     def hook(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if notes.hidden:
-            notes.hidden -= 1
-        found = None if notes.hidden or result is None else arguments_of_layer(module, args, kwargs)
-        if found is not None:
-            target, arguments = found
-            notes.call(target, arguments, result, module=f"nn.{type(module).__name__}")
-        notes.scopes.pop()
+        if recorder.hidden:
+            recorder.hidden -= 1
+        layer_call = None if recorder.hidden or result is None else arguments_of_layer(module, args, kwargs)
+        if layer_call is not None:
+            target, arguments = layer_call
+            recorder.call(target, arguments, result, module=f"nn.{type(module).__name__}")
+        recorder.scopes.pop()
 
     return hook
 
 
 def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters, buffers, and tensors that are plain attributes."""
+    """Parameters, buffers, and tensors in plain attributes."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
     for path, part in module.named_modules():
@@ -294,16 +294,16 @@ def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _input_tensors(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
-    """Input tensors under the names of forward's arguments."""
+    """Input tensors with the names of forward's arguments."""
     for name, _, value in named_inputs(example):
-        found = tensors_in(value)
-        for place, tensor in enumerate(found):
-            yield (name if found[0] is value else f"{name}_{place}"), tensor
+        tensors = tensors_in(value)
+        for place, tensor in enumerate(tensors):
+            yield (name if tensors[0] is value else f"{name}_{place}"), tensor
 
 
-def _meta(tensor: torch.Tensor) -> Meta:
+def _meta_of(tensor: torch.Tensor) -> TensorMeta:
     try:
         strides = tuple(int(stride) for stride in tensor.stride())
     except (RuntimeError, NotImplementedError):  # sparse and nested tensors have none
         strides = None
-    return Meta(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype), strides)
+    return TensorMeta(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype), strides)

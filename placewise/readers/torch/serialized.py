@@ -1,4 +1,4 @@
-"""The program of a ``.pt2`` archive, as its JSON describes it, as a listing. PyTorch is not needed.
+"""Parse the JSON program of a ``.pt2`` archive, without PyTorch.
 
 The format is that of torch/_export/serde/schema.py, schema version 8 (PyTorch 2.13).
 """
@@ -11,11 +11,18 @@ from typing import Any
 
 from placewise.errors import ModelFileError
 from placewise.readers.torch.dtypes import SERIALIZED
-from placewise.readers.torch.kinds import written_by
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
-from placewise.readers.torch.scopes import class_of, clean_scope
+from placewise.readers.torch.kinds import written_values
 from placewise.readers.torch.sizes import Range, Size, Sizes
-from placewise.readers.torch.symbols import MOST
+from placewise.readers.torch.symbols import MAX_SIZE
+from placewise.readers.torch.traced_program import (
+    Parameter,
+    TensorMeta,
+    TracedCall,
+    TracedProgram,
+    ValueRef,
+    class_of,
+    clean_scope,
+)
 
 KNOWN_VERSION = 8
 _ARITHMETIC = ("_operator", "math", "torch", "builtins")
@@ -26,11 +33,10 @@ _WRITTEN = ("buffer_mutation", "parameter_mutation", "user_input_mutation")
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
-def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int]) -> Listing:
-    """A program as plain data, bodies still inside; `weights` says where the bytes of each weight lie.
+def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int]) -> TracedProgram:
+    """A program as plain data; bodies are not inlined. `weights` are the archive entries of weights by name.
 
-    Raises ModelFileError for a dimension without a number. A program that is not as the format says leads to
-    whatever error its values lead to.
+    Raises ModelFileError for open dimensions. An invalid program may raise any lookup, type or value error.
     """
     graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
     inputs, parameters = [], []
@@ -40,12 +46,12 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
             name, value = content[_WEIGHTS[kind]], content["arg"]["name"]
             entry = weights.get(name)
             trains = kind == "parameter" and (entry is None or bool(entry["tensor_meta"].get("requires_grad", True)))
-            parameters.append(Parameter(value, name, _storage(name, entry), trains))
+            parameters.append(Parameter(value, name, _storage_key(name, entry), trains))
         elif kind == "user_input" and "as_tensor" in content["arg"]:
             inputs.append(content["arg"]["as_tensor"]["name"])
-    shapes = {name: [_size(size) for size in graph["tensor_values"][name]["sizes"]] for name in inputs}
-    ranges = {symbol: _range(ends) for symbol, ends in program["range_constraints"].items()}
-    body = _body(graph, Sizes({**_numbers_given(graph, signature), **shapes}, dims, ranges=ranges))
+    shapes = {name: [_parse_size(size) for size in graph["tensor_values"][name]["sizes"]] for name in inputs}
+    ranges = {symbol: _parse_range(ends) for symbol, ends in program["range_constraints"].items()}
+    body = _parse_graph(graph, Sizes({**_number_inputs(graph, signature), **shapes}, dims, ranges=ranges))
     outputs, written = list[str](), list[str]()
     for spec in signature["output_specs"]:
         ((kind, content),) = spec.items()
@@ -53,39 +59,39 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
             written.append(content["arg"]["name"])
         elif kind in ("user_output", "loss_output"):
             outputs.extend(_names(content["arg"]))
-    return Listing(body.metas, tuple(parameters), tuple(inputs), body.calls, tuple(outputs), tuple(written))
+    return TracedProgram(body.metas, tuple(parameters), tuple(inputs), body.calls, tuple(outputs), tuple(written))
 
 
-def modules_of_json(program: Any) -> dict[str, str]:
-    """The class of each module that the calls of a program were made in, by its path."""
-    found: dict[str, str] = {}
+def parse_modules(program: Any) -> dict[str, str]:
+    """The class names of the modules that contain calls, by path."""
+    classes: dict[str, str] = {}
     for node in program["graph_module"]["graph"]["nodes"]:
         for entry in str((node.get("metadata") or {}).get("nn_module_stack", "")).split(";"):
             parts = entry.split(",")
             if len(parts) > 2:
-                found.setdefault(clean_scope(parts[1]), class_of(parts[2]))
-    return found
+                classes.setdefault(clean_scope(parts[1]), class_of(parts[2]))
+    return classes
 
 
-def _numbers_given(graph: Any, signature: Any) -> dict[str, Size | None]:
-    """Inputs that are numbers left open, by name."""
+def _number_inputs(graph: Any, signature: Any) -> dict[str, Size | None]:
+    """Inputs that are open numbers, by name."""
     named = [
         name for spec in signature["input_specs"] if "user_input" in spec for name in _names(spec["user_input"]["arg"])
     ]
-    return {name: _size(graph["sym_int_values"][name]) for name in named if name in graph["sym_int_values"]}
+    return {name: _parse_size(graph["sym_int_values"][name]) for name in named if name in graph["sym_int_values"]}
 
 
-def _range(ends: Any) -> Range:
-    """The range of a symbol; ends that are open are null, or the largest numbers there are."""
+def _parse_range(ends: Any) -> Range:
+    """The range of a symbol; open ends are null or the largest representable numbers."""
     least, largest = ends.get("min_val"), ends.get("max_val")
-    is_open = largest is None or int(largest) >= MOST
+    is_open = largest is None or int(largest) >= MAX_SIZE
     return 0 if least is None else int(least), None if is_open else int(largest)
 
 
-def _storage(name: str, entry: Any) -> object:
-    """Equal for weights that are the same bytes of the same member of the archive.
+def _storage_key(name: str, entry: Any) -> object:
+    """A key that is equal for weights with the same bytes in the archive.
 
-    Tensors without data (meta) are all written to one member: nothing says which of them are tied.
+    Tensors without data (meta) share one member, so ties between them are unknown.
     """
     meta = None if entry is None else entry["tensor_meta"]
     if meta is None or (meta.get("device") or {}).get("type") == "meta":
@@ -94,41 +100,44 @@ def _storage(name: str, entry: Any) -> object:
     return (entry["path_name"], offset, meta["dtype"], math.prod(sizes))
 
 
-def _body(graph: Any, sizes: Sizes) -> Listing:
-    metas: dict[str, Meta] = {}
+def _parse_graph(graph: Any, sizes: Sizes) -> TracedProgram:
+    metas: dict[str, TensorMeta] = {}
     made_by = {name: node["name"] or "" for node in graph["nodes"] for name in _results(node)}
     for name, meta in graph["tensor_values"].items():
-        metas[name] = _meta(meta, name, made_by.get(name, name), sizes)
+        metas[name] = _parse_meta(meta, name, made_by.get(name, name), sizes)
     numbers = {
-        name: sizes.known(_size(value))
+        name: sizes.resolve_or_none(_parse_size(value))
         for kind in ("sym_int_values", "sym_bool_values", "sym_float_values")
         for name, value in graph.get(kind, {}).items()
     }
-    calls = [_call(node, number, numbers, metas, sizes) for number, node in enumerate(graph["nodes"])]
+    calls = [_parse_call(node, number, numbers, metas, sizes) for number, node in enumerate(graph["nodes"])]
     inputs = tuple(next(iter(_names(argument)), "") for argument in graph["inputs"])
     outputs = tuple(name for argument in graph["outputs"] for name in _names(argument))
-    return Listing(metas, (), inputs, tuple(calls), outputs)
+    return TracedProgram(metas, (), inputs, tuple(calls), outputs)
 
 
-def _call(node: Any, number: int, numbers: Mapping[str, int | None], metas: dict[str, Meta], sizes: Sizes) -> Call:
-    target = _target(node["target"])
+def _parse_call(
+    node: Any, number: int, numbers: Mapping[str, int | None], metas: dict[str, TensorMeta], sizes: Sizes
+) -> TracedCall:
+    target = _normalize_target(node["target"])
     arguments = {
-        item["name"] or str(place): _argument(item["arg"], numbers, sizes) for place, item in enumerate(node["inputs"])
+        item["name"] or str(place): _parse_argument(item["arg"], numbers, sizes)
+        for place, item in enumerate(node["inputs"])
     }
     if target.partition("::")[0] not in _ARITHMETIC:
         for output in node["outputs"]:
             ((kind, content),) = output.items()
             if kind in _NUMBERS:
-                metas[content["as_name"]] = Meta((), _NUMBERS[kind])
+                metas[content["as_name"]] = TensorMeta((), _NUMBERS[kind])
     results = tuple(_results(node))
-    return Call(
+    return TracedCall(
         name=str(node.get("name") or (results[0] if results else f"node_{number}")),
         target=target,
         arguments=arguments,
         results=results,
-        scope=_scope(node.get("metadata") or {}),
+        scope=_scope_of(node.get("metadata") or {}),
         origin=number,
-        mutates=written_by(target, arguments),
+        mutates=written_values(target, arguments),
     )
 
 
@@ -136,8 +145,8 @@ def _results(node: Any) -> Iterator[str]:
     return (name for output in node["outputs"] for name in _names(output))
 
 
-def _target(text: str) -> str:
-    """``torch.ops.aten.add.Tensor`` → ``aten::add.Tensor``; functions of Python as ``_operator::mul``."""
+def _normalize_target(text: str) -> str:
+    """``torch.ops.aten.add.Tensor`` → ``aten::add.Tensor``; Python functions → ``_operator::mul``."""
     if text.startswith("torch.ops."):
         namespace, _, rest = text.removeprefix("torch.ops.").partition(".")
         return f"{namespace}::{rest}"
@@ -145,42 +154,42 @@ def _target(text: str) -> str:
     return f"{module}::{name}"
 
 
-def _meta(meta: Any, name: str, made_by: str, sizes: Sizes) -> Meta:
-    shape = tuple(sizes.of(_size(size), name, made_by) for size in meta["sizes"])
+def _parse_meta(meta: Any, name: str, made_by: str, sizes: Sizes) -> TensorMeta:
+    shape = tuple(sizes.resolve(_parse_size(size), name, made_by) for size in meta["sizes"])
     if min(shape, default=0) < 0 or max(shape, default=0) >= 1 << 62:
         raise ModelFileError(f"tensor {name!r} has the shape {shape}", remedy=_SAVE_AGAIN)
-    strides = [sizes.known(_size(stride)) for stride in meta["strides"]]
+    strides = [sizes.resolve_or_none(_parse_size(stride)) for stride in meta["strides"]]
     known = tuple(stride for stride in strides if stride is not None)
-    return Meta(shape, SERIALIZED.get(meta["dtype"], "unknown"), known if len(known) == len(shape) else None)
+    return TensorMeta(shape, SERIALIZED.get(meta["dtype"], "unknown"), known if len(known) == len(shape) else None)
 
 
-def _size(value: Any) -> Size | None:
-    """A number, or the text of an expression; None for what is no size (a truth value, say)."""
+def _parse_size(value: Any) -> Size | None:
+    """A number, or the text of an expression; None for other values, such as booleans."""
     ((kind, content),) = value.items()
     if kind == "as_int":
         return int(content)
     return str(content["expr_str"]) if kind == "as_expr" else None
 
 
-def _argument(argument: Any, numbers: Mapping[str, int | None], sizes: Sizes) -> Any:
+def _parse_argument(argument: Any, numbers: Mapping[str, int | None], sizes: Sizes) -> Any:
     ((kind, content),) = argument.items()
     if kind in ("as_tensor", "as_optional_tensor"):
-        return Ref(content["name"]) if "name" in content else _argument(content, numbers, sizes)
+        return ValueRef(content["name"]) if "name" in content else _parse_argument(content, numbers, sizes)
     if kind == "as_tensors":
-        return [Ref(item["name"]) for item in content]
+        return [ValueRef(item["name"]) for item in content]
     if kind == "as_nested_tensors":
-        return [[Ref(item["name"]) for item in row] for row in content]
+        return [[ValueRef(item["name"]) for item in row] for row in content]
     if kind == "as_name":
         known = numbers.get(content)
-        return Ref(content) if known is None else known
+        return ValueRef(content) if known is None else known
     if kind in _NUMBERS:
-        return _argument(content, numbers, sizes)
+        return _parse_argument(content, numbers, sizes)
     if kind in ("as_sym_ints", "as_sym_bools", "as_sym_floats", "as_optional_tensors"):
-        return [_argument(item, numbers, sizes) for item in content]
+        return [_parse_argument(item, numbers, sizes) for item in content]
     if kind == "as_string_to_argument":
-        return [_argument(item, numbers, sizes) for item in content.values()]
+        return [_parse_argument(item, numbers, sizes) for item in content.values()]
     if kind == "as_graph":
-        return _body(content["graph"], sizes)
+        return _parse_graph(content["graph"], sizes)
     plain = ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_strings", "as_int_lists", "as_float_lists")
     if kind in ("as_float", "as_floats"):
         return [float(item) for item in content] if kind == "as_floats" else float(content)
@@ -188,7 +197,7 @@ def _argument(argument: Any, numbers: Mapping[str, int | None], sizes: Sizes) ->
 
 
 def _names(argument: Any) -> Iterator[str]:
-    """The values in an argument or result, lists of them included."""
+    """The value names in an argument or result, including nested lists."""
     if isinstance(argument, list):
         for item in argument:
             yield from _names(item)
@@ -200,7 +209,7 @@ def _names(argument: Any) -> Iterator[str]:
             yield from _names(content)
 
 
-def _scope(metadata: Mapping[str, str]) -> str:
-    """The path of the innermost module: entries are ``key,path,type``, the outermost first."""
+def _scope_of(metadata: Mapping[str, str]) -> str:
+    """The path of the innermost module; entries are ``key,path,type``, outermost first."""
     last = str(metadata.get("nn_module_stack", "")).rpartition(";")[2].split(",")
     return clean_scope(last[1]) if len(last) > 2 else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
-    """Whether elements lie in row-major order without gaps; unknown strides are taken to be so."""
+    """Whether elements are in row-major order without gaps; unknown strides count as contiguous."""
     if strides is None or 0 in shape:
         return True
     expected = 1
@@ -18,9 +18,9 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
 
 
 def is_view(shape: Sequence[int], strides: Sequence[int] | None, wanted: Sequence[int]) -> bool:
-    """Whether a tensor can be seen as `wanted`, of equally many elements, without a copy.
+    """Whether a tensor can be viewed with the shape `wanted`, of equally many elements, without a copy.
 
-    Dimensions that lie behind one another in memory form a run; every run must be covered by whole dimensions of
+    Adjacent dimensions that are contiguous in memory form a run; every run must consist of whole dimensions of
     `wanted`.
     """
     if strides is None or 0 in shape or is_contiguous(shape, strides):
@@ -39,7 +39,7 @@ def is_view(shape: Sequence[int], strides: Sequence[int] | None, wanted: Sequenc
 
 
 def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Elements of each maximal run of dimensions, those of length 1 left out."""
+    """The number of elements of each maximal run of dimensions, ignoring dimensions of length 1."""
     runs: list[int] = []
     outer = 0
     for size, stride in zip(shape, strides, strict=True):

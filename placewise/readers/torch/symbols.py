@@ -1,4 +1,4 @@
-"""Sizes that are expressions of named dimensions, as sympy writes them: evaluated without sympy and without eval."""
+"""Evaluate size expressions in sympy's srepr, without sympy and without eval."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-LONGEST_TEXT = 20_000
-MOST = 1 << 62
-"""Sizes beyond this are refused: counts of bytes are 64-bit integers."""
+MAX_TEXT = 20_000
+MAX_SIZE = 1 << 62
+"""Larger sizes are refused: byte counts are 64-bit integers."""
 
 
 class OpenSymbol(Exception):
-    """A dimension that has no number yet."""
+    """A symbol without a value."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -23,50 +23,51 @@ class OpenSymbol(Exception):
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The number that an expression such as ``Add(Symbol('s77', integer=True), Integer(1))`` stands for.
+    """The value of an expression such as ``Add(Symbol('s77', integer=True), Integer(1))``.
 
-    Raises OpenSymbol for a symbol that `sizes` does not give, and ValueError for anything else than whole-number
-    arithmetic.
+    Raises OpenSymbol for a symbol that is not in `sizes`, and ValueError for anything but integer arithmetic.
     """
-    if len(text) > LONGEST_TEXT:
-        raise ValueError("an expression of this length is no size")
+    if len(text) > MAX_TEXT:
+        raise ValueError("the expression is too long")
     try:
         value = _value(ast.parse(text, mode="eval").body, sizes)
     except (SyntaxError, RecursionError, MemoryError, ArithmeticError, LookupError, TypeError) as error:
-        raise ValueError(f"no size follows from it ({error or type(error).__name__})") from None
+        raise ValueError(f"it cannot be evaluated ({error or type(error).__name__})") from None
     if value != int(value):
         raise ValueError(f"it is {value}, and a size is a whole number")
     return int(value)
 
 
 def symbols_in(text: str) -> list[str]:
-    """The symbols of an expression, each once; none where it is not one."""
+    """The distinct symbols of an expression; none if it is invalid."""
     try:
-        nodes = list(ast.walk(ast.parse(text[:LONGEST_TEXT], mode="eval")))
+        nodes = list(ast.walk(ast.parse(text[:MAX_TEXT], mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     return list(
         dict.fromkeys(
             str(node.args[0].value)
             for node in nodes
-            if _function(node) == "Symbol" and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant)
+            if _function_name(node) == "Symbol"
+            and isinstance(node, ast.Call)
+            and isinstance(node.args[0], ast.Constant)
         )
     )
 
 
-def _function(node: ast.AST) -> str:
+def _function_name(node: ast.AST) -> str:
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
     return node.func.id if named and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return _bounded(node.value)
+        return _check_bounds(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, sizes)
-    name = _function(node)
+    name = _function_name(node)
     if not isinstance(node, ast.Call) or not name:
-        raise ValueError("it is no arithmetic")
+        raise ValueError("it is not arithmetic")
     if name == "Symbol":
         symbol = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
         if symbol not in sizes:
@@ -74,11 +75,11 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
         return sizes[str(symbol)]
     if name not in _FUNCTIONS:
         raise ValueError(f"{name} is not known")
-    return _bounded(_FUNCTIONS[name]([_value(argument, sizes) for argument in node.args]))
+    return _check_bounds(_FUNCTIONS[name]([_value(argument, sizes) for argument in node.args]))
 
 
-def _bounded(value: Any) -> Any:
-    if not -MOST < value < MOST or (isinstance(value, Fraction) and value.denominator > MOST):
+def _check_bounds(value: Any) -> Any:
+    if not -MAX_SIZE < value < MAX_SIZE or (isinstance(value, Fraction) and value.denominator > MAX_SIZE):
         raise ValueError("it is too large")
     return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
@@ -120,4 +121,4 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "RShift": lambda v: v[0] >> min(v[1], 62),
     "BitwiseFn_bitwise_and": lambda v: reduce(lambda a, b: a & b, v),
 }
-"""sympy's names, and those of torch.utils._sympy.functions, for whole-number arithmetic."""
+"""Functions of sympy and torch.utils._sympy.functions for integer arithmetic."""

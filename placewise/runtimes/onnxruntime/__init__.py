@@ -1,1 +1,1 @@
-"""ONNX Runtime as a dataflow machine: a worker per device, pieces as sub-models, tensors through shared memory."""
+"""ONNX Runtime as a dataflow machine: a worker per device, pieces as sub-models, tensors in shared memory."""

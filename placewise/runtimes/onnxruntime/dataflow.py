@@ -1,4 +1,4 @@
-"""The parent's side: it starts the workers, lays tensors out in shared memory, and lets samples flow."""
+"""The parent's side: start the workers, lay tensors out in shared memory, and stream samples through the pieces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,86 +15,92 @@ import numpy.typing as npt
 from placewise.errors import ClusterError, InputError
 from placewise.model.columns import Longs
 from placewise.model.graph import Graph
-from placewise.processes.arena import Arena
-from placewise.processes.worker import START, Worker, answers
-from placewise.runtimes.base import Realised
+from placewise.processes.shared_memory import SharedMemory
+from placewise.processes.worker import START, Worker, collect_answers
+from placewise.runtimes.base import Closing, Realised
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.onnxruntime.crew import Crew
-from placewise.runtimes.onnxruntime.wiring import CELL, GO, RUNNING, Region, Role, board_of, laid_out
+from placewise.runtimes.onnxruntime.wiring import (
+    RUNNING,
+    START_FLAG,
+    Region,
+    Role,
+    counter_bytes,
+    lay_out_tensors,
+    view_counters,
+)
+from placewise.runtimes.onnxruntime.worker_specs import DataflowSpec
 
-_SERVER = "placewise.runtimes.onnxruntime.server:Server"
-_GLANCE, _NANO = 5e-5, 1e-9
-"""Seconds between two looks at whether all workers are at the start; seconds of a nanosecond."""
+_SERVER = "placewise.runtimes.onnxruntime.server:PieceServer"
+_POLL, _NANO = 5e-5, 1e-9
+"""Seconds between two checks whether all workers are ready to start; seconds of a nanosecond."""
 
 
-class Dataflow:
-    """Pieces at their workers, ready to run: `Prepared` for the runtime `onnxruntime`.
+class Dataflow(Closing):
+    """Pieces in their workers, ready to run: `PreparedPlacement` of the runtime `onnxruntime`.
 
-    `weights` are the bytes of the weights that each worker's pieces hold, by device. A worker that dies, hangs or
-    refuses fails the measurement, and all are started again for the next.
+    `weights` are the bytes of weights that each worker holds, by device. If a worker dies, hangs or fails, the
+    measurement fails, and all workers are restarted for the next one.
     """
 
-    def __init__(self, graph: Graph, crew: Crew, notes: tuple[str, ...], seconds: float) -> None:
-        self._graph, self._crew, self._seconds = graph, crew, seconds
+    def __init__(self, graph: Graph, spec: DataflowSpec, notes: tuple[str, ...], seconds: float) -> None:
+        self._graph, self._seconds = graph, seconds
         self._workers: tuple[Worker, ...] = ()
         self._closers: list[Callable[[], None]] = []
-        self._board_fd = self._data_fd = -1
-        self._doors: tuple[int, ...] = ()
+        self._counters_fd = self._tensors_fd = -1
+        self._eventfds: tuple[int, ...] = ()
         self._layout: tuple[int, int, int] = (0, 0, 0)
         self._regions: Mapping[str, Region] = {}
-        self.weights = dict(zip(crew.names, crew.weights, strict=True))
-        self.notes = notes
         self.realised = Realised(())
+        self._take(spec, notes)
         self.elsewhere = self._start()
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `Prepared.run` says."""
+        """As `PreparedPlacement.run`."""
         return self.stream([inputs])[0]
 
     def stream(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[dict[str, npt.NDArray[Any]]]:
-        """The outputs of every sample, with so many in flight. Raises RunError, InputError."""
-        self._flow(samples, range(len(samples)), in_flight, keep=len(samples))
-        return [self._outputs(row, sample) for row, sample in enumerate(samples)]
+        """The outputs of every sample, with `in_flight` samples at the same time. Raises RunError, InputError."""
+        self._run_samples(samples, range(len(samples)), in_flight, keep=len(samples))
+        return [self._read_outputs(row, sample) for row, sample in enumerate(samples)]
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """As `Prepared.time` says; a stream is measured between its filling and its draining, which come on top."""
+        """As `PreparedPlacement.time`; a stream is measured without its filling and its draining."""
         count = len(samples)
         if in_flight == 1:
-            begin, ends = self._flow(samples, range(count), 1, keep=1)
+            begin, ends = self._run_samples(samples, range(count), 1, keep=1)
             seconds: list[float] = (np.diff(ends, prepend=begin) * _NANO).tolist()
             return seconds
         order = [row % count for row in range(-in_flight, count + in_flight)]
-        _, ends = self._flow(samples, order, in_flight, keep=in_flight)
+        _, ends = self._run_samples(samples, order, in_flight, keep=in_flight)
         return [float(ends[in_flight + count - 1] - ends[in_flight - 1]) * _NANO / count]
 
     @property
     def resident(self) -> dict[str, int]:
-        """Bytes of memory that each worker holds now, by device, shared memory not counted. Raises RunError."""
-        self._ready()
-        held = self._ask("resident", *[()] * len(self._workers))
-        return dict(zip(self._crew.names, held, strict=True))
+        """Bytes of memory that each worker holds, by device, without shared memory. Raises RunError."""
+        self._restart_if_dead()
+        sizes = self._ask("resident", *[()] * len(self._workers))
+        return dict(zip(self._spec.names, sizes, strict=True))
 
     @property
     def pids(self) -> dict[str, int]:
         """The process of each worker, by device."""
-        self._ready()
+        self._restart_if_dead()
         return {worker.name: worker.pid for worker in self._workers}
 
-    def take(self, crew: Crew, notes: tuple[str, ...]) -> None:
-        """Other pieces in the same workers. Raises RunError, and InputError for pieces on other devices."""
-        if crew.devices != self._crew.devices:
+    def replace_pieces(self, spec: DataflowSpec, notes: tuple[str, ...]) -> None:
+        """Load other pieces into the same workers. Raises RunError, and InputError for pieces on other devices."""
+        if spec.devices != self._spec.devices:
             raise InputError("this placement uses other devices", remedy="prepare it anew")
-        self._crew, self._layout, self.notes = crew, (0, 0, 0), notes
-        self.weights = dict(zip(crew.names, crew.weights, strict=True))
-        if not self._workers or not all(worker.alive for worker in self._workers):
+        self._take(spec, notes)
+        if not self._is_alive():
             self.close()
             self.elsewhere = self._start()
             return
-        size = max(crew.cells * CELL * 8, os.fstat(self._board_fd).st_size)
-        os.ftruncate(self._board_fd, size)
-        self._board = board_of(Arena(size, self._board_fd), crew.cells)
-        rows = range(len(crew.names))
-        self._ask("sit", *[(crew.seat(row, self._board_fd, self._data_fd, self._doors),) for row in rows])
+        size = max(counter_bytes(spec.n_counters), os.fstat(self._counters_fd).st_size)
+        os.ftruncate(self._counters_fd, size)
+        self._counters = view_counters(SharedMemory(size, self._counters_fd), spec.n_counters)
+        fds = self._counters_fd, self._tensors_fd, self._eventfds
+        self._ask("configure", *[(spec.worker(row, *fds),) for row in range(len(spec.names))])
         self.elsewhere = self._load()
 
     def close(self) -> None:
@@ -106,133 +112,137 @@ class Dataflow:
                 closer()
         self._workers, self._closers, self._layout = (), [], (0, 0, 0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _take(self, spec: DataflowSpec, notes: tuple[str, ...]) -> None:
+        self._spec, self.notes = spec, notes
+        self._layout = 0, 0, 0
+        self.weights = dict(zip(spec.names, spec.weights, strict=True))
 
     def _start(self) -> tuple[str, ...]:
-        """Start every worker and load its pieces; nodes that run elsewhere than asked."""
-        crew = self._crew
-        board, data = Arena(crew.cells * CELL * 8), Arena(0)
-        doors = tuple(os.eventfd(0) for _ in crew.names)
-        self._closers = [board.close, data.close, *(lambda door=door: os.close(door) for door in doors)]
-        self._board, self._board_fd = board_of(board, crew.cells), board.fd
-        self._data, self._data_fd, self._doors = data, data.fd, doors
+        """Start every worker and load its pieces; the nodes that run elsewhere than asked."""
+        spec = self._spec
+        counters, tensors = SharedMemory(counter_bytes(spec.n_counters)), SharedMemory(0)
+        eventfds = tuple(os.eventfd(0) for _ in spec.names)
+        self._closers = [counters.close, tensors.close, *(lambda fd=fd: os.close(fd) for fd in eventfds)]
+        self._counters, self._counters_fd = view_counters(counters, spec.n_counters), counters.fd
+        self._tensors, self._tensors_fd, self._eventfds = tensors, tensors.fd, eventfds
+        fds = (counters.fd, tensors.fd, *eventfds)
         try:
-            for row, name in enumerate(crew.names):
-                seat, fds = crew.seat(row, board.fd, data.fd, doors), (board.fd, data.fd, *doors)
-                self._workers += (Worker(_SERVER, seat, name=name, cores=crew.places[row].cores, fds=fds),)
-            lacking = next(filter(None, self._ask("lacks", *[()] * len(crew.names), seconds=START)), None)
-            if lacking is not None:
-                raise ClusterError(lacking, remedy="install an onnxruntime that has it, or bind the device elsewhere")
+            for row, name in enumerate(spec.names):
+                own = spec.worker(row, counters.fd, tensors.fd, eventfds)
+                self._workers += (Worker(_SERVER, own, name=name, cores=spec.places[row].cores, fds=fds),)
+            missing = next(filter(None, self._ask("missing_provider", *[()] * len(spec.names), seconds=START)), None)
+            if missing is not None:
+                raise ClusterError(missing, remedy="install an onnxruntime that has it, or bind the device elsewhere")
             return self._load()
         except BaseException:
             self.close()
             raise
 
     def _load(self) -> tuple[str, ...]:
-        with self._crew.loaded(self._crew.works) as ready:
-            elsewhere = self._ask("load", *[(works,) for works in ready], seconds=max(START, self._seconds))
+        with self._spec.load_models(self._spec.tasks) as tasks:
+            elsewhere = self._ask("load", *[(own,) for own in tasks], seconds=max(START, self._seconds))
         return tuple(name for names in elsewhere for name in names)
 
-    def _ready(self) -> None:
-        """Start again what failed, or died in the meantime."""
-        if not self._workers or not all(worker.alive for worker in self._workers):
+    def _is_alive(self) -> bool:
+        return bool(self._workers) and all(worker.alive for worker in self._workers)
+
+    def _restart_if_dead(self) -> None:
+        if not self._is_alive():
             self.close()
             self._start()
 
     def _ask(self, method: str, *args: tuple[Any, ...], seconds: float | None = None) -> list[Any]:
-        """What every worker answers to a question with its own arguments. After a failure all are gone."""
+        """The answer of every worker to a request with its own arguments. A failure ends all workers."""
         try:
             for worker, own in zip(self._workers, args, strict=True):
                 worker.tell(method, *own)
-            return answers(self._workers, seconds or self._seconds, suspects=self._running)
+            return collect_answers(self._workers, seconds or self._seconds, suspects=self._running_workers)
         except BaseException:
             self.close()
             raise
 
-    def _running(self) -> list[Worker]:
-        return [worker for row, worker in enumerate(self._workers) if self._board[1 + row] >= RUNNING]
+    def _running_workers(self) -> list[Worker]:
+        return [worker for row, worker in enumerate(self._workers) if self._counters[1 + row] >= RUNNING]
 
-    def _flow(self, samples: Sequence[Arrays], order: Sequence[int], in_flight: int, *, keep: int) -> tuple[int, Longs]:
-        """Let samples flow, in this order of `samples`; outputs have `keep` places.
+    def _run_samples(
+        self, samples: Sequence[Arrays], order: Sequence[int], in_flight: int, *, keep: int
+    ) -> tuple[int, Longs]:
+        """Run `samples` in this order, with room for `keep` outputs.
 
-        When it began and when each was complete, ascending, in nanoseconds.
+        When the stream began, and when each sample was complete, ascending, in nanoseconds.
         """
-        given = {id(sample): sample for sample in samples}
-        place = {key: row for row, key in enumerate(given)}
-        self._ready()
-        self._lay(len(given), in_flight, keep)
-        for key, sample in given.items():
-            self._give(sample, place[key])
-        which = [place[id(samples[row])] for row in order]
-        for cell in range(self._crew.cells):
-            self._board[cell] = 0
+        distinct = {id(sample): sample for sample in samples}
+        slot = {key: row for row, key in enumerate(distinct)}
+        self._restart_if_dead()
+        self._allocate_tensors(len(distinct), in_flight, keep)
+        for key, sample in distinct.items():
+            self._write_inputs(sample, slot[key])
+        which = [slot[id(samples[row])] for row in order]
+        for counter in range(self._spec.n_counters):
+            self._counters[counter] = 0
         try:
             for worker in self._workers:
                 worker.tell("stream", len(which), in_flight, which)
-            begin = self._go()
-            found = answers(self._workers, self._seconds, suspects=self._running)
+            begin = self._release_workers()
+            answers = collect_answers(self._workers, self._seconds, suspects=self._running_workers)
         except BaseException:
             self.close()
             raise
-        return begin, self._ends(len(which), {cell: ends for each in found for cell, ends in each.items()})
+        ends = {counter: moments for answer in answers for counter, moments in answer.items()}
+        return begin, self._completion_times(len(which), ends)
 
-    def _lay(self, inputs: int, ring: int, outputs: int) -> None:
-        """Give every tensor as many places as it needs, and tell the workers if anything changed."""
+    def _allocate_tensors(self, inputs: int, ring: int, outputs: int) -> None:
+        """Make room for the given number of copies of each role, and tell the workers if the layout changed."""
         if self._layout == (inputs, ring, outputs):
             return
-        size, self._regions = laid_out(self._crew.kinds, inputs, ring, outputs)
-        size = max(size, self._data.size)
-        os.ftruncate(self._data_fd, size)
-        self._data = Arena(size, self._data_fd)
-        self._ask("lay", *[(size, self._regions)] * len(self._workers))
+        size, self._regions = lay_out_tensors(self._spec.tensors, inputs, ring, outputs)
+        size = max(size, self._tensors.size)
+        os.ftruncate(self._tensors_fd, size)
+        self._tensors = SharedMemory(size, self._tensors_fd)
+        self._ask("map_tensors", *[(size, self._regions)] * len(self._workers))
         self._layout = inputs, ring, outputs
 
-    def _give(self, sample: Arrays, row: int) -> None:
-        """Write a sample's inputs. Raises InputError for what does not fit."""
-        wanted = {name: region for name, region in self._regions.items() if region.kind.role is Role.INPUT}
-        missing = next((name for name in wanted if name not in sample), None)
+    def _write_inputs(self, sample: Arrays, row: int) -> None:
+        """Write the inputs of a sample. Raises InputError for a missing or unsuitable array."""
+        inputs = {name: region for name, region in self._regions.items() if region.tensor.role is Role.INPUT}
+        missing = next((name for name in inputs if name not in sample), None)
         if missing is not None:
             raise InputError(f"the input {missing!r} is missing", remedy="give an array for every input")
-        checked = fresh_inputs(self._graph, 0, sample)
-        for name, region in wanted.items():
-            self._view(region, row)[...] = checked[name]
+        arrays = fresh_inputs(self._graph, 0, sample)
+        for name, region in inputs.items():
+            self._view(region, row)[...] = arrays[name]
 
-    def _go(self) -> int:
-        """Wait until every worker is at the start, and let them go; the moment when that was."""
+    def _release_workers(self) -> int:
+        """Wait until every worker is ready, let all of them start, and return that moment in nanoseconds."""
         until, links = time.monotonic() + self._seconds, [worker.link for worker in self._workers]
-        while not all(self._board[1 + row] for row in range(len(links))):
-            if wait(links, _GLANCE) or time.monotonic() > until:
-                break  # what is wrong is in the answers
+        while not all(self._counters[1 + row] for row in range(len(links))):
+            if wait(links, _POLL) or time.monotonic() > until:
+                break  # the answers report what is wrong
         begin = time.perf_counter_ns()
-        self._board[GO] = 1
-        for door in self._doors:
-            os.eventfd_write(door, 1)
+        self._counters[START_FLAG] = 1
+        for eventfd in self._eventfds:
+            os.eventfd_write(eventfd, 1)
         return begin
 
-    def _ends(self, count: int, found: Mapping[int, Sequence[int]]) -> Longs:
+    def _completion_times(self, count: int, ends: Mapping[int, Sequence[int]]) -> Longs:
         """When each of `count` samples had left all the pieces that end one, ascending."""
-        ends = np.zeros(count, np.int64)
-        steps = {work.cell: (work.first, work.step) for works in self._crew.works for work in works}
-        for cell, moments in found.items():
-            first, step = steps[cell]
-            ends[first::step] = np.maximum(ends[first::step], np.array(moments, np.int64))
-        return np.sort(ends)
+        complete = np.zeros(count, np.int64)
+        steps = {task.counter: (task.first, task.step) for own in self._spec.tasks for task in own}
+        for counter, moments in ends.items():
+            first, step = steps[counter]
+            complete[first::step] = np.maximum(complete[first::step], np.array(moments, np.int64))
+        return np.sort(complete)
 
     def _view(self, region: Region, copy: int) -> npt.NDArray[Any]:
-        kind = region.kind
-        return self._data.view(region.offset + copy * region.stride, kind.shape, kind.dtype)
+        tensor = region.tensor
+        return self._tensors.view(region.offset + copy * region.stride, tensor.shape, tensor.dtype)
 
-    def _outputs(self, row: int, sample: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """The outputs of the sample in place `row`; an output that is an input is that."""
-        tensors, found = self._graph.tensors, {}
+    def _read_outputs(self, row: int, sample: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The outputs of the sample in slot `row`; an output that is an input of the model is taken from the sample."""
+        tensors, outputs = self._graph.tensors, {}
         for tensor in np.flatnonzero(tensors.output).tolist():
             name = tensors.name[tensor]
             region = self._regions[name]
-            found[name] = (
-                np.asarray(sample[name]) if region.kind.role is Role.INPUT else np.array(self._view(region, row))
-            )
-        return found
+            is_input = region.tensor.role is Role.INPUT
+            outputs[name] = np.asarray(sample[name]) if is_input else np.array(self._view(region, row))
+        return outputs

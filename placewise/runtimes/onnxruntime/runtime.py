@@ -1,39 +1,51 @@
-"""The runtime `onnxruntime`: pieces of a placement at the workers of their devices, started when inputs arrive."""
+"""The runtime `onnxruntime`: the pieces of a placement run in the workers of their devices as soon as inputs arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
 import numpy as np
+import onnx
 
-from placewise.cutting import cut, sub_models
+from placewise._util.units import format_bytes
+from placewise.core.split_model import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.scratch import scratch_folder
+from placewise.readers.onnx.submodels import Submodel
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
-from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded, threads_of
 from placewise.runtimes.onnxruntime.dataflow import Dataflow
-from placewise.runtimes.onnxruntime.memory.needs import needs_of_devices
-from placewise.runtimes.onnxruntime.packing import packed
+from placewise.runtimes.onnxruntime.memory.needs import predict_device_needs
+from placewise.runtimes.onnxruntime.worker_specs import (
+    DataflowSpec,
+    Tasks,
+    WorkerOptions,
+    shares_cores,
+    specify_workers,
+    thread_count,
+)
 from placewise.transform.pieces import Pieces
-from placewise.units import format_bytes
 
 HAND_OVER, CALL = 5e-6, 4e-6
-"""Seconds from the end of a piece to the start of one on another device that waits for it, and of a piece besides its
-ops, as measured between two cores of an AMD EPYC; pieces are joined by them."""
+"""Seconds from the end of a piece to the start of a piece on another device that waits for it, and seconds of a call
+besides its ops, measured between two cores of an AMD EPYC. Pieces are merged by these figures."""
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of weights up to which a model is sent as bytes; a protobuf message may have 2 GiB."""
 _OPTIONS = ("pieces", "spin", "first")
 
 
 class OnnxRuntime:
     """One worker process per device holds its pieces as sub-models; tensors pass through shared memory.
 
-    Options: `pieces` says how the placement is cut (`cutting.How`), `spin` how many seconds a worker looks out for work
-    before it sleeps; `first` yes lets workers go before other programs (Linux's real-time order, which takes root), so
-    that a busy machine measures like a calm one. Options of a place: `threads` (one per core), session settings by
-    their full name (``session.…``, ``ep.…``), and those of its execution provider.
+    Options: `pieces` says how the placement is split (`core.split_model`); `spin` is how many seconds a worker polls
+    before it sleeps (default 0.005); `first` yes gives workers Linux's real-time priority, which takes root, so that a
+    busy machine measures like a quiet one. Options of a place: `threads` (one per core), session settings by their full
+    name (``session.…``, ``ep.…``), and options of its execution provider.
     """
 
     info: ClassVar[RuntimeInfo] = RuntimeInfo(
@@ -44,105 +56,118 @@ class OnnxRuntime:
         "onnxruntime",
     )
 
-    def prepare(self, job: Job) -> Placed:
-        """As `Runtime.prepare` says. Raises RunError, InputError, MissingExtraError."""
-        _check(job)
-        return Placed(job)
+    def prepare(self, job: Job) -> PreparedPieces:
+        """As `Runtime.prepare`. Raises RunError, InputError, MissingExtraError."""
+        _check_job(job)
+        return PreparedPieces(job)
 
 
-class Placed(Dataflow):
-    """The pieces of a placement at their workers."""
+class PreparedPieces(Dataflow):
+    """The pieces of a placement in their workers."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        crew, notes = _placed(job)
-        super().__init__(job.problem.graph, crew, notes, job.seconds)
-        self.realised = _realised(job, crew, self.elsewhere)
+        spec, notes = _specify(job)
+        super().__init__(job.problem.graph, spec, notes, job.seconds)
+        self.realised = _realise(job, spec, self.elsewhere)
 
     def move(self, placement: Placement) -> None:
-        """As `Movable.move` says, for devices of one thread each: workers share threads for good."""
+        """As `Movable.move`, for devices of one thread each: the shared threads of a worker cannot be replaced."""
         job = self._job.on(placement)
-        if any(threads_of(job.places[device]) > 1 for device in self._crew.devices):
+        if any(thread_count(job.places[device]) > 1 for device in self._spec.devices):
             raise InputError("workers with several threads keep their pieces", remedy="prepare it anew")
-        crew, notes = _placed(job)
-        self.take(crew, notes)
-        self.realised = _realised(job, crew, self.elsewhere)
+        spec, notes = _specify(job)
+        self.replace_pieces(spec, notes)
+        self.realised = _realise(job, spec, self.elsewhere)
 
 
 def replicas(job: Job) -> Dataflow:
-    """The whole model at every place of a job, samples dealt in turn: what a plan for throughput is compared with.
+    """The whole model at every place of a job, with samples dealt in turn: the baseline of plans for throughput.
 
-    The placement does not matter. Raises as `OnnxRuntime.prepare`.
+    The placement of the job is ignored. Raises as `OnnxRuntime.prepare`.
     """
-    _check(job)
+    _check_job(job)
     alone, everywhere = job.alone(0), tuple(range(len(job.places)))
     pieces = cut(alone.problem, alone.placement, "few")
-    crew, notes = _manned(job, pieces, [everywhere] * len(pieces))
-    flow = Dataflow(job.problem.graph, crew, notes, job.seconds)
-    flow.realised = _realised(job, crew, flow.elsewhere)
-    return flow
+    spec, notes = _specify_pieces(job, pieces, [everywhere] * len(pieces))
+    dataflow = Dataflow(job.problem.graph, spec, notes, job.seconds)
+    dataflow.realised = _realise(job, spec, dataflow.elsewhere)
+    return dataflow
 
 
-def _check(job: Job) -> None:
-    stranger = next((name for name in job.options if name not in _OPTIONS), None)
-    if stranger is not None:
-        raise InputError(
-            f"the runtime 'onnxruntime' has no option {stranger!r}", remedy=f"it has {', '.join(_OPTIONS)}"
-        )
+def _check_job(job: Job) -> None:
+    unknown = next((name for name in job.options if name not in _OPTIONS), None)
+    if unknown is not None:
+        raise InputError(f"the runtime 'onnxruntime' has no option {unknown!r}", remedy=f"it has {', '.join(_OPTIONS)}")
     if find_spec("onnxruntime") is None:
         raise MissingExtraError("the runtime 'onnxruntime'", "onnxruntime")
     if job.placement.device.min(initial=0) < 0:
         raise RunError("some ops have no device, so the placement cannot run")
 
 
-def _habits(job: Job) -> Habits:
-    said = job.options
+def _parse_options(job: Job) -> WorkerOptions:
+    options = job.options
     try:
-        spin = float(said.get("spin", Habits().spin))
+        spin = float(options.get("spin", WorkerOptions().spin))
     except ValueError:
         spin = -1.0
     if not 0 <= spin < float("inf"):
-        raise InputError(f"spin is {said['spin']!r}", remedy="give seconds, as 0.002")
-    if said.get("first", "no") not in ("no", "yes"):
-        raise InputError(f"first is {said['first']!r}", remedy="say yes or no")
-    return Habits(spin, said.get("first") == "yes")
+        raise InputError(f"spin is {options['spin']!r}", remedy="give seconds, as 0.002")
+    if options.get("first", "no") not in ("no", "yes"):
+        raise InputError(f"first is {options['first']!r}", remedy="say yes or no")
+    return WorkerOptions(spin, options.get("first") == "yes")
 
 
-def _members(placement: Placement, device: int) -> tuple[int, ...]:
-    """The devices that run a device's stage, itself first: samples are dealt to them in turn."""
+def _stage_members(placement: Placement, device: int) -> tuple[int, ...]:
+    """The devices that run the stage of a device, itself first; they take turns with the samples."""
     stage = placement.replicas
     others = [] if stage is None else np.flatnonzero(stage == stage[device]).tolist()
     return (device, *(other for other in others if other != device))
 
 
-def _placed(job: Job) -> tuple[Crew, tuple[str, ...]]:
-    """The workers that it takes to run a placement, and notes."""
-    how = job.options.get("pieces", "")
-    pieces = cut(job.problem, job.placement, how, hand_over=HAND_OVER, overhead=CALL)
-    return _manned(job, pieces, [_members(job.placement, device) for device in pieces.device.tolist()])
+def _specify(job: Job) -> tuple[DataflowSpec, tuple[str, ...]]:
+    """The workers that run a placement, and notes."""
+    pieces = cut(job.problem, job.placement, job.options.get("pieces", ""), hand_over=HAND_OVER, overhead=CALL)
+    return _specify_pieces(job, pieces, [_stage_members(job.placement, device) for device in pieces.device.tolist()])
 
 
-def _manned(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[Crew, tuple[str, ...]]:
-    """The workers that it takes to run these pieces, each at its members, and notes."""
+def _specify_pieces(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[DataflowSpec, tuple[str, ...]]:
+    """The workers that run these pieces, each piece on its members, and notes."""
     graph = job.problem.graph
     parts, notes = sub_models(graph, pieces)
-    kept = [parts]  # until they are loaded; the file is read again if workers must be started again
+    unused = [parts]  # until the first load; restarted workers read the file again
 
-    def loaded(works: Works) -> AbstractContextManager[Works]:
-        return packed(kept.pop() if kept else sub_models(graph, pieces)[0], works)
+    def load_models(tasks: Tasks) -> AbstractContextManager[Tasks]:
+        return add_models(unused.pop() if unused else sub_models(graph, pieces)[0], tasks)
 
     on_host = [place.kind == "cores" for place in job.places]
-    needs = needs_of_devices(graph, pieces, members, on_host)
-    crew = crew_of(graph, parts, members, job.places, loaded, _habits(job), needs)
-    crowd = [place.device for row, place in enumerate(crew.places) if crowded(crew.places, row)]
-    if crowd:
-        notes = (*notes, f"{' and '.join(crowd)} share cores, so they disturb each other")
-    return crew, (*notes, *_short(job.problem, crew))
+    needs = predict_device_needs(graph, pieces, members, on_host)
+    spec = specify_workers(graph, parts, members, job.places, load_models, _parse_options(job), needs)
+    crowded = [place.device for row, place in enumerate(spec.places) if shares_cores(spec.places, row)]
+    if crowded:
+        notes = (*notes, f"{' and '.join(crowded)} share cores, so they disturb each other")
+    return spec, (*notes, *_memory_warnings(job.problem, spec))
 
 
-def _short(problem: Problem, crew: Crew) -> Iterator[str]:
-    """What is to be said of devices whose sessions need more memory than they may use."""
-    for device, name, needs in zip(crew.devices, crew.names, crew.needs, strict=True):
+@contextmanager
+def add_models(parts: Sequence[Submodel], tasks: Tasks) -> Iterator[Tasks]:
+    """The tasks of every worker with their models: as bytes, or as files that exist until the context exits."""
+    with ExitStack() as stack:
+        models: dict[int, bytes | str] = {}
+        for number in sorted({task.number for own in tasks for task in own}):
+            part = parts[number]
+            if part.weight_bytes <= LARGEST_MESSAGE:
+                models[number] = part.model.SerializeToString()
+                continue
+            path = stack.enter_context(scratch_folder()) / "model.onnx"
+            onnx.save(part.model, path, save_as_external_data=True, location="weights")
+            models[number] = str(path)
+        yield tuple(tuple(replace(task, model=models[task.number]) for task in own) for own in tasks)
+
+
+def _memory_warnings(problem: Problem, spec: DataflowSpec) -> Iterator[str]:
+    """A note for every device whose sessions are predicted to need more memory than they may use."""
+    for device, name, needs in zip(spec.devices, spec.names, spec.needs, strict=True):
         if needs > problem.capacity[device]:
             yield (
                 f"ONNX Runtime will need {format_bytes(needs)} on {name}, by its own rules, "
@@ -150,13 +175,13 @@ def _short(problem: Problem, crew: Crew) -> Iterator[str]:
             )
 
 
-def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:
+def _realise(job: Job, spec: DataflowSpec, elsewhere: Sequence[str]) -> Realised:
     names, count = job.problem.cluster.names, np.zeros(job.problem.n_devices, np.int64)
-    count[list(crew.devices)] = [len(works) for works in crew.works]
+    count[list(spec.devices)] = [len(tasks) for tasks in spec.tasks]
     strays = set(elsewhere)
-    asked = np.array([name not in strays for name in job.problem.graph.ops.name], np.bool_)
-    share = share_of_time(job.problem, job.placement.device, asked)
-    idle = tuple(names[d] for d in np.unique(job.placement.device).tolist() if not count[d])
+    in_place = np.array([name not in strays for name in job.problem.graph.ops.name], np.bool_)
+    share = share_of_time(job.problem, job.placement.device, in_place)
+    idle = tuple(names[device] for device in np.unique(job.placement.device).tolist() if not count[device])
     memory = np.zeros(job.problem.n_devices, np.int64)
-    memory[list(crew.devices)] = crew.needs
+    memory[list(spec.devices)] = spec.needs
     return Realised(tuple(count.tolist()), share, idle, tuple(elsewhere), tuple(memory.tolist()))

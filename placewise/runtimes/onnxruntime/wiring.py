@@ -1,25 +1,24 @@
-"""What the workers are told: who runs which piece after which, where tensors lie, and who rings at whose door."""
+"""What the parent and the workers share: tasks, tensor regions, counters, and which worker signals which."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from placewise.processes.arena import Arena, aligned
+from placewise.processes.shared_memory import SharedMemory, align_up
 
-CELL = 8
-"""Whole numbers of 8 bytes from one cell of the board to the next: a cache line."""
-GO = 0
-"""The cell that is 1 as soon as samples may start; the states of the workers follow it, then the counters."""
+STRIDE = 8
+"""Integers of 8 bytes from one counter to the next: a cache line."""
+START_FLAG = 0
+"""The counter that becomes 1 when samples may start. The states of the workers follow, then the task counters."""
 IDLE, WAITING, RUNNING = 0, 1, 2
-"""States of a worker; from RUNNING on, the number of its piece is added."""
+"""States of a worker; while it runs a piece, its state is RUNNING plus the number of the piece."""
 
 
 class Role(Enum):
-    """Whether a tensor is given by the user, handed on from piece to piece, or given back."""
+    """Whether a tensor is an input of the model, passed between pieces, or an output of the model."""
 
     INPUT = "input"
     INNER = "inner"
@@ -27,8 +26,8 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A tensor that is handed over: its role, ONNX's element type, numpy's, its shape and its bytes."""
+class TensorSpec:
+    """A tensor in shared memory: its role, element types of ONNX and numpy, shape, and size in bytes."""
 
     role: Role
     element: int
@@ -39,22 +38,23 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where the copies of a tensor lie: `count` of them from `offset`, `stride` bytes apart."""
+    """Where the copies of a tensor lie: `count` copies from byte `offset` on, `stride` bytes apart."""
 
-    kind: Kind
+    tensor: TensorSpec
     offset: int
     stride: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One piece, as one worker runs it.
+class PieceTask:
+    """One piece as one worker runs it.
 
-    It runs the samples `first`, `first` + `step`, …; after each, `cell` holds the next. A sample can begin when every
-    group in `waits` has it: the cell of the member whose turn the sample was is beyond it. Where there is nothing to
-    wait for, a sample begins when fewer than all that may be in flight are. `rings` are the workers that wait for the
-    piece. `ends` says that nothing in the model comes after it. `model` is a serialized model, or the path of one.
+    The worker runs the samples `first`, `first` + `step`, …; after each, `counter` holds the next one. A sample can
+    start when every group in `waits` has finished it, that is, when the counter of the member that runs this sample has
+    passed it. A task without `waits` starts a sample as soon as fewer than the allowed number are in flight. `signals`
+    lists the workers that wait for the piece. `ends`: no other piece comes after it. `model` is a serialized model or
+    the path of one.
     """
 
     number: int
@@ -62,27 +62,27 @@ class Work:
     model: bytes | str
     reads: tuple[str, ...]
     makes: tuple[str, ...]
-    cell: int
+    counter: int
     first: int
     step: int
     waits: tuple[tuple[int, ...], ...]
-    rings: tuple[int, ...]
+    signals: tuple[int, ...]
     ends: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """What one worker is, among all: its place in their row, the descriptors that it shares, and how it computes.
+class WorkerSpec:
+    """The row of a worker among all, the descriptors that it shares with them, and how it computes.
 
-    `last` are the cells of the pieces that end a sample, in groups of members. `spin` is how many seconds it looks out
-    for work before it sleeps until somebody rings; `first` lets it go before other programs.
+    `last` are the counters of the pieces that end a sample, in groups of members. A worker polls for `spin` seconds
+    before it sleeps until it is signalled; `first` gives its threads real-time priority.
     """
 
     row: int
-    board: int
-    cells: int
-    data: int
-    doors: tuple[int, ...]
+    counters_fd: int
+    n_counters: int
+    tensors_fd: int
+    eventfds: tuple[int, ...]
     last: tuple[tuple[int, ...], ...]
     device: str
     provider: str
@@ -93,27 +93,30 @@ class Seat:
     first: bool
 
 
-def board_of(arena: Arena, cells: int) -> Any:
-    """The board as one whole number per cell, which every worker and its parent see."""
-    columns: Any = arena.view(0, (cells * CELL,), "int64")
-    return memoryview(columns)[::CELL]
+def counter_bytes(n_counters: int) -> int:
+    """Bytes of shared memory that the counters take."""
+    return n_counters * STRIDE * 8
 
 
-def laid_out(kinds: Mapping[str, Kind], inputs: int, ring: int, outputs: int) -> tuple[int, dict[str, Region]]:
-    """Where every tensor lies, and how many bytes that takes: so many copies of each role."""
+def view_counters(memory: SharedMemory, n_counters: int) -> Any:
+    """The counters, one integer each, which all workers and their parent see."""
+    rows: Any = memory.view(0, (n_counters * STRIDE,), "int64")
+    return memoryview(rows)[::STRIDE]
+
+
+def lay_out_tensors(
+    tensors: Mapping[str, TensorSpec], inputs: int, ring: int, outputs: int
+) -> tuple[int, dict[str, Region]]:
+    """The bytes that all tensors take, and the region of each: as many copies as given for its role."""
     copies = {Role.INPUT: inputs, Role.INNER: ring, Role.OUTPUT: outputs}
     regions, offset = {}, 0
-    for name, kind in kinds.items():
-        stride = aligned(kind.nbytes)
-        regions[name] = Region(kind, offset, stride, copies[kind.role])
-        offset += stride * copies[kind.role]
+    for name, tensor in tensors.items():
+        stride = align_up(tensor.nbytes)
+        regions[name] = Region(tensor, offset, stride, copies[tensor.role])
+        offset += stride * copies[tensor.role]
     return offset, regions
 
 
-def is_past(board: Any, groups: Iterable[tuple[int, ...]], sample: int) -> bool:
-    """Whether every group has done this sample: the member whose turn it was counts."""
-    return all(board[group[sample % len(group)]] > sample for group in groups)
-
-
-def nbytes_of(shape: tuple[int, ...], itemsize: int) -> int:
-    return math.prod(shape) * itemsize
+def is_finished(counters: Any, groups: Iterable[tuple[int, ...]], sample: int) -> bool:
+    """Whether every group has finished a sample; the member that runs the sample counts."""
+    return all(counters[group[sample % len(group)]] > sample for group in groups)

@@ -1,1 +1,1 @@
-"""OpenVINO's HETERO: one process, several devices of OpenVINO, the pieces of one sample one after another."""
+"""OpenVINO's HETERO: several devices in one process, with the pieces of one sample one after another."""

@@ -1,1 +1,1 @@
-"""PyTorch: a torch.export program run piece by piece, in one process by lanes or in several by stages."""
+"""PyTorch: torch.export programs that run piece by piece, as lanes of one process or as stages in several."""

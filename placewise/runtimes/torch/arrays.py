@@ -1,4 +1,4 @@
-"""Numpy arrays ↔ tensors of PyTorch, element types that numpy itself does not have included."""
+"""Conversion between numpy arrays and PyTorch tensors, including element types that numpy itself lacks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from placewise.runtimes.inputs import numpy_dtype
 
 
 def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor with the values of an array, in memory of its own."""
+    """A tensor with a copy of the values of an array."""
     array = np.array(array, order="C")
     if array.dtype.kind in "fiubc":
         return torch.from_numpy(array)
-    found = getattr(torch, str(array.dtype))  # bfloat16, float8_e4m3fn, float8_e5m2
-    return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(found)
+    dtype = getattr(torch, str(array.dtype))  # bfloat16, float8_e4m3fn, float8_e5m2
+    return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(dtype)
 
 
 def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """An array with the values of a tensor in host memory."""
+    """An array with a copy of the values of a tensor in host memory."""
     dtype = numpy_dtype(dtype_name(tensor.dtype))
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if dtype.kind in "fiubc":

@@ -1,7 +1,7 @@
-"""The devices of one process as lanes: what the thread of each enters, and how values go from one to another.
+"""The devices of one process as lanes: the context of each thread, and transfers of values between lanes.
 
-Lanes of the processor share its memory: nothing is copied between them, and each is a thread on its own cores. A GPU
-has one stream for its calls, and one for the copies to every other device.
+Lanes of the processor are threads on their own cores and share memory without copies. A GPU has one stream for its
+calls and one for the copies to each other device.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 import torch
 
 from placewise.errors import RunError
-from placewise.runtimes.torch.flow import HOST
-from placewise.runtimes.torch.handed import LanePlace
+from placewise.runtimes.torch.payload import LanePlace
+from placewise.runtimes.torch.task_graph import HOST
 
 _CUDA: Any = torch.cuda
 
 
 @dataclass(frozen=True, slots=True)
-class _Copied:
-    """A value on its way to a lane: there as soon as `event`, on the stream of the copy, has passed."""
+class _PendingCopy:
+    """A value that is being copied to a lane; it is complete when `event`, on the stream of the copy, has passed."""
 
     value: Any
     event: Any
 
 
 class Lanes:
-    """Lanes in this process; raises RunError for a GPU that PyTorch does not see."""
+    """The lanes of this process. Raises RunError for a GPU that PyTorch does not see."""
 
     def __init__(self, places: Sequence[LanePlace]) -> None:
         self.places = places
@@ -39,20 +39,17 @@ class Lanes:
         for lane, place in enumerate(places):
             if place.is_cuda:
                 number = int(place.device.partition(":")[2] or 0)
-                here = torch.cuda.device_count()
-                if number >= here:
-                    raise RunError(f"PyTorch sees {here} GPUs here, and {place.device} is none of them")
+                count = torch.cuda.device_count()
+                if number >= count:
+                    raise RunError(f"PyTorch sees {count} GPUs here, and {place.device} is none of them")
                 self._streams[lane] = _CUDA.Stream(place.device)
 
-    def enter(self, lane: int) -> Any:
-        """What the thread of a lane enters: its cores, its stream, no gradients."""
-        return self._inside(lane)
-
     @contextmanager
-    def _inside(self, lane: int) -> Iterator[None]:
+    def enter(self, lane: int) -> Iterator[None]:
+        """The context of the thread of a lane: its cores, its stream, no gradients."""
         place = self.places[lane]
         if place.cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, place.cores)  # of this thread alone
+            os.sched_setaffinity(0, place.cores)  # applies to this thread only
             torch.set_num_threads(len(place.cores))
         with torch.no_grad():
             if lane not in self._streams:
@@ -62,26 +59,26 @@ class Lanes:
                     yield
 
     def send(self, value: Any, source: int, target: int) -> Any:
-        """The value for another lane; a copy that a GPU is part of begins as soon as the value is computed."""
-        there = "cpu" if target == HOST else self.places[target].device
-        if not isinstance(value, torch.Tensor) or not (value.is_cuda or there.startswith("cuda")):
+        """The value for another lane; a copy from or to a GPU starts when the value has been computed."""
+        device = "cpu" if target == HOST else self.places[target].device
+        if not isinstance(value, torch.Tensor) or not (value.is_cuda or device.startswith("cuda")):
             return value
-        stream = self._copy_stream(value, source, target, there)
+        stream = self._copy_stream(value, source, target, device)
         if value.is_cuda:
-            made = _CUDA.Event()
-            made.record(torch.cuda.current_stream(value.device))
-            stream.wait_event(made)
+            computed = _CUDA.Event()
+            computed.record(torch.cuda.current_stream(value.device))
+            stream.wait_event(computed)
         with torch.cuda.stream(stream):
-            moved = value.to(there, non_blocking=True)
+            moved = value.to(device, non_blocking=True)
             event = _CUDA.Event()
             event.record(stream)
         if value.is_cuda:
             value.record_stream(stream)
-        return _Copied(moved, event)
+        return _PendingCopy(moved, event)
 
     def receive(self, value: Any, lane: int) -> Any:
-        """The value as the lane's own thread may read it."""
-        if not isinstance(value, _Copied):
+        """The value, ready to be read in the thread of the lane."""
+        if not isinstance(value, _PendingCopy):
             return value
         if lane in self._streams:
             self._streams[lane].wait_event(value.event)
@@ -90,7 +87,7 @@ class Lanes:
             value.event.synchronize()
         return value.value
 
-    def _copy_stream(self, value: torch.Tensor, source: int, target: int, there: str) -> Any:
+    def _copy_stream(self, value: torch.Tensor, source: int, target: int, device: str) -> Any:
         if (source, target) not in self._copies:
-            self._copies[source, target] = _CUDA.Stream(value.device if value.is_cuda else there)
+            self._copies[source, target] = _CUDA.Stream(value.device if value.is_cuda else device)
         return self._copies[source, target]

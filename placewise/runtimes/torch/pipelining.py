@@ -1,33 +1,34 @@
-"""The runtime `pipelining`: torch.distributed.pipelining, a process per device, stages one after the other."""
+"""The runtime `pipelining`: torch.distributed.pipelining with a process per device and stages in a line."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
 from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.processes.scratch import Scratch
-from placewise.processes.worker import Worker
-from placewise.runtimes.base import Job, Prepared, RuntimeInfo
+from placewise.processes.scratch import ScratchFolder
+from placewise.processes.worker import START, Worker
+from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.torch.handed import Handed
-from placewise.runtimes.torch.handing import Program
-from placewise.runtimes.torch.runtime import FORMATS, device_of, realised_of, require_torch
+from placewise.runtimes.torch.job_payload import ProgramFile
+from placewise.runtimes.torch.payload import Payload
+from placewise.runtimes.torch.runtime import FORMATS, read_back, require_torch, torch_device
 from placewise.transform.stages import stage_order
 
 _RANK = "placewise.runtimes.torch.rank:Rank"
-HEARSAY = 1.0
-"""Seconds by which a neighbour may hear of a death before the system tells."""
+DEATH_DELAY = 1.0
+"""Seconds by which a neighbour may report a failure before the system reports the death of a rank."""
 
 
 class Pipelining:
-    """One rank per device that the placement uses, joined by gloo, or by NCCL where all of them are GPUs.
+    """One rank per device of the placement, connected by gloo, or by NCCL if all of them are GPUs.
 
     All samples of a stream are the micro-batches of one GPipe schedule: nothing limits how many are in flight.
     """
@@ -40,102 +41,104 @@ class Pipelining:
         extra="torch",
     )
 
-    def prepare(self, job: Job) -> Prepared:
-        """The stages, each in its process. Raises RunError for a placement that is no line of stages."""
+    def prepare(self, job: Job) -> PreparedPlacement:
+        """Start a process per stage. Raises RunError for a placement that is no line of stages."""
         require_torch()
-        return _Prepared(job)
+        return PreparedStages(job)
 
 
-class _Prepared:
+class PreparedStages(Closing):
+    """The stages of a placement, each in its rank."""
+
     def __init__(self, job: Job) -> None:
         order = stages_in_line(job.problem, job.placement)
         self._seconds = job.seconds
-        self._folder = Scratch()
+        self._folder = ScratchFolder()
         self._workers: list[Worker] = []
-        self._program: Program | None = None
+        self._program: ProgramFile | None = None
         try:
-            self._program = Program(job)
-            self._start(job, order, self._program.handed(job.problem, job.placement))
-            self._meet(fresh_inputs(job.problem.graph, 0))
+            self._program = ProgramFile(job)
+            self._start(job, order, self._program.payload(job.problem, job.placement))
+            self._connect(fresh_inputs(job.problem.graph, 0))
         except BaseException:
             self.close()
             raise
-        stages = dict.fromkeys(order, 1)
-        self.realised = realised_of(job, [stages.get(device, 0) for device in range(job.problem.n_devices)])
+        self.realised = read_back(job, [int(device in order) for device in range(job.problem.n_devices)])
         self.notes: tuple[str, ...] = (
             () if len(order) == 1 else ("all samples of a stream are micro-batches of one GPipe schedule",)
         )
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        return self._together("stream", [dict(inputs)], 1)[-1][2][0]  # type: ignore[no-any-return]
+        """As `PreparedPlacement.run`."""
+        return self._run_samples("stream", [dict(inputs)])[-1][2][0]  # type: ignore[no-any-return]
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        given, count = list(map(dict, samples)), len(samples)
+        """As `PreparedPlacement.time`."""
+        arrays = list(map(dict, samples))
         if in_flight > 1:
-            ranks = self._together("stream", given, count)
-            return [(ranks[-1][1] - ranks[0][0]) / max(count, 1)]
-        first, *_, last = [*self._together("alone", given, count)] * 2
-        return [end - begin for (begin, _), (_, end) in zip(first, last, strict=True)]
+            ranks = self._run_samples("stream", arrays)
+            return [(ranks[-1][1] - ranks[0][0]) / max(len(samples), 1)]
+        ranks = self._run_samples("alone", arrays)
+        return [end - begin for (begin, _), (_, end) in zip(ranks[0], ranks[-1], strict=True)]
 
     def close(self) -> None:
+        """End the ranks."""
         for worker in self._workers:
             worker.kill()
         if self._program is not None:
             self._program.close()
         self._folder.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _start(self, job: Job, order: Sequence[int], handed: Handed) -> None:
-        """A worker per stage; they load side by side."""
-        stages = {device: place for place, device in enumerate(order)}
-        told = Handed(handed.path, handed.shown, {n: stages[d] for n, d in handed.device.items()}, handed.names, {})
+    def _start(self, job: Job, order: Sequence[int], payload: Payload) -> None:
+        """Start a worker per stage; all of them load at the same time."""
+        stage = {device: number for number, device in enumerate(order)}
+        device = {call: stage[device] for call, device in payload.device.items()}
+        payload = Payload(payload.path, payload.shown, device, payload.names, {})
         meeting = str(self._folder.path / "meeting")
         environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-        for device in order:
-            place = job.places[device]
+        for number, place in enumerate(job.places[device] for device in order):
             worker = Worker(
-                "placewise.runtimes.torch.later:Later", name=str(place), cores=place.cores, environment=environment
-            )
+                _RANK, payload, number, len(order), torch_device(place), meeting, self._seconds,
+                name=str(place), cores=place.cores, environment=environment, start=None,
+            )  # fmt: skip
             self._workers.append(worker)
-        self._all(
-            [
-                ("make", _RANK, (told, number, len(order), device_of(job.places[device]), meeting, self._seconds))
-                for number, device in enumerate(order)
-            ]
-        )
+        with self._all_or_none():
+            for worker in self._workers:
+                worker.answer(START + self._seconds)
 
-    def _meet(self, inputs: Arrays) -> None:
+    def _connect(self, inputs: Arrays) -> None:
         values = dict(inputs)
         for worker in self._workers:
-            values = worker.ask("do", "probe", (values,), timeout=self._seconds)
-        self._all([("do", "connect", ())] * len(self._workers))
+            values = worker.ask("probe", values, timeout=self._seconds)
+        self._ask("connect", [()] * len(self._workers))
 
-    def _together(self, method: str, samples: list[dict[str, Any]], count: int) -> list[Any]:
-        """The answers of all ranks to one question; only the first is given the samples."""
-        return self._all([("do", method, ([] if rank else samples, count)) for rank in range(len(self._workers))])
+    def _run_samples(self, method: str, samples: list[dict[str, Any]]) -> list[Any]:
+        """The answers of all ranks; only the first one receives the samples, the others their number."""
+        return self._ask(method, [([] if rank else samples, len(samples)) for rank in range(len(self._workers))])
 
-    def _all(self, questions: Sequence[tuple[str, str, tuple[Any, ...]]]) -> list[Any]:
-        """Ask every rank, then hear them all; if one fails, none of them lives on."""
-        try:
-            for worker, question in zip(self._workers, questions, strict=True):
-                worker.tell(*question)
+    def _ask(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answer of every rank to a request with its own arguments."""
+        with self._all_or_none():
+            for worker, own in zip(self._workers, args, strict=True):
+                worker.tell(method, *own)
             return [worker.answer(self._seconds) for worker in self._workers]
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Kill all ranks after a failure, and name the rank that died first."""
+        try:
+            yield
         except BaseException as error:
-            dead = self._dead() if isinstance(error, RunError) else None
+            dead = self._find_dead() if isinstance(error, RunError) else None
             for worker in self._workers:
                 worker.kill()
             if dead is not None and dead.name not in str(error):
                 raise RunError(f"the worker of {dead.name} is gone, and the other stages with it ({error})") from None
             raise
 
-    def _dead(self) -> Worker | None:
-        """Who has died, where one has."""
-        until = time.monotonic() + HEARSAY
+    def _find_dead(self) -> Worker | None:
+        """A rank that has died, if there is one."""
+        until = time.monotonic() + DEATH_DELAY
         while True:
             dead = next((worker for worker in self._workers if not worker.alive), None)
             if dead is not None or time.monotonic() > until:
@@ -144,7 +147,7 @@ class _Prepared:
 
 
 def stages_in_line(problem: Problem, placement: Placement) -> tuple[int, ...]:
-    """The devices of a placement as stages. Raises RunError, naming an edge, where they feed each other in a circle."""
+    """The devices of a placement in the order of their stages. Raises RunError, naming an edge, if there is a cycle."""
     order, back = stage_order(problem.graph, placement.device)
     if back is None:
         return order

@@ -1,4 +1,4 @@
-"""What the worker of a stage holds: its module, and its place in torch.distributed.pipelining."""
+"""The object in the worker of a stage: its module and its rank in torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -14,89 +14,84 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import Micro, stage_of
+from placewise.readers.torch.cutting import MicrobatchStage, build_stage
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
-from placewise.runtimes.torch.handed import Handed
-from placewise.runtimes.torch.loading import load
+from placewise.runtimes.torch.payload import Payload
+from placewise.runtimes.torch.split_program import load_program
 
 
 class Rank:
-    """Stage `place` of `count`, on `device`; `meeting` is a file that all ranks meet through."""
+    """Stage number `stage` of `count`, on `device`; all ranks connect through the file `meeting`."""
 
-    def __init__(self, handed: Handed, place: int, count: int, device: str, meeting: str, seconds: float) -> None:
+    def __init__(self, payload: Payload, stage: int, count: int, device: str, meeting: str, seconds: float) -> None:
         torch.set_grad_enabled(False)
-        program = load(handed)
+        program = load_program(payload)
         try:
-            self._piece = stage_of(program, handed.device, place, device=device)
+            self._piece = build_stage(program, payload.device, stage, device=device)
         except ValueError as error:
             raise RunError(f"these stages cannot run: {error}") from None
-        self._device, self._place, self._count = torch.device(device), place, count
+        self._device, self._stage, self._count = torch.device(device), stage, count
         self._meeting, self._seconds = meeting, seconds
-        self._module = Micro(self._piece.module, first=place == 0, last=place == count - 1)
+        self._module = MicrobatchStage(self._piece.module, first=stage == 0, last=stage == count - 1)
         self._stage_args: tuple[Any, Any] = ((), ())
         self._schedules: dict[int, ScheduleGPipe] = {}
 
-    def probe(self, given: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """What this stage makes of what the one before made: so that all know which shapes will come."""
-        values = [tensor_of(given[name]).to(self._device) for name in self._piece.reads]
-        values = [value[None] for value in values] if self._place == 0 else values
-        made = self._module(*values)
-        self._stage_args = (tuple(values), made)
-        if not all(isinstance(value, torch.Tensor) for value in made):
+    def probe(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The results of this stage for those of the previous stage; this fixes the shapes that stages exchange."""
+        values = [tensor_of(arrays[name]).to(self._device) for name in self._piece.reads]
+        values = [value[None] for value in values] if self._stage == 0 else values
+        results = self._module(*values)
+        self._stage_args = (tuple(values), results)
+        if not all(isinstance(value, torch.Tensor) for value in results):
             raise RunError("a number that is no tensor would have to go from stage to stage: export with fixed shapes")
-        made = [value[0] for value in made] if self._place == self._count - 1 else made
-        return {name: array_of(value.cpu()) for name, value in zip(self._piece.makes, made, strict=True)}
+        results = [value[0] for value in results] if self._stage == self._count - 1 else results
+        return {name: array_of(value.cpu()) for name, value in zip(self._piece.makes, results, strict=True)}
 
     def connect(self) -> None:
-        """Meet the others."""
+        """Connect to the other ranks."""
         dist.init_process_group(
             "nccl" if self._device.type == "cuda" else "gloo",
             init_method=f"file://{self._meeting}",
-            rank=self._place,
+            rank=self._stage,
             world_size=self._count,
             timeout=timedelta(seconds=self._seconds),
         )
 
     def stream(self, samples: Sequence[Arrays], count: int) -> tuple[float, float, list[dict[str, npt.NDArray[Any]]]]:
-        """`count` samples as micro-batches: when this stage began and ended, and the outputs, if it is the last one."""
+        """Run `count` samples as micro-batches: when this stage began and ended, and the outputs of the last stage."""
         schedule = self._schedule(count)
-        given = self._stacked(samples)
+        inputs = self._stack(samples)
         dist.barrier()
         begin = time.perf_counter()
-        made = schedule.step(*given)
+        results = schedule.step(*inputs)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         end = time.perf_counter()
-        if self._place < self._count - 1:
+        if self._stage < self._count - 1:
             return begin, end, []
-        rows = made if isinstance(made, (tuple, list)) else (made,)
+        rows = results if isinstance(results, (tuple, list)) else (results,)
         pairs = [(name, value.cpu()) for name, value in zip(self._piece.makes, rows, strict=True)]
         return begin, end, [{name: array_of(value[k]) for name, value in pairs} for k in range(count)]
 
     def alone(self, samples: Sequence[Arrays], count: int) -> list[tuple[float, float]]:
-        """Each of `count` samples alone: when this stage began and ended."""
+        """Run each of `count` samples alone: when this stage began and ended."""
         return [self.stream(samples[k : k + 1], 1)[:2] for k in range(count)]
 
-    def leave(self) -> None:
-        """Part from the others."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-    def _stacked(self, samples: Sequence[Arrays]) -> list[torch.Tensor]:
-        if self._place:
+    def _stack(self, samples: Sequence[Arrays]) -> list[torch.Tensor]:
+        if self._stage:
             return []
         names = self._piece.reads
         return [torch.stack([tensor_of(sample[name]) for sample in samples]).to(self._device) for name in names]
 
     def _schedule(self, count: int) -> ScheduleGPipe:
-        """The schedule for so many micro-batches, gone through once when it is new."""
+        """The schedule of `count` micro-batches; a new one runs once to warm up."""
         if count not in self._schedules:
-            values, made = self._stage_args
+            values, results = self._stage_args
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                stage = PipelineStage(self._module, self._place, self._count, self._device, values, made)
+                stage = PipelineStage(self._module, self._stage, self._count, self._device, values, results)
                 self._schedules[count] = ScheduleGPipe(stage, count)
-                first = [value.expand(count, *value.shape[1:]) for value in values] if self._place == 0 else []
+                first = [value.expand(count, *value.shape[1:]) for value in values] if self._stage == 0 else []
                 self._schedules[count].step(*first)
         return self._schedules[count]

@@ -1,10 +1,10 @@
-"""The runtime `torch`: a torch.export program in one process, a lane per device."""
+"""The runtime `torch`: a torch.export program in one process, with a lane per device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,17 @@ import numpy.typing as npt
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.placement import Placement
 from placewise.processes.worker import Worker
-from placewise.runtimes.base import Job, Prepared, Realised, RuntimeInfo, share_of_time
+from placewise.runtimes.base import Closing, Job, PreparedPlacement, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.torch.handed import LanePlace
-from placewise.runtimes.torch.handing import Program, nodes_of
+from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
+from placewise.runtimes.torch.payload import LanePlace
 
 FORMATS = ("torch-export", "torch-module")
 
 
 class Torch:
-    """Every device of the placement is a lane of one worker process: a thread on cores of its own, or a GPU."""
+    """Every device of the placement is a lane of one worker process: a thread on its own cores, or a GPU."""
 
     info: ClassVar[RuntimeInfo] = RuntimeInfo(
         name="torch",
@@ -32,58 +32,55 @@ class Torch:
         extra="torch",
     )
 
-    def prepare(self, job: Job) -> Prepared:
-        """The placement, loaded and cut. Raises RunError, InputError, MissingExtraError."""
+    def prepare(self, job: Job) -> PreparedPlacement:
+        """Load and split the program. Raises RunError, InputError, MissingExtraError."""
         require_torch()
-        return _Prepared(job)
+        return PreparedLanes(job)
 
 
-class _Prepared:
+class PreparedLanes(Closing):
+    """The pieces of a placement in the lanes of a worker."""
+
     def __init__(self, job: Job) -> None:
-        problem, placement = job.problem, job.placement
-        used = np.unique(placement.device).tolist()
-        lanes = [LanePlace(device_of(place), place.cores) for place in job.places]
-        cores = sorted({core for device in used for core in job.places[device].cores})
-        self.notes = _notes([job.places[device] for device in used])
+        used = [job.places[device] for device in np.unique(job.placement.device).tolist()]
+        lanes = [LanePlace(torch_device(place), place.cores) for place in job.places]
+        self.notes = _notes(used)
         self._job, self._seconds = job, job.seconds
-        self._program = Program(job)
+        self._program = ProgramFile(job)
         try:
             self._worker = Worker(
-                "placewise.runtimes.torch.server:Server",
-                self._program.handed(problem, placement),
+                "placewise.runtimes.torch.server:LaneServer",
+                self._program.payload(job.problem, job.placement),
                 lanes,
                 name="PyTorch",
-                cores=cores,
-                environment={"OMP_NUM_THREADS": str(max([len(job.places[d].cores) for d in used], default=1) or 1)},
+                cores=sorted({core for place in used for core in place.cores}),
+                environment={"OMP_NUM_THREADS": str(max([len(place.cores) for place in used], default=1) or 1)},
             )
         except BaseException:
             self._program.close()
             raise
-        self.realised = realised_of(job, self._worker.ask("pieces", timeout=job.seconds))
+        self.realised = read_back(job, self._worker.ask("pieces", timeout=job.seconds))
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        found: dict[str, npt.NDArray[Any]] = self._worker.ask("run", dict(inputs), timeout=self._seconds)
-        return found
+        """As `PreparedPlacement.run`."""
+        outputs: dict[str, npt.NDArray[Any]] = self._worker.ask("run", dict(inputs), timeout=self._seconds)
+        return outputs
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        found: list[float] = self._worker.ask("time", list(map(dict, samples)), in_flight, timeout=self._seconds)
-        return found
+        """As `PreparedPlacement.time`."""
+        seconds: list[float] = self._worker.ask("time", list(map(dict, samples)), in_flight, timeout=self._seconds)
+        return seconds
 
     def move(self, placement: Placement) -> None:
-        """As `Movable.move` says: PyTorch is loaded already, and the lanes have their cores."""
+        """As `Movable.move`; PyTorch stays loaded, and the lanes keep their cores."""
         job = self._job.on(placement)
-        pieces = self._worker.ask("move", self._program.handed(job.problem, placement), timeout=self._seconds)
-        self.realised = realised_of(job, pieces)
+        pieces = self._worker.ask("move", self._program.payload(job.problem, placement), timeout=self._seconds)
+        self.realised = read_back(job, pieces)
 
     def close(self) -> None:
+        """End the worker."""
         self._worker.close()
         self._program.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def require_torch() -> None:
@@ -92,8 +89,8 @@ def require_torch() -> None:
         raise MissingExtraError("running PyTorch models", "torch")
 
 
-def device_of(place: Place) -> str:
-    """What PyTorch calls a place. Raises InputError for one that it has not."""
+def torch_device(place: Place) -> str:
+    """PyTorch's name of a place. Raises InputError for a place that PyTorch cannot use."""
     if place.kind == "cores":
         return "cpu"
     if place.kind == "cuda":
@@ -111,15 +108,13 @@ def _notes(places: Sequence[Place]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def realised_of(job: Job, pieces: list[int]) -> Realised:
-    """What runs where; elsewhere run ops that stand for a part of a call which goes with its greater part."""
+def read_back(job: Job, pieces: list[int]) -> Realised:
+    """What ran where. An op that stands for a part of a call runs elsewhere if the greater part of the call does."""
     problem, device = job.problem, job.placement.device
-    ran = nodes_of(problem, job.placement)
-    origins = problem.graph.ops.origin
-    there = np.array(
-        [bool(origin) and ran[origin[0]] == home for origin, home in zip(origins, device.tolist(), strict=True)]
+    ran, origins = assign_calls(problem, job.placement), problem.graph.ops.origin
+    in_place = np.array(
+        [bool(origin) and ran[origin[0]] == own for origin, own in zip(origins, device.tolist(), strict=True)]
     )
-    names = problem.cluster.names
-    idle = tuple(names[d] for d in np.unique(device).tolist() if not pieces[d])
-    elsewhere = tuple(name for name, here in zip(problem.graph.ops.name, there.tolist(), strict=True) if not here)
-    return Realised(tuple(pieces), share_of_time(problem, device, there), idle, elsewhere)
+    idle = tuple(problem.cluster.names[number] for number in np.unique(device).tolist() if not pieces[number])
+    elsewhere = tuple(problem.graph.ops.name[op] for op in np.flatnonzero(~in_place))
+    return Realised(tuple(pieces), share_of_time(problem, device, in_place), idle, elsewhere)

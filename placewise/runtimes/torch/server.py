@@ -1,4 +1,4 @@
-"""What the worker holds: a program, cut into pieces for its lanes, and the threads that run them."""
+"""The object in the worker: a program that is split into pieces for its lanes, and the threads that run them."""
 
 from __future__ import annotations
 
@@ -9,69 +9,67 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from placewise.readers.torch.cutting import inputs_of, outputs_of, piece_of, weights_of
+from placewise.readers.torch.cutting import build_piece, inputs_of, outputs_of, weights_of
 from placewise.runtimes.torch.arrays import array_of, tensor_of
-from placewise.runtimes.torch.cutup import cut_up
-from placewise.runtimes.torch.flow import Flow, Task
-from placewise.runtimes.torch.handed import Handed, LanePlace
 from placewise.runtimes.torch.lanes import Lanes
-from placewise.runtimes.torch.loading import load
+from placewise.runtimes.torch.payload import LanePlace, Payload
+from placewise.runtimes.torch.split_program import load_program, split_program
+from placewise.runtimes.torch.task_graph import LaneTask, TaskGraph
 
 
-class Server:
-    """Runs a program on `lanes`; raises RunError for what cannot run so."""
+class LaneServer:
+    """Runs a program on `lanes`. Raises RunError for a program or a placement that cannot run."""
 
-    def __init__(self, handed: Handed, lanes: Sequence[LanePlace]) -> None:
+    def __init__(self, payload: Payload, lanes: Sequence[LanePlace]) -> None:
         self._lanes = Lanes(lanes)
-        self._take(handed)
+        self._load(payload)
 
-    def move(self, handed: Handed) -> list[int]:
-        """Run another placement from now on; what `pieces` says then."""
-        self._flow.close()
-        self._take(handed)
+    def move(self, payload: Payload) -> list[int]:
+        """Run another placement from now on; the number of pieces of each lane."""
+        self._graph.close()
+        self._load(payload)
         return self.pieces()
 
-    def _take(self, handed: Handed) -> None:
-        program, lanes = load(handed), self._lanes.places
-        held, moved = weights_of(program), dict[tuple[str, str], torch.Tensor]()
-        cut = cut_up(program, handed, held)
+    def _load(self, payload: Payload) -> None:
+        program, lanes = load_program(payload), self._lanes.places
+        values, moved = weights_of(program), dict[tuple[str, str], torch.Tensor]()
+        split = split_program(program, payload, values)
         self._inputs = inputs_of(program)
         tasks = []
-        for lane, nodes, makes in cut.pieces:
-            piece = piece_of(program, nodes, makes, held, device=lanes[lane].device, moved=moved)
-            tasks.append(Task(lane, piece.module, piece.reads, piece.makes))
-        self._constant = {name: array_of(held[name]) for name in outputs_of(program) if name in held}
-        outputs = [name for name in outputs_of(program) if name not in held]
-        self.counts = [sum(task.lane == lane for task in tasks) for lane in range(len(lanes))]
-        self._flow = Flow(
+        for lane, nodes, makes in split.pieces:
+            piece = build_piece(program, nodes, makes, values, device=lanes[lane].device, moved=moved)
+            tasks.append(LaneTask(lane, piece.module, piece.reads, piece.makes))
+        self._constant = {name: array_of(values[name]) for name in outputs_of(program) if name in values}
+        self._counts = [sum(task.lane == lane for task in tasks) for lane in range(len(lanes))]
+        self._graph = TaskGraph(
             tasks,
             [partial(self._lanes.enter, lane) for lane in range(len(lanes))],
-            outputs,
+            [name for name in outputs_of(program) if name not in values],
             send=self._lanes.send,
             receive=self._lanes.receive,
-            strict=cut.writes,
+            strict=split.writes,
         )
 
     def pieces(self) -> list[int]:
-        """How many pieces each lane has."""
-        return self.counts
+        """The number of pieces of each lane."""
+        return self._counts
 
     def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """The outputs for one sample."""
-        outputs, _ = self._flow.run([self._given(inputs)])
+        outputs, _ = self._graph.run([self._to_tensors(inputs)])
         return {name: array_of(value.cpu()) for name, value in outputs[0].items()} | self._constant
 
     def time(self, samples: Sequence[Mapping[str, npt.NDArray[Any]]], in_flight: int) -> list[float]:
         """Seconds of each sample alone, or, with several in flight, the mean per sample of the stream."""
-        given = [self._given(sample) for sample in samples]
+        tensors = [self._to_tensors(sample) for sample in samples]
         if in_flight > 1:
-            return [self._flow.run(given, in_flight)[1] / max(len(given), 1)]
-        return [self._flow.run([sample])[1] for sample in given]
+            return [self._graph.run(tensors, in_flight)[1] / max(len(tensors), 1)]
+        return [self._graph.run([sample])[1] for sample in tensors]
 
     def close(self) -> None:
         """End the threads of the lanes."""
-        self._flow.close()
+        self._graph.close()
 
-    def _given(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    def _to_tensors(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         missing = [name for name in self._inputs if name not in inputs]
         return {name: tensor_of(array) for name, array in inputs.items()} | dict.fromkeys(missing)

@@ -1,4 +1,4 @@
-"""The training graph while it is made: the forward graph copied, and backward ops added to it one by one."""
+"""The training graph under construction: a copy of the forward graph, to which backward ops are added one by one."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Attributes
-from placewise.transform.training.flow import Flow
-from placewise.transform.training.rules.table import entry_of
-from placewise.transform.training.values import Call, Value
+from placewise.transform.rows import make_unique
+from placewise.transform.training.flow import GradientFlow
+from placewise.transform.training.rules.table import find_rule
+from placewise.transform.training.values import ForwardOp, GraphValue
 
 _IN_TRAINING = {"BatchNormalization": {"training_mode": 1}}
-"""Attributes that an op takes on when the model trains."""
+"""Attributes that ops assume in training."""
 _WITHOUT_STATE = frozenset(("CacheUpdate",))
-"""Kinds that keep nothing while the model trains: no tokens are generated, and so none cached."""
+"""Kinds that keep no state in training: no tokens are generated, so none are cached."""
 
 
 class Tape:
-    """A builder that holds the forward graph, with the ids that it had, and the gradients that are known so far.
+    """A builder that holds the forward graph under its original ids, and the gradients known so far.
 
-    `group` [n_ops]: the colocation group of each forward op, the graph's or a new one; `home`: by storage, the weight
-    whose shape its gradient has. A gradient that several ops
-    give is added up where the last of them stands, one after the other, as they come: partial sums cross to another
-    device once, and not every summand.
+    `group` [n_ops] is the colocation group of each forward op; `home` maps a storage to the weight whose shape its
+    gradient has. Gradients from several ops are added up as they arrive, at the op of the latest one: a partial sum
+    crosses to another device once, instead of every summand.
     """
 
     def __init__(
-        self, graph: Graph, flow: Flow, group: list[int], home: Mapping[int, Value], outputs: set[int]
+        self, graph: Graph, flow: GradientFlow, group: list[int], home: Mapping[int, GraphValue], outputs: set[int]
     ) -> None:
         self.graph, self.flow, self.group, self.home = graph, flow, group, home
-        self.gradient: dict[int, Value] = {}
-        self.weight_gradient: dict[int, Value] = {}
+        self.gradient: dict[int, GraphValue] = {}
+        self.weight_gradient: dict[int, GraphValue] = {}
         self._builder = GraphBuilder()
         self._names = set(graph.ops.name)
         self._tensor_names = set(graph.tensors.name)
@@ -48,27 +48,27 @@ class Tape:
     def build(self, source: Source | None) -> Graph:
         return self._builder.build(source)
 
-    def pull(self, op: int) -> None:
-        """Add what gives the gradients of an op's arguments, if its results have any."""
-        given = {
+    def backpropagate(self, op: int) -> None:
+        """Add the ops that compute the gradients of an op's arguments, if its results have any."""
+        gradients_in = {
             place: self.gradient.pop(value.number)
             for place, value in enumerate(self.flow.results[op])
             if value.number in self.gradient
         }
-        if not given or not self.flow.wants[op]:
+        if not gradients_in or not self.flow.wants[op]:
             return
         arguments, wants = self.flow.arguments[op], self.flow.wants[op]
-        call = Call(
+        call = ForwardOp(
             self._kinds[op],
             self._attributes[op],
             arguments,
             self.flow.results[op],
-            given,
+            gradients_in,
             wants,
             partial(self.add_for, op),
         )
         try:
-            gradients = entry_of(call.kind).rule(call)
+            gradients = find_rule(call.kind).rule(call)
         except (LookupError, ValueError, TypeError):
             raise GraphError(
                 f"the arguments and attributes of op {self.graph.ops.name[op]!r} do not fit its kind ({call.kind})",
@@ -77,11 +77,11 @@ class Tape:
         for at, gradient in gradients.items():
             self.accumulate(op, arguments[at], gradient)
 
-    def accumulate(self, op: int, value: Value, gradient: Value) -> None:
-        """Add what op `op` gives to the gradient of a value."""
+    def accumulate(self, op: int, value: GraphValue, gradient: GraphValue) -> None:
+        """Add the contribution of op `op` to the gradient of a value."""
         if value.is_weight:
             known, key = self.weight_gradient, self._storage[value.number]
-            gradient = self._arranged(op, gradient, self.home[key])
+            gradient = self._match_shape(op, gradient, self.home[key])
         else:
             known, key = self.gradient, value.number
         if key in known:
@@ -90,9 +90,14 @@ class Tape:
         known[key] = gradient
 
     def add_for(
-        self, op: int, kind: str, arguments: Mapping[int, Value], like: Sequence[Value], attributes: Attributes
-    ) -> list[Value]:
-        """Add a backward op of the forward op `op`, in its group; its results are like the given values."""
+        self,
+        op: int,
+        kind: str,
+        arguments: Mapping[int, GraphValue],
+        like: Sequence[GraphValue],
+        attributes: Attributes,
+    ) -> list[GraphValue]:
+        """Add a backward op of the forward op `op`, in its group; results have the types of the values `like`."""
         name = f"{self.graph.ops.name[op]}/grad:{self._made[op]}"
         self._made[op] += 1
         return self.add(name, kind, op, arguments, like, attributes)
@@ -102,57 +107,59 @@ class Tape:
         name: str,
         kind: str,
         op: int,
-        arguments: Mapping[int, Value],
-        like: Sequence[Value],
+        arguments: Mapping[int, GraphValue],
+        like: Sequence[GraphValue],
         attributes: Attributes,
         *,
         dtype: str = "",
         state_bytes: int = 0,
-    ) -> list[Value]:
-        """Add a backward op beside the forward op `op`."""
-        name = _distinct(name, self._names)
-        made = self._builder.add_op(
+    ) -> list[GraphValue]:
+        """Add a backward op next to the forward op `op`."""
+        name = make_unique(name, self._names)
+        number = self._builder.add_op(
             name, kind, scope=self._scopes[op], attributes=attributes, dtype=dtype or self._dtypes[op], backward=True,
             group=self.group[op], state_bytes=state_bytes, origin=self._origins[op],
         )  # fmt: skip
-        return self._wired(made, name, arguments, like)
+        return self._connect(number, name, arguments, like)
 
-    def add_loss(self, outputs: Sequence[Value], group: int) -> None:
+    def add_loss(self, outputs: Sequence[GraphValue], group: int) -> None:
         """Add the op Loss, which reads these outputs, and the op that starts their gradients."""
-        name = _distinct("loss", self._names)
-        like = Value(False, -1, (), "float32", 4)
+        name = make_unique("loss", self._names)
+        like = GraphValue(False, -1, (), "float32", 4)
         arguments = dict(enumerate(outputs))
-        made = self._builder.add_op(name, "Loss", group=group, dtype=outputs[0].dtype)
-        self._builder.set_output(self._wired(made, name, arguments, (like,))[0].number)
-        first = _distinct(f"{name}/grad:0", self._names)
+        number = self._builder.add_op(name, "Loss", group=group, dtype=outputs[0].dtype)
+        self._builder.set_output(self._connect(number, name, arguments, (like,))[0].number)
+        first = make_unique(f"{name}/grad:0", self._names)
         layout = {"layout": (1, len(outputs)), "wrt": tuple(arguments)}
-        made = self._builder.add_op(
+        number = self._builder.add_op(
             first, "gradient::Loss", group=group, dtype=outputs[0].dtype, attributes=layout, backward=True
         )
-        gradients = self._wired(made, first, {1 + at: value for at, value in arguments.items()}, outputs)
+        gradients = self._connect(number, first, {1 + at: value for at, value in arguments.items()}, outputs)
         self.gradient |= {value.number: gradient for value, gradient in zip(outputs, gradients, strict=True)}
 
-    def add_input(self, like: Value) -> None:
-        """Add an input of the model: the gradient of an output, from whoever goes on from there."""
-        name = _distinct(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
+    def add_input(self, like: GraphValue) -> None:
+        """Add an input of the model: the gradient of an output."""
+        name = make_unique(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
         number = self._builder.add_tensor(-1, shape=like.shape, dtype=like.dtype, nbytes=like.nbytes, name=name)
         self.gradient[like.number] = like._replace(number=number)
 
-    def _wired(self, made: int, name: str, arguments: Mapping[int, Value], like: Sequence[Value]) -> list[Value]:
+    def _connect(
+        self, op: int, name: str, arguments: Mapping[int, GraphValue], like: Sequence[GraphValue]
+    ) -> list[GraphValue]:
         for at, value in arguments.items():
             use = self._builder.use_weight if value.is_weight else self._builder.add_edge
-            use(value.number, made, at)
+            use(value.number, op, at)
         results = []
         for place, value in enumerate(like):
-            tensor = _distinct(f"{name}:{place}", self._tensor_names)
+            tensor = make_unique(f"{name}:{place}", self._tensor_names)
             number = self._builder.add_tensor(
-                made, shape=value.shape, dtype=value.dtype, nbytes=value.nbytes, name=tensor
+                op, shape=value.shape, dtype=value.dtype, nbytes=value.nbytes, name=tensor
             )
             results.append(value._replace(is_weight=False, number=number))
         return results
 
-    def _arranged(self, op: int, gradient: Value, like: Value) -> Value:
-        """A gradient in the shape of another use of the same storage: transposed, reshaped, or as a part of it."""
+    def _match_shape(self, op: int, gradient: GraphValue, like: GraphValue) -> GraphValue:
+        """Convert a gradient to the shape of another use of the same storage: transposed, reshaped, or a slice."""
         if gradient.shape == like.shape:
             return gradient
         if gradient.shape == like.shape[::-1]:
@@ -197,10 +204,3 @@ class Tape:
         for edges, use in ((graph.edges, builder.add_edge), (graph.weight_edges, builder.use_weight)):
             for row in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
                 use(*row)
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name

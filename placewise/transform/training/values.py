@@ -1,4 +1,4 @@
-"""What a gradient rule works with: values, and one op on the way back."""
+"""The interface of gradient rules: values, and a forward op with the gradients of its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewise.model.dtypes import bytes_of
 from placewise.model.tables import Attributes
 
 
-class Value(NamedTuple):
+class GraphValue(NamedTuple):
     """A tensor or a weight: its id, dimensions (−1 unknown), element type and bytes (−1 unknown)."""
 
     is_weight: bool
@@ -19,57 +19,57 @@ class Value(NamedTuple):
     dtype: str
     nbytes: int
 
-    def shaped(self, shape: tuple[int, ...]) -> Value:
-        """What is like this, in another shape: for results, whose id is still to come."""
+    def shaped(self, shape: tuple[int, ...]) -> GraphValue:
+        """A value of another shape and the same type, as a template for results."""
         return self._replace(shape=shape, nbytes=bytes_of(shape, self.dtype))
 
 
-Emit = Callable[[str, Mapping[int, Value], Sequence[Value], Attributes], list[Value]]
-"""Adds a backward op: its kind, arguments by position, what its results are like, and attributes."""
+Emit = Callable[[str, Mapping[int, GraphValue], Sequence[GraphValue], Attributes], list[GraphValue]]
+"""Adds a backward op: its kind, arguments by position, templates of its results, and attributes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ForwardOp:
     """A forward op as its gradient rule sees it.
 
-    `inputs` and `outputs` by argument position; `given` the gradients of outputs that have one, by position; `wants`
-    the positions of the inputs that a gradient is asked for, ascending.
+    `inputs` and `outputs` are by argument position; `given` holds the known gradients of outputs by position; `wants`
+    lists the positions of inputs that need a gradient, ascending.
     """
 
     kind: str
     attributes: Attributes
-    inputs: Mapping[int, Value]
-    outputs: Sequence[Value]
-    given: Mapping[int, Value]
+    inputs: Mapping[int, GraphValue]
+    outputs: Sequence[GraphValue]
+    given: Mapping[int, GraphValue]
     wants: tuple[int, ...]
     emit: Emit
 
     @property
-    def gradient(self) -> Value:
-        """The gradient of the first output that has one: of the only one, mostly."""
+    def gradient(self) -> GraphValue:
+        """The gradient of the first output that has one, usually the only one."""
         return next(iter(self.given.values()))
 
-    def make(self, kind: str, *arguments: Value, like: Value, **attributes: Any) -> Value:
-        """The only result of a new backward op, `like` an other value in shape and element type."""
+    def make(self, kind: str, *arguments: GraphValue, like: GraphValue, **attributes: Any) -> GraphValue:
+        """Add a backward op and return its only result, of the type of `like`."""
         return self.emit(kind, dict(enumerate(arguments)), (like,), attributes)[0]
 
     def number(self, attribute: str, default: float = 0) -> Any:
         return self.attributes.get(attribute, default)
 
 
-Gradients = Mapping[int, Value]
-"""What a rule gives: the gradient of each wanted input, by position (left out where there is none)."""
+Gradients = Mapping[int, GraphValue]
+"""The result of a rule: the gradients of the wanted inputs by position (missing if there is none)."""
 
-Rule = Callable[[Call], Gradients]
+Rule = Callable[[ForwardOp], Gradients]
 
 
 def positions_of(values: Iterable[int] | None, count: int) -> tuple[int, ...]:
-    """The positions, or all below `count` where None stands for all."""
+    """The positions; None means all below `count`."""
     return tuple(range(count)) if values is None else tuple(values)
 
 
-def sum_to(call: Call, gradient: Value, like: Value) -> Value:
-    """The gradient of an argument that was broadcast: summed over what was repeated."""
+def sum_to(op: ForwardOp, gradient: GraphValue, like: GraphValue) -> GraphValue:
+    """Sum the gradient of a broadcast argument over the repeated dimensions."""
     wide, narrow = gradient.shape, like.shape
     extra = len(wide) - len(narrow)
     if extra < 0 or (not narrow and like.nbytes < 0):  # of unknown rank
@@ -79,7 +79,7 @@ def sum_to(call: Call, gradient: Value, like: Value) -> Value:
         return gradient
     axes = (*range(extra), *stretched)
     if not stretched:
-        return call.make("ReduceSum", gradient, like=like, axes=axes, keepdims=0)
+        return op.make("ReduceSum", gradient, like=like, axes=axes, keepdims=0)
     kept = like.shaped((*(1,) * extra, *narrow))
-    summed = call.make("ReduceSum", gradient, like=kept, axes=axes, keepdims=1)
-    return call.make("Reshape", summed, like=like) if extra else summed
+    summed = op.make("ReduceSum", gradient, like=kept, axes=axes, keepdims=1)
+    return op.make("Reshape", summed, like=like) if extra else summed

@@ -1,1 +1,1 @@
-"""One policy trained on many problems: what it is told of each, who learns on it, and how it all comes together."""
+"""Training one policy on many problems: tasks, workers, and the synchronous trainer."""

@@ -1,4 +1,4 @@
-"""What a teacher of many problems and its pupils tell each other: plain data."""
+"""Messages between the trainer on a corpus and its workers: plain data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy.typing as npt
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.learned.corpus.breeding import Ways
-from placewise.placers.learned.crew.messages import Drawn
-from placewise.placers.learned.learning import Lesson
+from placewise.placers.learned.corpus.evolution import CandidateRows
+from placewise.placers.learned.objectives import TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.workers.messages import RolloutArrays
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """What is known of one problem: the best placement [n_ops] so far and its seconds, both of a search to begin with.
+class BestKnown:
+    """The best known placement [n_ops] of a problem and its seconds, at first from a search.
 
-    `scale`: the seconds that count as one; `baseline`: the moving average of the rewards there.
+    `scale` is the unit of rewards in seconds; `baseline` the moving average of rewards on this problem.
     """
 
     best: Ints
@@ -32,72 +32,70 @@ class Known:
     baseline: float | None = None
 
 
-class Shelf(Protocol):
-    """Where what is known of problems is kept between trainings. It can be pickled."""
+class PlacementCache(Protocol):
+    """Keeps the results of searches between trainings. It can be pickled."""
 
-    def find(self, problem: Problem) -> Known | None:
-        """What is known of a problem; None if it was not searched."""
+    def find(self, problem: Problem) -> BestKnown | None:
+        """The best known placement of a problem; None if it was not searched."""
 
-    def keep(self, problem: Problem, known: Known) -> None:
-        """Keep it."""
+    def keep(self, problem: Problem, known: BestKnown) -> None:
+        """Store a result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
-    """What a pupil is made from; it can be pickled.
+class CorpusWorkerSpec:
+    """Everything that creates a worker. It can be pickled.
 
-    `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem.
-    `teacher` is the placer that is asked, once for every problem, what to imitate; "" for none. `shelf` is where
-    that is kept. `only` these parameters are learned (none: all of them).
+    `problem` returns the problem of a number, always the same one; `make_policy` an untrained policy for a problem.
+    `expert` is the placer to imitate, run once per problem ("": none), and `cache` keeps its placements. `only` names
+    the parameters to learn (empty: all).
     """
 
     problem: Callable[[int], Problem]
     make_policy: Callable[[Problem], Policy]
     options: LearningOptions
-    teacher: str = ""
-    shelf: Shelf | None = None
+    expert: str = ""
+    cache: PlacementCache | None = None
     only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """What a pupil shall do with one problem, with these `parameters` (None: those that it has).
+class CorpusTask:
+    """Work on one problem with these `parameters` (None: those that the worker has).
 
-    `search`: say what is known of it, and ask the teacher if it is to be `taught`. `learn`: say how the parameters
-    should change, by rolling out with the chance of `seed` if `explore`; by imitating the best that is known, with
-    a weight of `imitate`; and by what `climb` moves tried from its own best placement lead to. `drawn` are episodes
-    of an earlier epoch of this update. `compare`: say what its favourites are worth in each of several `ways`, rows of
-    some parameters. `try`: say what its favourite placement is worth.
+    `search`: find a first placement, with the expert if `use_expert`. `learn`: return gradients, of a rollout with
+    `seed` if `explore`, and of imitating the best known placement with weight `imitate`. `rollout` repeats the episodes
+    of an earlier epoch of this update. `compare`: score the choices of each of several `candidates`. `validate`: price
+    the policy's own choices.
     """
 
     number: int
-    kind: Literal["search", "learn", "compare", "try"]
-    known: Known | None = None
+    kind: Literal["search", "learn", "compare", "validate"]
+    known: BestKnown | None = None
     parameters: Arrays | None = None
-    taught: bool = False
+    use_expert: bool = False
     seed: int = 0
     updates: int = 0
     progress: float = 0.0
     explore: bool = False
     imitate: float = 0.0
-    climb: int = 0
-    ways: Ways | None = None
-    drawn: Drawn | None = None
+    candidates: CandidateRows | None = None
+    rollout: RolloutArrays | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """What a pupil found: what is known now, and how the parameters should change, per decision.
+class CorpusResult:
+    """The best known placement now, and gradients per decision.
 
-    `distance`: −log p of a decision of the best placement known, mean. `asked` placements were priced. `seconds`: of
-    the favourite, inf where it cannot run.
+    `distance` is the mean −log p of a decision of the imitated placement, `asked` the number of placements priced,
+    `seconds` the time of the policy's own choice (inf: it cannot run), `scores` [C] those of candidates.
     """
 
-    known: Known
+    known: BestKnown
     gradients: Arrays | None = None
-    lesson: Lesson | None = None
+    stats: TrainStats | None = None
     distance: float = float("nan")
-    drawn: Drawn | None = None
+    rollout: RolloutArrays | None = None
     asked: int = 0
     seconds: float = float("inf")
-    worth: Floats | None = None
+    scores: Floats | None = None

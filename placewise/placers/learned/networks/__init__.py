@@ -1,1 +1,1 @@
-"""The networks of policies: what needs torch."""
+"""The networks of policies. Everything here needs torch."""

@@ -1,10 +1,10 @@
-"""The network of GDP: neighbourhoods, attention over segments, and devices scored in a few rounds of refinement.
+"""The network of GDP: neighbourhoods, attention over segments, and devices that are scored in several rounds.
 
 Units are embedded once: GraphSAGE with max-pooling, then attention in segments with the segment before as memory
-(Zhou et al. 2019, section 3). A device is scored for a unit by the embedding of that, what is known of the device and
-of the two together, and by what the placement of the round before would mean: how near its neighbours are, how busy
-the device is, all in all and at the same time, and how full. Weights are the same for all devices and all rounds; the
-placement of a round is the probabilities themselves, so that all units are still placed at once.
+(Zhou et al. 2019, section 3). A device is scored for a unit by the embedding of the unit, features of the device and of
+the pair, and the consequences of the round before: the devices of neighbours, the load of the device in total and at
+the same time, and its memory. Weights are the same for all devices and rounds. The placement of a round is its
+probabilities, so that all units are still placed at once.
 """
 
 from __future__ import annotations
@@ -25,48 +25,56 @@ from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.scopes import scope_labels
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
-from placewise.placers.common.repair import repair
-from placewise.placers.common.rules import broken
-from placewise.placers.learned.features import Features, features_of
+from placewise.placers.base import Budget, run_placer
+from placewise.placers.learned.features import Features, build_features
 from placewise.placers.learned.gdp import GdpOptions
-from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
-from placewise.placers.learned.networks.gdp_leanings import lean
-from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
-from placewise.placers.learned.networks.stretches import drawn, odds, ranks
+from placewise.placers.learned.networks.gdp_features import DEVICE, GRAPH, PAIR, GdpFeatures, gdp_facts, gdp_features
+from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, SegmentAttention, set_priors
+from placewise.placers.learned.networks.segments import draw_segment, move_log_p, position_ranks
 from placewise.placers.learned.orders import BUCKETS
-from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
-from placewise.placers.learned.pricing import Spent, always_fits
-from placewise.placers.learned.view import View, view_of
+from placewise.placers.learned.policy import (
+    Policy,
+    Price,
+    Rollout,
+    best_so_far,
+    draw,
+    entropy_of,
+    mask_logits,
+    mix_exploration,
+)
+from placewise.placers.learned.pricing import BudgetExhausted, always_fits
+from placewise.placers.learned.view import View, build_view
 from placewise.placers.registry import create
+from placewise.placers.shared.repair import repair
+from placewise.placers.shared.rules import find_broken_rule
 
 T = TypeVar("T")
 Embedded = tuple[Tensor, Tensor | None]
 
 SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
 BELIEF = 11
-"""Of a unit on a device, from the round before: its share, before it and after it, what of traffic that is, load of the
-device with and without it, memory, load at the same time with and without it."""
+"""Per unit and device, from the round before: probability of the unit, of predecessors and of successors, and the last
+two times their traffic; load with and without the unit; memory in total and above the limit; parallel load with and
+without the unit."""
 ROOMY, MOST_BELIEF = 0.95, 4.0
-SHORT = ("alloc", "memory")
-"""Words of what torch says where memory is short."""
+MEMORY_WORDS = ("alloc", "memory")
+"""Words in torch's messages on a lack of memory."""
 LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
-"""Where memory is short, segments become so short at least; so many are looked at together where it is not."""
+"""Shortest segment when memory is short; and number of segments per step when it is not."""
 ALL = slice(None)
 FIRST = slice(0, 1)
-LOOK, IDLE, BETTER = 4, 2, 1e-6
-"""Rounds where the policy looks again at a placement; looks in a row that bring nothing before it stops; and by what
-share better something is."""
-COSTLY = 100_000
-"""Ops in all the graphs that are looked at again: it takes longer to price a look than to have it."""
-TOGETHER = 1 << 24
-"""Numbers per round that are worked out for several sets of leanings at once, at most."""
+REFINE_ROUNDS, MAX_IDLE, BETTER = 4, 2, 1e-6
+"""Rounds of one refinement, refinements in a row without a gain before they stop, and the least relative gain."""
+REFINED_OPS = 100_000
+"""Largest product of ops and refinements: pricing takes longer than the refinement itself."""
+MOST_NUMBERS = 1 << 24
+"""Largest number of values per round that are computed for several prior sets at once."""
 MANY = 100_000
-"""Ops times devices of problems in which not every number of devices is tried."""
+"""Ops times devices above which not every number of devices is tried."""
 
 
 class Gdp(Policy):
-    """Its parameters fit any graph and any devices. `notes` says where memory was short."""
+    """The policy of GDP. Its parameters fit any graph and any devices. `notes` reports a lack of memory."""
 
     any_devices: ClassVar[bool] = True
     version: ClassVar[int] = 2
@@ -75,194 +83,200 @@ class Gdp(Policy):
         super().__init__()
         self.view, self.options, self.segment = view, options, options.segment
         self.features = Features(features.matrix, (*features.layout, ("device", DEVICE), ("pair", PAIR)))
-        self.scenes: dict[bytes, Scene] = {}
-        self.facts, self.fits = facts_of(view), always_fits(view.problem)
-        self.scene = self._scene(np.ones(view.n_devices, np.bool_))
-        self.rank = ranks(self.facts.place)
+        self.inputs_of: dict[bytes, GdpFeatures] = {}
+        self.facts, self.fits = gdp_facts(view), always_fits(view.problem)
+        self.inputs = self._inputs(np.ones(view.n_devices, np.bool_))
+        self.rank = position_ranks(self.facts.place)
         self.register_buffer("x", torch.from_numpy(features.matrix.clip(-MOST_BELIEF, MOST_BELIEF)), persistent=False)
         both = np.stack((view.tail, view.head)).astype(np.int64)
         self.register_buffer("edges", torch.from_numpy(both), persistent=False)
-        self.register_buffer("turned", torch.from_numpy(both[::-1].copy()), persistent=False)
+        self.register_buffer("reverse", torch.from_numpy(both[::-1].copy()), persistent=False)
         hidden = width = options.hidden
         inner = options.inner
         self.enter = nn.Linear(features.width, hidden)
         self.whole = nn.Sequential(nn.Linear(2 * hidden + GRAPH, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
         self.layers = nn.ModuleList(Aggregation(hidden, width) for _ in range(options.layers))
         self.attentions = nn.ModuleList(
-            Segments(hidden, options.heads, width, attention=options.attention) for _ in range(options.attentions)
+            SegmentAttention(hidden, options.heads, width, attention=options.attention)
+            for _ in range(options.attentions)
         )
         self.leave = nn.LayerNorm(hidden)
         self.of_unit, self.of_device = Dense(hidden, inner, width), Dense(DEVICE, inner, width)
         self.of_pair, self.of_belief = Dense(PAIR, inner, width), nn.Linear(BELIEF, inner, bias=False)
         self.between, self.score = Dense(inner, inner, width), nn.Linear(inner, 1)
-        ways = options.leanings
-        self.lean_pair, self.lean_belief = nn.Linear(PAIR, ways, bias=False), nn.Linear(BELIEF, ways, bias=False)
+        sets = options.prior_sets
+        self.lean_pair, self.lean_belief = nn.Linear(PAIR, sets, bias=False), nn.Linear(BELIEF, sets, bias=False)
         nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
-        lean(self.lean_pair, self.lean_belief, options.prior)
+        set_priors(self.lean_pair, self.lean_belief, options.prior)
 
-    def _scene(self, keep: Bools) -> Scene:
-        """The scene of some devices [D], made once."""
+    def _inputs(self, keep: Bools) -> GdpFeatures:
+        """The features for some devices [D]. Results are cached."""
         key = keep.tobytes()
-        if key not in self.scenes:
-            known, advised = self.options.device_features, self.options.advice
-            self.scenes[key] = scene_of(self.view, self.facts, keep, known=known, advised=advised)
-        return self.scenes[key]
+        if key not in self.inputs_of:
+            options = self.options
+            self.inputs_of[key] = gdp_features(
+                self.view, self.facts, keep, device_features=options.device_features, advice=options.advice
+            )
+        return self.inputs_of[key]
 
     @property
-    def _quiet(self) -> bool:
-        """Whether leanings alone decide, as before the network learned anything: nothing else is worked out then."""
+    def _prior_only(self) -> bool:
+        """Whether the priors alone decide, as in an untrained network, so that the rest need not be computed."""
         return not (torch.is_grad_enabled() or self.score.weight.any() or self.score.bias.any())
 
     def embedded(self) -> Embedded | None:
-        """Units [n, hidden], and the graph [hidden] with what is known of all devices; None without superposition."""
-        if self._quiet:
+        """Embeddings of units [n, hidden] and of the graph [hidden] (None without superposition); None if unused."""
+        if self._prior_only:
             return None
         x = functional.relu(self.enter(self.x))
         graph = None
         if self.options.superposition:
-            graph = functional.relu(self.whole(torch.cat((x.mean(dim=0), x.amax(dim=0), self.scene.graph))))
+            graph = functional.relu(self.whole(torch.cat((x.mean(dim=0), x.amax(dim=0), self.inputs.graph))))
         for layer in self.layers:
-            x = layer(x, self.edges, self.turned, graph)
+            x = layer(x, self.edges, self.reverse, graph)
         for layer in self.attentions:
             x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MOST_SEGMENTS)
         return self.leave(x), graph
 
-    def scores(self, scene: Scene, embedded: Embedded | None, ways: slice = FIRST) -> Tensor:
-        """Logits [W, n, D] of the last round by some of the sets of leanings, −inf where a device is not allowed."""
-        share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
-        return self._rounds(scene, embedded, ways, share, self.options.rounds)[-1]
+    def scores(self, inputs: GdpFeatures, embedded: Embedded | None, sets: slice = FIRST) -> Tensor:
+        """Logits [S, n, D] of the last round for some prior sets, −inf where a device is not allowed."""
+        share = inputs.allowed / inputs.allowed.sum(dim=1, keepdim=True).clamp_min(1)
+        return self._rounds(inputs, embedded, sets, share, self.options.rounds)[-1]
 
-    def _rounds(self, scene: Scene, embedded: Embedded | None, ways: slice, share: Tensor, count: int) -> list[Tensor]:
-        """Logits [W, n, D] of so many rounds, the first of which sees the probabilities `share` [n, D]."""
-        pieces, every = self._pieces(), []
-        known = self._known(scene, embedded, ways) if len(pieces) == 1 else None
-        share = share.expand(len(self.lean_pair.weight[ways]), -1, -1)
+    def _rounds(
+        self, inputs: GdpFeatures, embedded: Embedded | None, sets: slice, share: Tensor, count: int
+    ) -> list[Tensor]:
+        """Logits [S, n, D] of `count` rounds, the first of which starts from the probabilities `share` [n, D]."""
+        pieces, rounds = self._pieces(), []
+        fixed = self._fixed_part(inputs, embedded, sets) if len(pieces) == 1 else None
+        share = share.expand(len(self.lean_pair.weight[sets]), -1, -1)
         for _ in range(count):
-            seen = belief(scene, share)
-            found = [self._found(known or self._known(scene, embedded, ways, piece), seen[:, piece], embedded, ways)
-                     for piece in pieces]  # fmt: skip
-            logits = masked(torch.cat(found, dim=1), scene.allowed)
-            every.append(logits)
+            seen = belief(inputs, share)
+            parts = []
+            for piece in pieces:
+                part = fixed or self._fixed_part(inputs, embedded, sets, piece)
+                parts.append(self._score_belief(part, seen[:, piece], embedded, sets))
+            logits = mask_logits(torch.cat(parts, dim=1), inputs.allowed)
+            rounds.append(logits)
             share = torch.softmax(logits, dim=-1)
-        return every
+        return rounds
 
-    def _known(
-        self, scene: Scene, embedded: Embedded | None, ways: slice, piece: slice = ALL
+    def _fixed_part(
+        self, inputs: GdpFeatures, embedded: Embedded | None, sets: slice, piece: slice = ALL
     ) -> tuple[Tensor | None, Tensor]:
-        """What stays the same in all rounds, of a piece of the units: [n, D, inner], and leanings [W, n, D]."""
-        pair = scene.pair[piece]
-        lean = (pair @ self.lean_pair.weight[ways].T).movedim(-1, 0)
+        """The part that is equal in all rounds, for a piece of the units: [n, D, inner], and priors [S, n, D]."""
+        pair = inputs.pair[piece]
+        prior = (pair @ self.lean_pair.weight[sets].T).movedim(-1, 0)
         if embedded is None:
-            return None, lean
+            return None, prior
         units, graph = embedded
-        common = self.of_unit(units[piece], graph)[:, None] + self.of_device(scene.device, graph)
-        return common + self.of_pair(pair, graph), lean
+        common = self.of_unit(units[piece], graph)[:, None] + self.of_device(inputs.device, graph)
+        return common + self.of_pair(pair, graph), prior
 
-    def _found(
-        self, known: tuple[Tensor | None, Tensor], seen: Tensor, embedded: Embedded | None, ways: slice
+    def _score_belief(
+        self, fixed: tuple[Tensor | None, Tensor], seen: Tensor, embedded: Embedded | None, sets: slice
     ) -> Tensor:
-        """Scores [W, n, D] from what is known and what the round before would mean."""
-        common, lean = known
-        lean = torch.einsum("wndb,wb->wnd", seen, self.lean_belief.weight[ways]) + lean
+        """Scores [S, n, D] from the fixed part and the belief of the round before."""
+        common, prior = fixed
+        prior = torch.einsum("wndb,wb->wnd", seen, self.lean_belief.weight[sets]) + prior
         if common is None or embedded is None:
-            return lean
+            return prior
         graph = embedded[1]
         inner = functional.relu(self.between(functional.relu(common + self.of_belief(seen)), graph))
-        found: Tensor = self.score(inner).squeeze(-1) + lean
-        return found
+        scores: Tensor = self.score(inner).squeeze(-1) + prior
+        return scores
 
     def _pieces(self) -> list[slice]:
-        """All units at once; so many segments at a time where memory was short."""
+        """All units at once; segment by segment once memory was short."""
         if self.segment == self.options.segment or torch.is_grad_enabled():
             return [ALL]
         return [slice(first, first + self.segment) for first in range(0, max(self.view.n, 1), self.segment)]
 
     def logits(self) -> Tensor:
-        """Log p [n, D] of every unit's device, all at once; where memory is short, in segments half as long."""
-        scores = self._roomy(lambda: self.scores(self.scene, self.embedded())[0])
-        return explored(scores, self.scene.allowed, self.chance(self.options.explore, self.view.n))
+        """Log p [n, D] of every unit's device."""
+        scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
+        share = self.exploration_share(self.options.explore, self.view.n)
+        return mix_exploration(scores, self.inputs.allowed, share)
 
-    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        """`count` placements, all units of each drawn at once; or, in a share `moving` of calls, moves of regions."""
+    def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        """Draw `count` whole placements; or, in a share `moving` of calls, moves of regions."""
         with torch.no_grad():
             logits = self.logits()
-            if float(torch.rand((), generator=dice)) < self.options.moving:
-                return self._moves(logits, count, dice, price)
-            device = draw(logits.expand(count, -1, -1), dice)
+            if float(torch.rand((), generator=generator)) < self.options.moving:
+                return self._moves(logits, count, generator, price)
+            device = draw(logits.expand(count, -1, -1), generator)
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
-    def _moves(self, logits: Tensor, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        """Episodes begin with the best placement so far, with what the policy thinks best, or with both in turn."""
-        own = logits.argmax(dim=1)
+    def _moves(self, logits: Tensor, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        """Draw episodes that move regions of the best placement so far, or of the likeliest one if there is none."""
+        likeliest = logits.argmax(dim=1)
         masks, moves, path = [], [], []
-        for number in range(count):
-            wanted = self.options.start == "best" or (self.options.start == "both" and number % 2)
-            best = best_so_far(self.view, price) if wanted else None
-            held = own if best is None else best
-            mask = torch.stack([drawn(self.rank, dice) for _ in range(self.options.regions)])
-            move = draw(self._odds(logits, mask), dice)
-            row = held
+        for _ in range(count):
+            best = best_so_far(self.view, price)
+            start = likeliest if best is None else best
+            mask = torch.stack([draw_segment(self.rank, generator) for _ in range(self.options.regions)])
+            move = draw(self._move_log_p(logits, mask), generator)
+            row = start
             for region, device in zip(mask, move, strict=True):
-                row = torch.where(region & self.scene.allowed[:, device], device, row)
+                row = torch.where(region & self.inputs.allowed[:, device], device, row)
             masks.append(mask)
             moves.append(move)
-            path.append(price(self.view.placements(torch.stack((held, row)).numpy())))
+            path.append(price(self.view.placements(torch.stack((start, row)).numpy())))
         seconds = np.stack(path)
         return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
 
-    def _odds(self, logits: Tensor, mask: Tensor) -> Tensor:
-        """Log p [..., D] of the device to which a region [..., n] moves: the mean of its units', and some chance."""
-        return odds(logits, mask, self.scene.allowed, self.chance(self.options.explore, self.options.regions))
+    def _move_log_p(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Log p [..., D] of the target device of regions [..., n]."""
+        share = self.exploration_share(self.options.explore, self.options.regions)
+        return move_log_p(logits, mask, self.inputs.allowed, share)
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""
         if "move" in choices:
-            every, device = self._odds(self.logits(), choices["region"]), choices["move"]
-            log_prob = every.gather(-1, device.unsqueeze(-1)).squeeze(-1)
-            return log_prob, -(every.exp() * every.clamp_min(NEVER)).sum(dim=-1)
-        every, device = self.logits(), choices["device"]
-        log_prob = every[torch.arange(self.view.n), device]
-        entropy = -(every.exp() * every.clamp_min(NEVER)).sum(dim=1)
-        return log_prob, entropy.expand_as(log_prob)
+            log_p, device = self._move_log_p(self.logits(), choices["region"]), choices["move"]
+            return log_p.gather(-1, device.unsqueeze(-1)).squeeze(-1), entropy_of(log_p)
+        log_p, device = self.logits(), choices["device"]
+        log_prob = log_p[torch.arange(self.view.n), device]
+        return log_prob, entropy_of(log_p).expand_as(log_prob)
 
     @torch.no_grad()
     def probabilities(self) -> Floats:
-        """How likely the policy thinks each device for each op [n_ops, n_devices]; 0 where one is not allowed."""
-        scores = self._roomy(lambda: self.scores(self.scene, self.embedded())[0])
-        found: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
-        return found
+        """The probabilities of devices for each op [n_ops, n_devices]; 0 where one is not allowed."""
+        scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
+        probabilities: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
+        return probabilities
 
     def greedy(self, price: Price) -> Ints:
-        """The likeliest placement on all devices, then on ever fewer of the fastest, by each set of leanings.
+        """The likeliest placements by each prior set, on all devices and on ever fewer fast ones; then refinements.
 
-        They are made to fit. The first is by the first set, from which draws come, on all devices. Last come those that
-        turned out better where the policy looked again at the best so far.
+        They are repaired until they fit. The first is that of the first set, from which samples are drawn, on all
+        devices.
         """
-        embedded = self._embedded_once()
-        rows = self._mended(np.concatenate(self._favourites(embedded)))
-        return np.concatenate((rows, *self._looks(rows, price, embedded)))
+        embedded = self._embed_once()
+        rows = self._repair_rows(np.concatenate(self._likeliest(embedded)))
+        return np.concatenate((rows, *self._refine(rows, price, embedded)))
 
-    def advised(self) -> Ints:
-        """The parts that METIS cuts, where advice is asked and they fit."""
-        found = create("metis").propose(self.view.problem, Budget()).placement if self.options.advice else None
-        return super().advised() if found is None else found.device[None]
+    def suggestions(self) -> Ints:
+        """The placement of METIS, if `advice` is on and it fits."""
+        metis = run_placer(create("metis"), self.view.problem, Budget()).placement if self.options.advice else None
+        return super().suggestions() if metis is None else metis.device[None]
 
-    def favourites(self, price: Price) -> list[Ints]:
-        return [self._mended(rows) for rows in np.stack(self._favourites(self._embedded_once()), axis=1)]
-
-    @torch.no_grad()
-    def _embedded_once(self) -> Embedded | None:
-        """What all favourites share, without gradients."""
-        return self._roomy(self.embedded)
+    def greedy_by_prior(self, price: Price) -> list[Ints]:
+        return [self._repair_rows(rows) for rows in np.stack(self._likeliest(self._embed_once()), axis=1)]
 
     @torch.no_grad()
-    def _looks(self, rows: Ints, price: Price, embedded: Embedded | None) -> list[Ints]:
-        """What got ever better [1, n_ops] where rounds went on from what was priced, as if it were sure: best first."""
-        found, most = list[Ints](), min(self.options.looks, COSTLY // max(self.view.problem.n_ops, 1))
+    def _embed_once(self) -> Embedded | None:
+        """The embeddings without gradients."""
+        return self._retry_in_less_memory(self.embedded)
+
+    @torch.no_grad()
+    def _refine(self, rows: Ints, price: Price, embedded: Embedded | None) -> list[Ints]:
+        """Run more rounds from the best priced placements, as if these were certain; return the gains [1, n_ops]."""
+        better, most = list[Ints](), min(self.options.refinements, REFINED_OPS // max(self.view.problem.n_ops, 1))
         open_rows: list[tuple[float, int, Ints]] = []
         known, value, idle = set[bytes](), np.inf, 0
-        with suppress(Spent):
+        with suppress(BudgetExhausted):
             for _ in range(most + 1):
                 seconds = price(rows)
                 for row, spent in zip(rows, seconds.tolist(), strict=True):
@@ -272,109 +286,110 @@ class Gdp(Policy):
                 idle += 1
                 if open_rows and open_rows[0][0] < value * (1 - BETTER):
                     value, idle = open_rows[0][0], 0
-                    found.append(open_rows[0][2][None])
-                if idle == IDLE or not open_rows:
+                    better.append(open_rows[0][2][None])
+                if idle == MAX_IDLE or not open_rows:
                     break
-                rows = np.unique(self.view.placements(self._seen_again(heappop(open_rows)[2], embedded)), axis=0)
-        return found[1:]
+                rows = np.unique(self.view.placements(self._run_rounds_from(heappop(open_rows)[2], embedded)), axis=0)
+        return better[1:]
 
-    def _seen_again(self, best: Ints, embedded: Embedded | None) -> Ints:
-        """What each set of leanings finds likeliest [K, n_units] in a few rounds from a placement [n_ops]."""
+    def _run_rounds_from(self, best: Ints, embedded: Embedded | None) -> Ints:
+        """The likeliest devices [K, n_units] by each prior set in a few rounds from a placement [n_ops]."""
         sure = torch.from_numpy(self.view.devices(best[None])[0]).long()
         share = functional.one_hot(sure, self.view.n_devices).float()
         rows = [
-            self._roomy(partial(self._rounds, self.scene, embedded, ways, share, LOOK)) for ways in self._ways(embedded)
+            self._retry_in_less_memory(partial(self._rounds, self.inputs, embedded, sets, share, REFINE_ROUNDS))
+            for sets in self._batch_priors(embedded)
         ]
         return torch.cat([logits.argmax(dim=-1) for row in rows for logits in row]).numpy()
 
-    def _ways(self, embedded: Embedded | None) -> list[slice]:
-        """All sets of leanings, as many together as are not too much for one round."""
+    def _batch_priors(self, embedded: Embedded | None) -> list[slice]:
+        """All prior sets, in batches that are small enough for one round."""
         size = self.view.n * self.view.n_devices * (BELIEF if embedded is None else self.options.inner)
-        step = max(TOGETHER // size, 1)
+        step = max(MOST_NUMBERS // size, 1)
         return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
 
     @torch.no_grad()
-    def _favourites(self, embedded: Embedded | None) -> list[Ints]:
-        """For every number of devices, what each set of leanings finds likeliest [W, n_ops]."""
+    def _likeliest(self, embedded: Embedded | None) -> list[Ints]:
+        """The likeliest placements [S, n_ops] by each prior set, for every number of devices."""
         n_devices = self.view.n_devices
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
-        found = []
-        for count in _counts(n_devices, many=self.view.problem.n_ops * n_devices > MANY):
-            scene = self._scene(np.isin(np.arange(n_devices), order[:count]))
+        placements = []
+        for count in _device_counts(n_devices, many=self.view.problem.n_ops * n_devices > MANY):
+            inputs = self._inputs(np.isin(np.arange(n_devices), order[:count]))
             rows = [
-                self._roomy(partial(self.scores, scene, embedded, ways)).argmax(dim=-1).numpy()
-                for ways in self._ways(embedded)
+                self._retry_in_less_memory(partial(self.scores, inputs, embedded, sets)).argmax(dim=-1).numpy()
+                for sets in self._batch_priors(embedded)
             ]
-            found.append(self.view.placements(np.concatenate(rows)))
-        return found
+            placements.append(self.view.placements(np.concatenate(rows)))
+        return placements
 
-    def _mended(self, rows: Ints) -> Ints:
-        """Placements [K, n_ops], each once and in their order, made to fit."""
+    def _repair_rows(self, rows: Ints) -> Ints:
+        """Remove duplicates among placements [K, n_ops], and repair each until it fits."""
         first = np.unique(rows, axis=0, return_index=True)[1]
-        return np.stack([self._fitted(row) for row in rows[np.sort(first)]])
+        return np.stack([self._repair(row) for row in rows[np.sort(first)]])
 
     def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
         return {"device": torch.from_numpy(self.view.devices(placements)).long()}
 
-    def _fitted(self, row: Ints) -> Ints:
-        """A placement [n_ops] moved as little as possible until memory is enough; as it is where that cannot be."""
+    def _repair(self, row: Ints) -> Ints:
+        """Change a placement [n_ops] as little as possible until it fits; return it unchanged if that fails."""
         problem = self.view.problem
-        if self.fits or not broken(problem, row):
+        if self.fits or not find_broken_rule(problem, row):
             return row
-        mended = repair(problem, row, measured=False)
-        return row if mended is None else mended
+        repaired = repair(problem, row, measured=False)
+        return row if repaired is None else repaired
 
-    def _roomy(self, compute: Callable[[], T]) -> T:
-        """What `compute` gives; where memory is short, in segments half as long."""
+    def _retry_in_less_memory(self, compute: Callable[[], T]) -> T:
+        """Run `compute`. While memory is short, halve the segments and run it again."""
         while True:
             try:
                 return compute()
             except (MemoryError, RuntimeError) as error:
-                short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in SHORT)
+                short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_WORDS)
                 if not short or self.segment // 2 < LEAST_SEGMENT:
                     raise
             self.segment //= 2
             self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
 
 
-def belief(scene: Scene, share: Tensor) -> Tensor:
-    """What probabilities [W, n, D] would mean for every unit on every device [W, n, D, BELIEF]."""
-    before = _heard(share[:, scene.tail] * scene.into[:, None], scene.head, scene.n)
-    after = _heard(share[:, scene.head] * scene.out[:, None], scene.tail, scene.n)
-    busy, full = share * scene.load, share * scene.held
+def belief(inputs: GdpFeatures, share: Tensor) -> Tensor:
+    """The consequences of probabilities [S, n, D] for every unit on every device [S, n, D, BELIEF]."""
+    before = _sum_rows(share[:, inputs.tail] * inputs.into[:, None], inputs.head, inputs.n)
+    after = _sum_rows(share[:, inputs.head] * inputs.out[:, None], inputs.tail, inputs.n)
+    busy, full = share * inputs.load, share * inputs.held
     load, memory = busy.sum(dim=1, keepdim=True), full.sum(dim=1, keepdim=True)
-    parallel = _heard(busy, scene.bucket, BUCKETS)
+    parallel = _sum_rows(busy, inputs.bucket, BUCKETS)
     whole = parallel.sum(dim=2, keepdim=True).clamp_min(1e-9)
-    there, all_there = parallel[:, scene.bucket], whole[:, scene.bucket]
+    there, all_there = parallel[:, inputs.bucket], whole[:, inputs.bucket]
     columns = (
-        share, before, after, before * scene.arrives[:, None], after * scene.leaves[:, None],
+        share, before, after, before * inputs.arrives[:, None], after * inputs.leaves[:, None],
         load.expand_as(share), load - busy, memory.expand_as(share),
-        functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
+        functional.relu(memory - full + inputs.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
     return torch.stack(columns, dim=3).clamp(-MOST_BELIEF, MOST_BELIEF)
 
 
-def _counts(n_devices: int, *, many: bool) -> list[int]:
-    """How many devices are tried, from all to one; on large graphs, 1, 2, 4, … fewer than all."""
+def _device_counts(n_devices: int, *, many: bool) -> list[int]:
+    """The numbers of devices to try: from all down to one; on large graphs all, and 1, 2, 4, … fewer."""
     if not many:
         return list(range(n_devices, 0, -1))
     return [n_devices, *(n_devices - (1 << k) for k in range(n_devices.bit_length()) if 1 << k < n_devices)]
 
 
-def _heard(values: Tensor, row: Tensor, n: int) -> Tensor:
+def _sum_rows(values: Tensor, row: Tensor, n: int) -> Tensor:
     return values.new_zeros(len(values), n, values.shape[2]).index_add(1, row, values)
 
 
 def gdp(problem: Problem, options: GdpOptions, seed: int) -> Gdp:
-    """An untrained policy; its weights are drawn from `seed`."""
-    view = view_of(problem, _units(problem, options))
+    """Create an untrained policy with weights drawn from `seed`."""
+    view = build_view(problem, _unit_labels(problem, options))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Gdp(view, features_of(view, SECTIONS, hashed=True), options)
+        return Gdp(view, build_features(view, SECTIONS, hashed=True), options)
 
 
-def _units(problem: Problem, options: GdpOptions) -> Ints:
-    """Labels [n_ops]: blocks, or where those are too many and it is wanted, groups of them."""
+def _unit_labels(problem: Problem, options: GdpOptions) -> Ints:
+    """Labels [n_ops] of units: blocks, or groups of them if there are too many."""
     if options.units == "all" or problem.n_blocks <= options.most_units:
         return problem.block
     return [problem.block, *hierarchy(problem, wanted=options.most_units, start=scope_labels(problem))][-1]

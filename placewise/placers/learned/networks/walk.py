@@ -1,4 +1,4 @@
-"""What stays as it is while Placeto walks over a graph: its units, edges and neighbourhoods as tensors."""
+"""The constant inputs of Placeto's walk over a graph: units, edges and neighbourhoods as tensors."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from placewise.model.columns import Bools, Floats
 from placewise.model.problem import Problem
-from placewise.placers.learned.features import Features, scale_of
+from placewise.placers.learned.features import Features, time_scale
 from placewise.placers.learned.view import View
-from placewise.simulate.ranks import mean_transfer_seconds
+from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 GROUPS = 3
-"""Those that lead to a unit, those that it leads to, and those beside it."""
+"""Ancestors, descendants, and parallel units."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
+class WalkGraph:
     """n units, D devices, E edges, T steps; times are in mean times of a unit.
 
-    `order` [T]: the unit that each step moves; `turn` [n]: the step that moves a unit, T where none does. `known`
-    [n, F]; `allowed` [n, D]; `cost` [n, D], log(1 + time); `share` [n, D], time over that of all units where each is
-    fastest. `source`, `target`, `sent` [2E]: edges over 2n nodes, those of the graph and then, between n … 2n − 1,
-    the same turned round, with log(1 + time to send); `mean` [2n], one over the edges that arrive, and `hears` [2n],
-    1 where any does. `group` [n, 3, n]: which units lead to each unit, follow from it, and are parallel to it;
-    `flow` [2, n, n]: the time to send to each unit, and from it; `pace` [D, D]: how slow each way is against the mean.
+    `order` [T] is the unit that each step moves, and `turn` [n] the step that moves a unit (T: none). `known` [n, F]
+    are features; `allowed` [n, D]; `cost` [n, D] is log(1 + time); `share` [n, D] the time over that of all units on
+    their fastest devices. `source`, `target`, `sent` [2E] are edges over 2n nodes, those of the graph and then, between
+    n … 2n − 1, the reversed ones, with log(1 + transfer time); `mean` [2n] is one over the in-degree; `hears` [2n] is 1
+    for nodes with incoming edges. `group` [n, 3, n] marks ancestors, descendants and parallel units; `flow`
+    [2, n, n] is the transfer time to each unit and from it; `pace` [D, D] the time of each link over the mean.
     """
 
     order: Tensor
@@ -55,12 +55,12 @@ class Walk:
         return self.allowed.shape[1]
 
 
-def walk_of(view: View, features: Features) -> Walk:
-    """The walk over a view's units in their order; units with one device only are passed by.
+def walk_graph(view: View, features: Features) -> WalkGraph:
+    """Prepare the walk over a view's units in their order, without units that have one device only.
 
-    Where all are, the first is visited all the same, so that there is a step.
+    If all units have one device, the walk visits the first, so that there is a step.
     """
-    n, scale = view.n, scale_of(view)
+    n, scale = view.n, time_scale(view)
     free = np.flatnonzero(view.allowed.sum(axis=1) > 1)
     order = free if len(free) else np.zeros(1, np.int64)
     turn = np.full(n, len(order))
@@ -72,23 +72,24 @@ def walk_of(view: View, features: Features) -> Walk:
     arriving = np.bincount(target, minlength=2 * n)
     flow = np.zeros((2, n, n))
     flow[0, head, tail] = flow[1, tail, head] = view.flow / scale
-    return Walk(
+    return WalkGraph(
         order=torch.from_numpy(order), turn=torch.from_numpy(turn),
         known=torch.from_numpy(features.matrix), allowed=torch.from_numpy(view.allowed.copy()),
-        cost=_single(np.log1p(seconds / scale)), share=_single(seconds / (fastest or 1.0)),
+        cost=to_single(np.log1p(seconds / scale)), share=to_single(seconds / (fastest or 1.0)),
         source=torch.from_numpy(np.concatenate((tail, head + n))), target=torch.from_numpy(target),
-        sent=_single(np.log1p(np.tile(view.flow, 2) / scale)),
-        mean=_single(1.0 / np.maximum(arriving, 1)), hears=_single(arriving > 0),
-        group=_single(_groups(n, tail, head)), flow=_single(flow), pace=_single(pace(view.problem)),
+        sent=to_single(np.log1p(np.tile(view.flow, 2) / scale)),
+        mean=to_single(1.0 / np.maximum(arriving, 1)), hears=to_single(arriving > 0),
+        group=to_single(_groups(n, tail, head)), flow=to_single(flow), pace=to_single(link_pace(view.problem)),
     )  # fmt: skip
 
 
-def _single(values: npt.NDArray[np.generic]) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
+def to_single(values: npt.NDArray[np.generic]) -> Tensor:
+    """Convert an array to single precision."""
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 
 def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]) -> Bools:
-    """[n, 3, n]: whether u leads to v, follows from v, or neither, for every v and u that are not the same."""
+    """[n, 3, n]: whether u is an ancestor of v, a descendant, or neither, for every v and u ≠ v."""
     leads = np.eye(n, dtype=np.float32)
     leads[head, tail] = 1.0
     reached = 0
@@ -99,8 +100,8 @@ def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]
     return np.stack((before, before.T, ~(before | before.T | np.eye(n, dtype=np.bool_))), axis=1)
 
 
-def pace(problem: Problem) -> Floats:
-    """[D, D]: time to send everything from one device to another, over the mean of all pairs."""
+def link_pace(problem: Problem) -> Floats:
+    """[D, D]: time to send all tensors from one device to another, over the mean of all pairs."""
     cluster, host = problem.cluster, problem.n_devices
     whole, pace = problem.costs.transfer_seconds.sum(axis=0), np.zeros((host, host))
     for source in range(host):

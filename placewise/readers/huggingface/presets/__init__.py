@@ -1,4 +1,4 @@
-"""Published configurations by name: files in the form of `config.json`, with what shapes need and nothing else."""
+"""Published configurations by name: files in the form of `config.json`, reduced to what determines shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_path(name: str) -> Path:
-    """The configuration of a preset; raises ModelFileError for a name that is none."""
+    """The configuration of a preset; raises ModelFileError for an unknown name."""
     known = preset_names()
     if name not in known:
         near = difflib.get_close_matches(name[:100], known, n=3, cutoff=0.5) or known

@@ -1,7 +1,6 @@
-"""Shapes of the ops that ONNX Runtime adds to the standard: its fused and quantized ops, blocks of channels.
+"""Shape inference for ONNX Runtime's contrib ops: fused, quantized and channel-blocked ops.
 
-What they take and make is described in ONNX Runtime's docs/ContribOperators.md; com.microsoft.nchwc is what its
-optimizer writes for CPUs.
+ONNX Runtime documents them in docs/ContribOperators.md; its optimizer writes com.microsoft.nchwc for CPUs.
 """
 
 from __future__ import annotations
@@ -11,22 +10,21 @@ from collections.abc import Mapping
 import onnx
 
 from placewise.readers.onnx.attributes import attributes_of
-from placewise.readers.onnx.contrib import attention, plain, products
-from placewise.readers.onnx.contrib.call import Call, Rule
+from placewise.readers.onnx.contrib import attention, other_ops, products
+from placewise.readers.onnx.contrib.context import InferenceContext, Rule
 from placewise.readers.onnx.names import kind_of
 from placewise.readers.onnx.schemas import newest_opset, schema_of
-from placewise.readers.onnx.types import Types, is_complete, shape_of
-from placewise.readers.onnx.values import Value
+from placewise.readers.onnx.types import Types, Value, is_complete, shape_of
 
 _DOMAIN = "com.microsoft::"
-_RULES = {**products.RULES, **attention.RULES, **plain.RULES}
+_RULES = {**products.RULES, **attention.RULES, **other_ops.RULES}
 
 RULES: Mapping[str, Rule] = {
     **{kind if "::" in kind else _DOMAIN + kind: rule for kind, rule in _RULES.items()},
-    "LayerNormalization": plain.RULES["LayerNormalization"],  # fused into models of opsets before 17, too
-    "SimplifiedLayerNormalization": plain.RULES["SimplifiedLayerNormalization"],
+    "LayerNormalization": other_ops.RULES["LayerNormalization"],  # fused models of opsets before 17 have it
+    "SimplifiedLayerNormalization": other_ops.RULES["SimplifiedLayerNormalization"],
 }
-"""Kind → shape rule."""
+"""Kind → shape inference rule."""
 
 _SAME = ("DequantizeLinear", "GatherND", "GridSample", "Pad", "QuantizeLinear", "Range", "Trilu")
 STANDARD: Mapping[str, str] = {
@@ -34,48 +32,48 @@ STANDARD: Mapping[str, str] = {
     _DOMAIN + "ConvTransposeWithDynamicPads": "ConvTranspose",
     _DOMAIN + "FusedGemm": "Gemm",
 }
-"""Kinds whose shapes are those of an op of the standard."""
+"""Kinds with the shapes of a standard op."""
 _ARGUMENTS = {"ConvTranspose": 2, "Gemm": 3}
 
 
 def has_rule(node: onnx.NodeProto) -> bool:
-    """Whether this op's shapes are known here, if those of its arguments are."""
+    """Whether this op's output shapes can be inferred from those of its inputs."""
     return kind_of(node) in RULES or kind_of(node) in STANDARD
 
 
-def made_by_rule(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> Types:
-    """The types of a node's results; {} where it has no rule, or its arguments are unknown or do not fit it."""
+def infer_by_rule(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> Types:
+    """The types of a node's outputs; {} if there is no rule, or if inputs are unknown or invalid."""
     rule = RULES.get(kind_of(node))
     if rule is None or not all(is_complete(types.get(name)) for name in node.input if name):
         return {}
     try:
-        found = rule(_call(node, types, values))
+        results = rule(_inference_context(node, types, values))
         return {
-            name: onnx.helper.make_tensor_type_proto(made[1], list(made[0]))
-            for name, made in zip(node.output, found, strict=False)
-            if name and made is not None and min(made[0], default=0) >= 0
+            name: onnx.helper.make_tensor_type_proto(result[1], list(result[0]))
+            for name, result in zip(node.output, results, strict=False)
+            if name and result is not None and min(result[0], default=0) >= 0
         }
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return {}
 
 
-def as_standard(node: onnx.NodeProto, values: Mapping[str, Value]) -> onnx.NodeProto | None:
-    """The op of the standard that has the same shapes, without what that does not know; None if there is none."""
+def standard_equivalent(node: onnx.NodeProto, values: Mapping[str, Value]) -> onnx.NodeProto | None:
+    """The standard op with the same shapes, without unsupported attributes and inputs; None if there is none."""
     kind = STANDARD.get(kind_of(node))
     schema = schema_of(kind, "", newest_opset()) if kind else None
     if kind is None or schema is None:
         return None
-    plain_node = onnx.helper.make_node(kind, list(node.input)[: _ARGUMENTS.get(kind, len(node.input))], node.output)
-    plain_node.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
+    standard = onnx.helper.make_node(kind, list(node.input)[: _ARGUMENTS.get(kind, len(node.input))], node.output)
+    standard.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
     if kind == "ConvTranspose" and len(node.input) > 2 and node.input[2] in values:
         pads = values[node.input[2]].reshape(-1).tolist()
-        plain_node.attribute.append(onnx.helper.make_attribute("pads", pads))
-    return plain_node
+        standard.attribute.append(onnx.helper.make_attribute("pads", pads))
+    return standard
 
 
-def _call(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> Call:
-    given = {position: name for position, name in enumerate(node.input) if name}
-    shapes = {position: shape_of(types[name]) or () for position, name in given.items()}
-    dtypes = {position: types[name].tensor_type.elem_type for position, name in given.items()}
-    known = {position: values[name] for position, name in given.items() if name in values}
-    return Call(attributes_of(node), shapes, dtypes, known)
+def _inference_context(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> InferenceContext:
+    inputs = {position: name for position, name in enumerate(node.input) if name}
+    shapes = {position: shape_of(types[name]) or () for position, name in inputs.items()}
+    dtypes = {position: types[name].tensor_type.elem_type for position, name in inputs.items()}
+    known = {position: values[name] for position, name in inputs.items() if name in values}
+    return InferenceContext(attributes_of(node), shapes, dtypes, known)

@@ -1,4 +1,4 @@
-"""What a session of ONNX Runtime takes, by its own rules, before it is opened: kernels, layouts, buffers, chunks.
+"""Predicts what a session of ONNX Runtime needs by its own rules: kernels, layouts, buffers and chunks of the arena.
 
-The judge counts what is alive (`simulate/memory.py`); this is for the prediction beside a real run.
+The judge counts live tensors (`simulate/judge/memory.py`); this prediction is shown beside a real run.
 """

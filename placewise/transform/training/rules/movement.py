@@ -1,59 +1,57 @@
-"""Gradients of views, copies and casts: views, copies and casts the other way."""
+"""Gradients of views, copies and casts are the inverse views, copies and casts."""
 
 from __future__ import annotations
 
-from placewise.transform.training.values import Call, Gradients, sum_to
+from placewise.transform.training.values import ForwardOp, Gradients, sum_to
 
 
-def reshaped(call: Call) -> Gradients:
-    """A view in another shape."""
-    return {at: call.make("Reshape", call.gradient, like=call.inputs[at]) for at in call.wants}
+def reshape(op: ForwardOp) -> Gradients:
+    """A view of another shape."""
+    return {at: op.make("Reshape", op.gradient, like=op.inputs[at]) for at in op.wants}
 
 
-def transposed(call: Call) -> Gradients:
-    order = call.attributes.get("perm") or tuple(reversed(range(len(call.inputs[0].shape))))
+def transpose(op: ForwardOp) -> Gradients:
+    order = op.attributes.get("perm") or tuple(reversed(range(len(op.inputs[0].shape))))
     back = sorted(range(len(order)), key=lambda axis: int(order[axis]))
-    return {at: call.make("Transpose", call.gradient, like=call.inputs[at], perm=tuple(back)) for at in call.wants}
+    return {at: op.make("Transpose", op.gradient, like=op.inputs[at], perm=tuple(back)) for at in op.wants}
 
 
-def cast(call: Call) -> Gradients:
-    return {at: call.make("Cast", call.gradient, like=call.inputs[at]) for at in call.wants}
+def cast(op: ForwardOp) -> Gradients:
+    return {at: op.make("Cast", op.gradient, like=op.inputs[at]) for at in op.wants}
 
 
-def expanded(call: Call) -> Gradients:
-    return {at: sum_to(call, call.gradient, call.inputs[at]) for at in call.wants}
+def expand(op: ForwardOp) -> Gradients:
+    return {at: sum_to(op, op.gradient, op.inputs[at]) for at in op.wants}
 
 
-def concatenated(call: Call) -> Gradients:
+def concat(op: ForwardOp) -> Gradients:
     """One Split, into the gradients of all arguments."""
-    parts, axis = [call.inputs[at] for at in sorted(call.inputs)], _axis(call)
+    parts, axis = [op.inputs[at] for at in sorted(op.inputs)], _axis(op)
     lengths = tuple(part.shape[axis] if -len(part.shape) <= axis < len(part.shape) else 1 for part in parts)
-    made = call.emit("Split", {0: call.gradient}, parts, {"axis": axis, "split": lengths})
-    of = dict(zip(sorted(call.inputs), made, strict=True))
-    return {at: of[at] for at in call.wants}
+    gradients = op.emit("Split", {0: op.gradient}, parts, {"axis": axis, "split": lengths})
+    of = dict(zip(sorted(op.inputs), gradients, strict=True))
+    return {at: of[at] for at in op.wants}
 
 
-def split(call: Call) -> Gradients:
-    """One Concat; parts that have no gradient have zeros."""
+def split(op: ForwardOp) -> Gradients:
+    """One Concat; parts without a gradient are zero."""
     parts = {
-        place: call.given[place] if place in call.given else call.emit("ConstantOfShape", {}, (value,), {})[0]
-        for place, value in enumerate(call.outputs)
+        place: op.given[place] if place in op.given else op.emit("ConstantOfShape", {}, (value,), {})[0]
+        for place, value in enumerate(op.outputs)
     }
-    return {at: call.emit("Concat", parts, (call.inputs[at],), {"axis": _axis(call)})[0] for at in call.wants}
+    return {at: op.emit("Concat", parts, (op.inputs[at],), {"axis": _axis(op)})[0] for at in op.wants}
 
 
-def cached(call: Call) -> Gradients:
+def update_cache(op: ForwardOp) -> Gradients:
     """Keys and values pass a cache that holds nothing else: a training step keeps none from before."""
-    return {
-        at: call.given[at] for at in call.wants if at in call.given and call.given[at].shape == call.inputs[at].shape
-    }
+    return {at: op.given[at] for at in op.wants if at in op.given and op.given[at].shape == op.inputs[at].shape}
 
 
-def _axis(call: Call) -> int:
-    return int(call.number("axis", call.number("dim")))
+def _axis(op: ForwardOp) -> int:
+    return int(op.number("axis", op.number("dim")))
 
 
-def blocks_to_depth(call: Call) -> Gradients:
-    """DepthToSpace and SpaceToDepth turn each other's values back."""
-    kind = "SpaceToDepth" if call.kind == "DepthToSpace" else "DepthToSpace"
-    return {at: call.emit(kind, {0: call.gradient}, (call.inputs[at],), call.attributes)[0] for at in call.wants}
+def blocks_to_depth(op: ForwardOp) -> Gradients:
+    """DepthToSpace and SpaceToDepth invert each other."""
+    kind = "SpaceToDepth" if op.kind == "DepthToSpace" else "DepthToSpace"
+    return {at: op.emit(kind, {0: op.gradient}, (op.inputs[at],), op.attributes)[0] for at in op.wants}

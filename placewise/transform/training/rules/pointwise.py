@@ -1,66 +1,63 @@
-"""Gradients of elementwise arithmetic with several arguments, made of ONNX ops, and of ops that pass values on."""
+"""Gradients of elementwise arithmetic with several arguments, as ONNX ops, and of ops that pass values on."""
 
 from __future__ import annotations
 
-from placewise.transform.training.rules.fused import Keeps, gradient_op
-from placewise.transform.training.values import Call, Gradients, Value, sum_to
+from placewise.transform.training.rules.fused import SavedValues, gradient_op
+from placewise.transform.training.values import ForwardOp, Gradients, GraphValue, sum_to
 
 
-def passed(call: Call) -> Gradients:
-    """A sum or an identity: the gradient itself, summed where an argument was broadcast."""
-    return {at: sum_to(call, call.gradient, call.inputs[at]) for at in call.wants}
+def pass_through(op: ForwardOp) -> Gradients:
+    """Sums and identities: the gradient itself, summed if an argument was broadcast."""
+    return {at: sum_to(op, op.gradient, op.inputs[at]) for at in op.wants}
 
 
-def sub(call: Call) -> Gradients:
-    found: dict[int, Value] = {}
-    for at in call.wants:
-        summed = sum_to(call, call.gradient, call.inputs[at])
-        found[at] = call.make("Neg", summed, like=summed) if at else summed
-    return found
+def sub(op: ForwardOp) -> Gradients:
+    gradients: dict[int, GraphValue] = {}
+    for at in op.wants:
+        summed = sum_to(op, op.gradient, op.inputs[at])
+        gradients[at] = op.make("Neg", summed, like=summed) if at else summed
+    return gradients
 
 
-def mul(call: Call) -> Gradients:
-    """Each factor's is the gradient times the other factor; a value times itself is twice that."""
-    g, found = call.gradient, dict[int, Value]()
-    for at in call.wants:
-        factors = [value for position, value in sorted(call.inputs.items()) if position != at]
-        found[at] = sum_to(call, call.make("Mul", g, *factors, like=g), call.inputs[at])
-    return found
+def mul(op: ForwardOp) -> Gradients:
+    """The gradient of a factor is the gradient times the other factor; that of a square is twice that."""
+    g, gradients = op.gradient, dict[int, GraphValue]()
+    for at in op.wants:
+        factors = [value for position, value in sorted(op.inputs.items()) if position != at]
+        gradients[at] = sum_to(op, op.make("Mul", g, *factors, like=g), op.inputs[at])
+    return gradients
 
 
-def div(call: Call) -> Gradients:
-    """Of a / b = y: g / b for a, −(g / b) · y for b, which some formats have as a number among the attributes."""
-    g, y = call.gradient, call.outputs[0]
-    quotient = call.make("Div", g, *(call.inputs[at] for at in (1,) if at in call.inputs), like=g)
-    found: dict[int, Value] = {}
-    for at in call.wants:
+def div(op: ForwardOp) -> Gradients:
+    """Of a / b = y: g / b for a, −(g / b) · y for b; some formats hold b as an attribute."""
+    g, y = op.gradient, op.outputs[0]
+    quotient = op.make("Div", g, *(op.inputs[at] for at in (1,) if at in op.inputs), like=g)
+    gradients: dict[int, GraphValue] = {}
+    for at in op.wants:
         if at == 0:
-            found[0] = sum_to(call, quotient, call.inputs[0])
+            gradients[0] = sum_to(op, quotient, op.inputs[0])
         else:
-            product = sum_to(call, call.make("Mul", quotient, y, like=g), call.inputs[1])
-            found[1] = call.make("Neg", product, like=product)
-    return found
+            product = sum_to(op, op.make("Mul", quotient, y, like=g), op.inputs[1])
+            gradients[1] = op.make("Neg", product, like=product)
+    return gradients
 
 
-def negated(call: Call) -> Gradients:
-    return {at: call.make("Neg", call.gradient, like=call.inputs[at]) for at in call.wants}
+def negate(op: ForwardOp) -> Gradients:
+    return {at: op.make("Neg", op.gradient, like=op.inputs[at]) for at in op.wants}
 
 
-def power(call: Call) -> Gradients:
+def power(op: ForwardOp) -> Gradients:
     """Of a ^ b = y: one fused op for a, g · y · ln(a) for b."""
-    g, base, found = call.gradient, call.inputs[0], dict[int, Value]()
-    for at in call.wants:
+    g, base, gradients = op.gradient, op.inputs[0], dict[int, GraphValue]()
+    for at in op.wants:
         if at == 0:
-            found[0] = gradient_op(call, Keeps(inputs=(0, 1)), (0,))[0]
+            gradients[0] = gradient_op(op, SavedValues(inputs=(0, 1)), (0,))[0]
         else:
-            product = call.make("Mul", g, call.outputs[0], call.make("Log", base, like=base), like=g)
-            found[1] = sum_to(call, product, call.inputs[1])
-    return found
+            product = op.make("Mul", g, op.outputs[0], op.make("Log", base, like=base), like=g)
+            gradients[1] = sum_to(op, product, op.inputs[1])
+    return gradients
 
 
-def where(call: Call) -> Gradients:
-    """Each branch gets the gradient where it was chosen: a fused op that reads the condition."""
-    found: dict[int, Value] = {}
-    for at in call.wants:
-        found[at] = gradient_op(call, Keeps(inputs=(0,)), (at,))[0]
-    return found
+def where(op: ForwardOp) -> Gradients:
+    """Each branch receives the gradient where it was selected: a fused op that reads the condition."""
+    return {at: gradient_op(op, SavedValues(inputs=(0,)), (at,))[0] for at in op.wants}

@@ -1,4 +1,4 @@
-"""The one table of gradient rules: how a kind's gradient is made, and to which arguments it can flow."""
+"""The table of gradient rules: how to compute a kind's gradient, and which arguments it reaches."""
 
 from __future__ import annotations
 
@@ -7,59 +7,59 @@ from functools import partial
 from typing import NamedTuple
 
 from placewise.transform.training.rules import linear, movement, pointwise
-from placewise.transform.training.rules.fused import EVERYTHING, FUSED, fused
+from placewise.transform.training.rules.fused import EVERYTHING, FUSED, fused_gradient
 from placewise.transform.training.values import Rule
 
 
-class Entry(NamedTuple):
-    """A rule, and the argument positions that it has gradients for (None: all)."""
+class GradientRule(NamedTuple):
+    """A rule, and the argument positions that it differentiates (None: all)."""
 
     rule: Rule
     wrt: tuple[int, ...] | None
 
 
-NONE = Entry(lambda call: {}, ())
-"""The entry of kinds that no gradient flows through."""
+NONE = GradientRule(lambda op: {}, ())
+"""For kinds that no gradient passes."""
 
 _NONE = """And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Ceil
     Constant ConstantOfShape DequantizeLinear DynamicQuantizeLinear Equal EyeLike Floor Greater GreaterOrEqual
     HammingWindow HannWindow Hardmax IsInf IsNaN Less LessOrEqual MelWeightMatrix Multinomial NonMaxSuppression NonZero
     Not OneHot Or QuantizeLinear RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Round Shape Sign
     Size StringConcat Unique Xor"""
-_COMPOSED: Mapping[str, Entry] = {
+_COMPOSED: Mapping[str, GradientRule] = {
     **dict.fromkeys(
-        ("MatMul", "com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), Entry(linear.matmul, (0, 1))
+        ("MatMul", "com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), GradientRule(linear.matmul, (0, 1))
     ),
-    "Gemm": Entry(linear.gemm, (0, 1, 2)),
-    **dict.fromkeys(("Conv", "ConvTranspose"), Entry(linear.conv, (0, 1, 2))),
-    "Einsum": Entry(linear.einsum, None),
-    **dict.fromkeys(("Add", "Sum", "com.microsoft::BiasAdd"), Entry(pointwise.passed, None)),
-    **dict.fromkeys(("Identity", "aten::clone"), Entry(pointwise.passed, (0,))),
-    "CacheUpdate": Entry(movement.cached, (0, 1)),
-    "Sub": Entry(pointwise.sub, (0, 1)),
-    "Mul": Entry(pointwise.mul, (0, 1)),
-    "Div": Entry(pointwise.div, (0, 1)),
-    "Pow": Entry(pointwise.power, (0, 1)),
-    "Neg": Entry(pointwise.negated, (0,)),
-    "Where": Entry(pointwise.where, (1, 2)),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), Entry(movement.reshaped, (0,))),
-    "Transpose": Entry(movement.transposed, (0,)),
-    **dict.fromkeys(("Cast", "CastLike"), Entry(movement.cast, (0,))),
-    "Expand": Entry(movement.expanded, (0,)),
-    "Concat": Entry(movement.concatenated, None),
-    "Split": Entry(movement.split, (0,)),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Entry(movement.blocks_to_depth, (0,))),
+    "Gemm": GradientRule(linear.gemm, (0, 1, 2)),
+    **dict.fromkeys(("Conv", "ConvTranspose"), GradientRule(linear.conv, (0, 1, 2))),
+    "Einsum": GradientRule(linear.einsum, None),
+    **dict.fromkeys(("Add", "Sum", "com.microsoft::BiasAdd"), GradientRule(pointwise.pass_through, None)),
+    **dict.fromkeys(("Identity", "aten::clone"), GradientRule(pointwise.pass_through, (0,))),
+    "CacheUpdate": GradientRule(movement.update_cache, (0, 1)),
+    "Sub": GradientRule(pointwise.sub, (0, 1)),
+    "Mul": GradientRule(pointwise.mul, (0, 1)),
+    "Div": GradientRule(pointwise.div, (0, 1)),
+    "Pow": GradientRule(pointwise.power, (0, 1)),
+    "Neg": GradientRule(pointwise.negate, (0,)),
+    "Where": GradientRule(pointwise.where, (1, 2)),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), GradientRule(movement.reshape, (0,))),
+    "Transpose": GradientRule(movement.transpose, (0,)),
+    **dict.fromkeys(("Cast", "CastLike"), GradientRule(movement.cast, (0,))),
+    "Expand": GradientRule(movement.expand, (0,)),
+    "Concat": GradientRule(movement.concat, None),
+    "Split": GradientRule(movement.split, (0,)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), GradientRule(movement.blocks_to_depth, (0,))),
 }
 
-RULES: Mapping[str, Entry] = {
-    **{kind: Entry(partial(fused, keeps=keeps), keeps.wrt) for kind, keeps in FUSED.items()},
+RULES: Mapping[str, GradientRule] = {
+    **{kind: GradientRule(partial(fused_gradient, keeps=keeps), keeps.wrt) for kind, keeps in FUSED.items()},
     **_COMPOSED,
     **dict.fromkeys(_NONE.split(), NONE),
 }
 
-_GENERIC = Entry(partial(fused, keeps=EVERYTHING), EVERYTHING.wrt)
+_GENERIC = GradientRule(partial(fused_gradient, keeps=EVERYTHING), EVERYTHING.wrt)
 
 
-def entry_of(kind: str) -> Entry:
-    """The entry of a kind; of one without a rule, one op that may read everything and be a gradient of everything."""
+def find_rule(kind: str) -> GradientRule:
+    """The rule of a kind; without one, an op that may read everything and differentiate everything."""
     return RULES.get(kind, _GENERIC)

@@ -1,0 +1,131 @@
+"""Every option of a problem, described once: the command line, Python and messages all read this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "whole", "texts", "rules", "sizes", "amounts", "settings", "switch", "negation", "either"]
+"""What a flag takes: a text; a whole number; texts; REGEX=DEVICE pairs; NAME=NUMBER pairs; DEVICE=SIZE pairs or JSON;
+NAME=VALUE pairs; nothing (`switch` is True and `negation` False where the flag is given); or one of two flags."""
+
+MODEL, RULES = "Model and objective", "Rules"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option: its name in Python, its flag, what it takes, and what it does in one sentence.
+
+    `panel` is the heading of `--help` that it stands under, `aliases` are other flags for it.
+    """
+
+    name: str
+    flag: str
+    kind: Kind
+    help: str
+    panel: str = MODEL
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the flag may be given several times."""
+        return self.kind in ("texts", "rules", "sizes", "amounts")
+
+
+PROBLEM_OPTIONS = (
+    OptionInfo("objective", "--objective", "text", "latency or throughput.", ""),
+    OptionInfo("dims", "--dim", "sizes", "A symbolic dimension, as batch=8; may be repeated.", ""),
+    OptionInfo("execution", "--execution", "text", "How latency is executed: operator, subgraph or sequential."),
+    OptionInfo("communication", "--communication", "text", "Throughput: blocking, overlap or duplex."),
+    OptionInfo("memory", "--memory", "text", "How memory is counted: live or sum."),
+    OptionInfo("contiguous", "--contiguous/--free", "either", "Stages form a chain; --free: any sets of ops."),
+    OptionInfo("convex", "--convex", "switch", "No chain, but no path may leave a device and return."),
+    OptionInfo(
+        "replicas", "--replicas", "text", "Throughput: how many equal devices may share a stage, or 'any' (default: 1)."
+    ),
+    OptionInfo(
+        "step_samples", "--step-samples", "whole", "Samples per synchronization of replicas; 0: one per replica."
+    ),
+    OptionInfo(
+        "schedule",
+        "--schedule",
+        "text",
+        "Throughput of training: 1f1b, or gpipe, which flushes between forward and backward.",
+    ),
+    OptionInfo("view", "--view", "text", "folded or raw: constants are folded away or kept."),
+    OptionInfo(
+        "costs",
+        "--costs",
+        "texts",
+        "Measured op times: CSV or JSON, a profile of ours, of ONNX Runtime, OpenVINO or PyTorch, or a cost table "
+        "(.npz); may be repeated, and DEVICE=FILE names the device that they are of.",
+    ),
+    OptionInfo(
+        "graph",
+        "--graph",
+        "text",
+        "inference or training: with a backward pass and an optimizer (default: inference).",
+        "",
+    ),
+    OptionInfo("optimizer", "--optimizer", "text", "Of a training graph: sgd, momentum or adam."),
+    OptionInfo("freeze", "--freeze", "texts", "REGEX: weights whose name matches are not trained; may be repeated."),
+    OptionInfo("dtype", "--dtype", "text", "Element type of zoo: and hf: models, as bfloat16."),
+    OptionInfo("pins", "--pin", "rules", "REGEX=DEVICE: ops whose name or scope matches go there.", RULES),
+    OptionInfo("forbid", "--forbid", "rules", "REGEX=DEVICE: ops whose name or scope matches stay away.", RULES),
+    OptionInfo(
+        "together",
+        "--together",
+        "texts",
+        "REGEX: ops in whose scope or name it finds the same text share a device; or a class of modules that stay "
+        "whole, as BertLayer; may be repeated.",
+        RULES,
+        ("--no-split",),
+    ),
+    OptionInfo(
+        "headroom",
+        "--headroom",
+        "texts",
+        "Memory to keep free of every accelerator, as 10% or 2GiB, or of one: cuda:0=2GiB; may be repeated.",
+        RULES,
+    ),
+    OptionInfo(
+        "max_memory",
+        "--max-memory",
+        "amounts",
+        "DEVICE=SIZE: what may be used of a device, 0 for nothing; may be repeated. Or all of them as JSON.",
+        RULES,
+    ),
+    OptionInfo("exclude", "--exclude", "texts", "DEVICE or REGEX: devices to leave out; may be repeated.", RULES),
+    OptionInfo("offload", "--no-offload", "negation", "Nothing may be on a CPU or a disk.", RULES),
+    OptionInfo("unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that a device cannot run.", RULES),
+    OptionInfo("in_order", "--in-order", "switch", "Stages follow each other in the order of the devices of -d."),
+)
+"""The options of a problem, in the order of `--help`: the fields of `ProblemOptions`."""
+
+OTHER_OPTIONS = (
+    OptionInfo("devices", "-d", "text", "", aliases=("--devices",)),
+    OptionInfo("model", "--model", "text", ""),
+    OptionInfo("placer", "--placer", "text", ""),
+    OptionInfo("options", "--option", "settings", ""),
+    OptionInfo("start", "--start", "text", ""),
+    OptionInfo("time_limit", "--time-limit", "text", ""),
+    OptionInfo("gap", "--gap", "text", ""),
+    OptionInfo("seed", "--seed", "whole", ""),
+    OptionInfo("threads", "--threads", "whole", ""),
+    OptionInfo("runtime", "--runtime", "text", ""),
+    OptionInfo("bind", "--bind", "settings", ""),
+    OptionInfo("inputs", "--inputs", "text", ""),
+    OptionInfo("in_flight", "--in-flight", "whole", ""),
+    OptionInfo("rounds", "--rounds", "whole", ""),
+    OptionInfo("measure_time", "--measure-time", "text", ""),
+    OptionInfo("policy", "--policy", "text", ""),
+    OptionInfo("reward", "--reward", "text", ""),
+    OptionInfo("updates", "--updates", "whole", ""),
+    OptionInfo("evaluations", "--evaluations", "whole", ""),
+    OptionInfo("checkpoint", "--checkpoint", "text", ""),
+    OptionInfo("resume", "--resume", "switch", ""),
+    OptionInfo("weights", "--weights", "text", "", aliases=("--from",)),
+    OptionInfo("tensorboard", "--tensorboard", "text", ""),
+    OptionInfo("why_not", "--why-not", "texts", ""),
+)
+"""Options of single commands that messages name; each command describes its own."""

@@ -1,0 +1,299 @@
+"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from placewise.analysis.compare import LeaderboardEntry
+from placewise.errors import InputError, RunError
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import SINGLE_DEVICE
+from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
+from placewise.reporting.measured import MeasuredRow, MeasurementTable
+from placewise.runtimes import registry
+from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo
+from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.equal import require_equal
+from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
+from placewise.simulate import judge_placement
+
+SINGLE = SINGLE_DEVICE
+"""What every measured placement is compared with."""
+PLAN = "plan"
+"""The name under which a plan is measured."""
+WORTH = 3.0
+"""A gain counts if it is at least this many times the spread of the runs."""
+STANDARD = Protocol()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """How to measure placements.
+
+    `runtime` defaults to the usual one for the model's format. `binding` maps the plan's devices to those of this
+    machine (see `runtimes.binding`). `inputs` default to random ones. `model` and `example` are the live model and its
+    example inputs, if there is one. A worker has `seconds` for any one reply.
+    """
+
+    runtime: str | None = None
+    binding: Mapping[str, str] = field(default_factory=dict)
+    inputs: Arrays | None = None
+    protocol: Protocol = STANDARD
+    model: Any = None
+    example: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredPlacement:
+    """One placement: what the judge predicts for the runtime's execution, and what was measured, in seconds.
+
+    `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
+    """
+
+    name: str
+    placement: Placement
+    predicted: float
+    measurement: Measurement
+    realised: Realised | None = None
+    difference: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.measurement.seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredPlacements:
+    """The measured placements, the runtime, the bound devices, and the problem as the runtime executes it."""
+
+    runtime: RuntimeInfo
+    places: tuple[Place, ...]
+    problem: Problem
+    protocol: Protocol
+    placements: tuple[MeasuredPlacement, ...]
+
+    def of(self, name: str) -> MeasuredPlacement:
+        """The placement of this name."""
+        return next(measured for measured in self.placements if measured.name == name)
+
+    @property
+    def single(self) -> MeasuredPlacement:
+        return self.of(SINGLE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasurementContext:
+    """What placements of a problem run on: the runtime, the problem as it executes it, and inputs for every sample.
+
+    `job` runs the best single device, the reference of all comparisons.
+    """
+
+    runtime: Runtime
+    problem: Problem
+    job: Job
+    fresh: InputSource
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.job.places
+
+    def check_outputs(self, prepared: PreparedPlacement, expected: Arrays, who: str) -> float:
+        """The largest deviation from the expected outputs, as a share of the tolerance. Raises RunError beyond it."""
+        return require_equal(expected, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
+
+
+def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContext:
+    """Set up a measurement. Raises InputError and its kin if this machine cannot run the model, or not like this."""
+    runtime = _choose_runtime(problem, setting)
+    executed = match_execution(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
+    places = bind(problem.cluster, setting.binding)
+    fresh = input_source(problem.graph, setting.seed, setting.inputs)
+    alone = Placement(_place_on_one_device(executed))
+    job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
+    return MeasurementContext(runtime, executed, job, fresh)
+
+
+def measure_placements(
+    problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()
+) -> MeasuredPlacements:
+    """Run and time every placement in turns with the best single device.
+
+    A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
+    Raises InputError and its kin for devices that this machine lacks, a model that it cannot run or whose outputs are
+    random, and inputs that do not fit; RunError if the single device itself fails.
+    """
+    context = prepare_measurement(problem, setting)
+    runtime, job, executed = context.runtime, context.job, context.problem
+    with ExitStack() as stack:
+        reference = runtime.prepare(job)
+        stack.callback(reference.close)
+        expected = reproducible_outputs(reference, context.fresh)
+        ready: dict[str, PreparedPlacement] = {SINGLE: reference}
+        measured = {
+            name: MeasuredPlacement(name, placement, judge_placement(executed, placement).value, Measurement(name))
+            for name, placement in {SINGLE: job.placement, **placements}.items()
+        }
+        for name, placement in placements.items():
+            try:
+                prepared = runtime.prepare(job.on(placement))
+                stack.callback(prepared.close)
+                difference = context.check_outputs(prepared, expected, f"the placement {name!r}")
+            except RunError as error:
+                measured[name] = replace(measured[name], measurement=Measurement(name, failure=str(error)))
+                continue
+            ready[name] = prepared
+            measured[name] = replace(measured[name], difference=difference)
+        for name, prepared in ready.items():
+            measured[name] = replace(measured[name], realised=prepared.realised, notes=prepared.notes)
+        for measurement in measure(ready, context.fresh, setting.protocol):
+            measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
+    return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
+
+
+def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
+    """How to measure: by default, a pipeline has two samples per device in flight. Raises InputError."""
+    if rounds < 1 or (in_flight is not None and in_flight < 1):
+        raise InputError("nothing would be measured", remedy="give at least one round and one sample in flight")
+    if in_flight is None:
+        in_flight = 2 * len(problem.cluster) if problem.objective.kind == "throughput" else 1
+    samples = max(8 * in_flight, 16) if in_flight > 1 else STANDARD.samples
+    return Protocol(rounds=rounds, samples=samples, in_flight=in_flight, seconds=seconds)
+
+
+def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
+    """The runtime of the setting, or the usual one. Raises InputError if it cannot run the model as set."""
+    source = problem.graph.source
+    if source is None or (setting.model is None and source.format.startswith("torch-module")):
+        raise InputError("the model of this plan is not at hand", remedy="give the model as well")
+    runtime = registry.create(setting.runtime or registry.default_for(source.format))
+    info = runtime.info
+    if source.format not in info.formats:
+        raise InputError(
+            f"the runtime {info.name!r} runs no model of the format {source.format!r}",
+            remedy=f"it runs {', '.join(info.formats)}",
+        )
+    if setting.protocol.in_flight > 1 and not info.pipelines:
+        raise InputError(f"the runtime {info.name!r} takes one sample at a time", remedy="leave out --in-flight")
+    return runtime
+
+
+def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
+    """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
+    objective = problem.objective
+    if pipelined:
+        return problem.with_(objective=replace(objective, kind="throughput"))
+    return problem.with_(objective=replace(objective, kind="latency", execution=info.execution))
+
+
+def _place_on_one_device(problem: Problem) -> Ints:
+    """Every op [n_ops] on the device that runs the whole model fastest; if none may, on the fastest accelerator."""
+    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf).sum(axis=0)
+    if not np.isfinite(seconds).any():
+        costs = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)
+        seconds = np.where(problem.cluster.is_host, 0.0, costs.sum(axis=0) + 1.0)
+    return np.full(problem.n_ops, int(np.argmin(seconds)), np.int32)
+
+
+def _precision(places: tuple[Place, ...]) -> str:
+    """The lowest precision that the options of a device ask for; "" by default."""
+    words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    values = [words.get(value, value) for place in places for value in place.options.values()]
+    return next((name for name in ("bfloat16", "float16") if name in values), "")
+
+
+def measured_verdict(measured: MeasuredPlacements, name: str) -> str:
+    """Whether a measured placement is worth it against the best single device, in one sentence."""
+    plan, single = measured.of(name), measured.single
+    if plan.measurement.failure:
+        return "It does not run."
+    if len(np.unique(plan.placement.device)) == 1 and len(np.unique(single.placement.device)) == 1:
+        return "Nothing is split: one device runs everything."
+    gain = single.seconds / plan.seconds - 1
+    noise = max(plan.measurement.spread, single.measurement.spread)
+    if gain <= 0:
+        return f"Do not split: the best single device is {1 / (1 + gain):.2f}× as fast."
+    if gain < WORTH * noise:
+        return f"Do not split: the gain of {gain:.1%} is below {WORTH:g} times the spread of the runs ({noise:.1%})."
+    return f"The split is worth it: measured {1 + gain:.2f}× as fast as the best single device."
+
+
+def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
+    """The measurements as a table, with the verdict on the placement called `name`, if given."""
+    protocol = measured.protocol
+    each = f"{protocol.samples} samples each"
+    if protocol.in_flight > 1:
+        each = f"streams of {protocol.samples} samples, {protocol.in_flight} in flight"
+    return MeasurementTable(
+        runtime=measured.runtime.name,
+        execution=str(measured.problem.objective),
+        how=f"{protocol.rounds} rounds in turns, {each}, medians",
+        places=tuple(map(str, measured.places)),
+        rows=tuple(map(_make_row, measured.placements)),
+        base=SINGLE,
+        verdict=measured_verdict(measured, name) if name else "",
+    )
+
+
+def _make_row(measured: MeasuredPlacement) -> MeasuredRow:
+    ran, measurement = measured.realised, measured.measurement
+    return MeasuredRow(
+        name=measured.name,
+        devices=len(np.unique(measured.placement.device)),
+        predicted=measured.predicted,
+        measured=measured.seconds,
+        spread=measurement.spread,
+        rounds=measurement.rounds,
+        pieces=ran.pieces if ran else (),
+        share=ran.share if ran else 1.0,
+        idle=ran.idle if ran else (),
+        memory=ran.memory if ran else (),
+        failure=measurement.failure,
+        notes=measured.notes,
+    )
+
+
+def add_measurements(
+    board: LeaderboardTable, entries: Sequence[LeaderboardEntry], most: int, setting: Setting
+) -> LeaderboardTable:
+    """The leaderboard with the measured times of the best `most` placements and of the best single device.
+
+    Placers with the same placement share its figures. Raises as `measure_placements` does.
+    """
+    candidates: list[tuple[str, Placement]] = []
+    shares_with: dict[str, str] = {}
+    for entry in entries:
+        placement = None if entry.result is None else entry.result.placement
+        if entry.result is None or placement is None:
+            continue
+        twin = next((name for name, other in candidates if other == placement), None)
+        if twin is None and len(candidates) < most:
+            candidates.append((entry.placer, placement))
+        shares_with[entry.placer] = twin or entry.placer
+        problem = entry.result.problem
+    if not candidates:
+        return board
+    measured = measure_placements(problem, dict(candidates), setting)
+    by_name = {placement.name: placement for placement in measured.placements}
+    rows = [_add_measurement(row, by_name.get(shares_with.get(row.placer, ""))) for row in board.rows]
+    single = measured.single
+    return replace(board, rows=tuple(rows), single_measured=single.seconds, single_spread=single.measurement.spread)
+
+
+def _add_measurement(row: LeaderboardRow, measured: MeasuredPlacement | None) -> LeaderboardRow:
+    if measured is None:
+        return row
+    measurement = measured.measurement
+    spread = finite(measurement.spread) if measurement.rounds else None
+    return replace(row, measured=finite(measured.seconds), spread=spread, failure=measurement.failure)

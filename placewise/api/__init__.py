@@ -1,0 +1,31 @@
+"""The Python interface: a model and devices in, a plan out, and everything that is asked of either."""
+
+from placewise.api.learning import pretrain, train
+from placewise.api.models import inspect, list_placers, profile, read_model
+from placewise.api.placing import compare, place
+from placewise.api.plans import check, diff, explain, export, judge, report, run
+from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training
+
+__all__ = [
+    "Explanation",
+    "Leaderboard",
+    "Plan",
+    "PlanDiff",
+    "RunResult",
+    "Training",
+    "check",
+    "compare",
+    "diff",
+    "explain",
+    "export",
+    "inspect",
+    "judge",
+    "list_placers",
+    "place",
+    "pretrain",
+    "profile",
+    "read_model",
+    "report",
+    "run",
+    "train",
+]

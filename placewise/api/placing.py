@@ -1,0 +1,144 @@
+"""place and compare: a model and devices in, plans out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from placewise.analysis.compare import compare as run_all
+from placewise.analysis.compare import parse_placers
+from placewise.api.results import Leaderboard, Plan
+from placewise.api.search_limits import budget_from
+from placewise.core.build import Devices, build, start_of
+from placewise.core.open_model import Model
+from placewise.core.options import ProblemKeywords, options_from
+from placewise.core.place import place as place_problem
+from placewise.model.placement import Placement
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
+
+
+def place(
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    placer: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    start: str | os.PathLike[str] | Placement | None = None,
+    time_limit: float | str | None = None,
+    gap: float | str = 0.0,
+    seed: int = 0,
+    threads: int | None = None,
+    budget: Budget | float | str | None = None,
+    example_inputs: Any = None,
+    on_progress: OnProgress = ignore,
+    **problem_options: Unpack[ProblemKeywords],
+) -> Plan:
+    """Place a model: decide which device runs each op, and prove how good that is.
+
+    Parameters
+    ----------
+    model : path, "zoo:NAME", "hf:NAME", Graph, Problem, torch.nn.Module or torch.export.ExportedProgram
+        Files: ONNX, torch.export, OpenVINO, TensorFlow, a Hugging Face configuration, a published workload, a PipeDream
+        profile, a graph or problem file.
+    devices : str, path, mapping or Cluster
+        A line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML file, or memory by device. Not needed where the model
+        brings its devices.
+    placer : str
+        Name of the placer; "auto" picks. Default: "auto".
+    options : mapping of str to value
+        Options of the placer (docs/placers.md).
+    start : path or Placement
+        A plan, a published split or a placement to start from.
+    time_limit : float or str
+        Seconds, also as "60s". Default: no limit; each placer ends by itself.
+    gap : float or str
+        Stop where (value − lower bound) / value is at most this, also as "1%". Default: 0.
+    seed : int
+        Same seed, same answer, where no time limit ends the search. Default: 0.
+    threads : int
+        The most threads that search at a time. Default: one per core.
+    budget : Budget, float or str
+        All limits in one object, also in iterations or evaluations; limits above replace its own.
+    example_inputs : tuple or mapping
+        Example arguments of a PyTorch module.
+    on_progress : callable
+        Called with a `Progress` now and then.
+    **problem_options
+        What is asked of the problem: `objective`, `dims`, `pins` and the other fields of `ProblemOptions`.
+
+    Returns
+    -------
+    Plan
+        An infeasible problem is a plan whose `status` says so.
+
+    Raises
+    ------
+    InputError
+        If a file, an option or an argument is wrong; every other PlacewiseError with it.
+
+    Examples
+    --------
+    >>> import placewise as pw
+    >>> plan = pw.place("zoo:random-layered", "2xL4,cpu", objective="throughput", dims={"n_ops": 20}, time_limit="5s")
+    >>> plan.status
+    'optimal'
+
+    """
+    given = budget_from(time_limit, gap or None, seed or None, threads, budget)
+    problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
+    hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+    return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
+
+
+def compare(
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    placers: str | Sequence[str] = "all",
+    expert: str | os.PathLike[str] | Placement | None = None,
+    time_limit: float | str | None = None,
+    gap: float | str = 0.0,
+    seed: int = 0,
+    threads: int | None = None,
+    budget: Budget | float | str | None = None,
+    example_inputs: Any = None,
+    on_progress: OnProgress = ignore,
+    **problem_options: Unpack[ProblemKeywords],
+) -> Leaderboard:
+    """Run several placers on one problem, the same limits for each.
+
+    Parameters
+    ----------
+    model, devices, example_inputs, on_progress, **problem_options
+        As in `place`.
+    placers : str or sequence of str
+        Names, also in one text with commas, or "all". Default: "all".
+    expert : path or Placement
+        A human's plan or published split; only the placer `expert` takes it.
+    time_limit, gap, seed, threads, budget
+        As in `place`, for each placer by itself.
+
+    Returns
+    -------
+    Leaderboard
+        An entry per placer, the best first.
+
+    Raises
+    ------
+    PlacewiseError
+        As `place` does. A placer that cannot take the problem is an entry with the reason.
+
+    Examples
+    --------
+    >>> import placewise as pw
+    >>> board = pw.compare("zoo:random-layered", "2xL4,cpu", placers="single,heft", dims={"n_ops": 20})
+    >>> len(board.entries)
+    2
+
+    """
+    names = parse_placers(placers if isinstance(placers, str) else ",".join(placers))
+    given = budget_from(time_limit, gap or None, seed or None, threads, budget)
+    problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
+    human = None if expert is None else start_of(expert, problem)
+    return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))

@@ -1,0 +1,358 @@
+"""What the public functions answer: plans, leaderboards, measurements, explanations."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
+from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
+from placewise.analysis.report import open_result, render_page, write_page
+from placewise.core.build import Devices, build_for_plan
+from placewise.core.open_model import Model
+from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
+from placewise.errors import PlanError
+from placewise.files.atomic import atomic_write
+from placewise.files.plan_file import find_model, load_plan_unless_split, save_plan
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import (
+    OPTIMAL_GAP,
+    Bound,
+    Improvement,
+    Outcome,
+    Reason,
+    Result,
+    Status,
+    gap_of,
+)
+from placewise.reporting.console import result_view
+from placewise.reporting.difference import Difference, difference_view
+from placewise.reporting.explanation import OpExplanation, explanation_view
+from placewise.reporting.gantt import Gantt
+from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard
+from placewise.reporting.measured import measurement_view
+from placewise.reporting.notebook import text_html
+from placewise.reporting.page.plan_view import PlanView
+from placewise.reporting.plain import plain
+from placewise.simulate import judge_placement, lower_bound
+from placewise.training.train_result import Trained
+from placewise.training.train_result import lines as training_lines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The answer of `place`: the result, and what people do with it."""
+
+    result: Result
+
+    @property
+    def problem(self) -> Problem:
+        return self.result.problem
+
+    @property
+    def placement(self) -> Placement | None:
+        return self.result.placement
+
+    @property
+    def assignment(self) -> dict[str, str]:
+        """Op name → device name; empty if there is no placement."""
+        result = self.result
+        if result.placement is None:
+            return {}
+        return result.placement.assignment(result.problem.graph, result.problem.cluster)
+
+    @property
+    def value(self) -> float:
+        """Seconds: latency, or time per sample."""
+        return self.result.value
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no placement can beat."""
+        return self.result.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """(value − lower_bound) / value."""
+        return self.result.gap
+
+    @property
+    def status(self) -> str:
+        """``optimal``, ``feasible``, ``infeasible`` or ``unknown``."""
+        return str(self.result.status.outcome)
+
+    def summary(self) -> str:
+        """What `placewise place` prints, as text."""
+        return plain(result_view(self.result))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan file (docs/formats.md), atomically. Raises OutputError."""
+        save_plan(self.result, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: Model = None,
+        devices: Devices | None = None,
+        *,
+        example_inputs: Any = None,
+        **options: Unpack[ProblemKeywords],
+    ) -> Plan:
+        """Read a plan file back and judge its placement anew.
+
+        Parameters
+        ----------
+        path : path
+            A plan file, or a published split.
+        model : path, "zoo:NAME", "hf:NAME", Graph, Problem or PyTorch module
+            The model. Default: the file that the plan names.
+        devices : str, path, mapping or Cluster
+            Default: the plan's own.
+        example_inputs : tuple or mapping
+            For a PyTorch module, as in `place`.
+        **options
+            Those of `ProblemOptions`; what is not given is the plan's own.
+
+        Returns
+        -------
+        Plan
+            The bound, status and history of the file are kept where the placement's value is what the file says;
+            otherwise the bound is computed again. The naive baselines are not restored.
+
+        Raises
+        ------
+        PlanError
+            If the file is no plan, belongs to another model, or holds no placement.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:random-layered", "2xL4,cpu", dims={"n_ops": 20}, time_limit="2s")
+        >>> plan.save("plan.json")
+        >>> pw.Plan.load("plan.json").value == plan.value
+        True
+
+        """
+        return cls(load_result(path, model, devices, options_from(options), example_inputs))
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The plan as one HTML page (docs/report.md), written if `path` is given, atomically. Raises OutputError."""
+        return write_report(open_result(self.result), path)
+
+    @property
+    def timeline(self) -> Gantt | None:
+        """What runs when: printed, a line per device and link; in a notebook, a picture. None without a placement."""
+        result = self.result
+        if result.placement is None or result.judgement is None:
+            return None
+        return Gantt(result.problem, result.placement, result.judgement)
+
+    def _repr_html_(self) -> str:
+        drawn = "" if self.timeline is None else self.timeline._repr_html_()
+        return text_html(result_view(self.result, gantt=False)) + drawn
+
+    def __repr__(self) -> str:
+        return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaderboard:
+    """The answer of `compare`: an entry per placer, the best first, and the same as a text or a file."""
+
+    entries: tuple[LeaderboardEntry, ...]
+
+    @property
+    def best(self) -> Plan | None:
+        """The best plan; None if no placer found one."""
+        first = next(iter(self.entries), None)
+        return None if first is None or first.result is None or first.result.placement is None else Plan(first.result)
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the best plan, with the leaderboard in it, atomically. Raises PlanError, OutputError."""
+        plan = best_plan(self.entries)
+        if plan is None:
+            raise PlanError("no placer found a placement", remedy="see the leaderboard for the reasons")
+        save_plan(plan, path)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The best plan as one HTML page with the leaderboard (docs/report.md). Raises PlanError, OutputError."""
+        best = self.best
+        if best is None:
+            raise PlanError("no placer found a placement", remedy="see the leaderboard for the reasons")
+        return write_report(open_result(best.result, best_plan(self.entries)), path)
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no placement can beat: the best bound that any of them proved."""
+        return best_bound(self.entries)
+
+    def text(self, form: str = "table") -> str:
+        """The leaderboard as `table`, `json`, `csv` or `markdown`. Raises InputError."""
+        return render_leaderboard(tabulate_entries(self.entries), format_for(None, form))
+
+    def save(self, path: str | os.PathLike[str], form: str | None = None) -> None:
+        """Write it, atomically, in that format or in that of the file's suffix. Raises InputError, OutputError."""
+        written = render_leaderboard(tabulate_entries(self.entries), format_for(path, form))
+        with atomic_write(path) as file:
+            file.write(written)
+
+    def _repr_html_(self) -> str:
+        return text_html(board_view(tabulate_entries(self.entries)))
+
+    def __repr__(self) -> str:
+        found = sum(entry.value < float("inf") for entry in self.entries)
+        return f"Leaderboard({found} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunResult:
+    """The answer of `run`: what a plan really took, beside the best single device."""
+
+    placements: MeasuredPlacements
+
+    @property
+    def seconds(self) -> float:
+        """The median of the rounds, per sample; inf if the plan failed."""
+        return self.placements.of(PLAN).seconds
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles of the rounds, as a share of the median."""
+        return self.placements.of(PLAN).measurement.spread
+
+    @property
+    def predicted(self) -> float:
+        """What the judge says of the plan under the runtime's execution, in seconds."""
+        return self.placements.of(PLAN).predicted
+
+    @property
+    def single(self) -> float:
+        """Seconds of the best single device."""
+        return self.placements.single.seconds
+
+    @property
+    def failure(self) -> str:
+        """Why the plan does not run, or gives other outputs; "" if it runs."""
+        return self.placements.of(PLAN).measurement.failure
+
+    @property
+    def verdict(self) -> str:
+        """Whether the split is worth it, in one sentence."""
+        return measured_verdict(self.placements, PLAN)
+
+    def summary(self) -> str:
+        """What `placewise run` prints, as text."""
+        return plain(measurement_view(tabulate_measurements(self.placements, PLAN)))
+
+    def _repr_html_(self) -> str:
+        return text_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
+
+    def __repr__(self) -> str:
+        took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
+        return f"RunResult({took}, best single device {self.single:.6g} s, {self.placements.runtime.name})"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Training(Plan):
+    """The answer of `train`: the plan of the best placement, and the figures of the training."""
+
+    trained: Trained
+
+    @property
+    def updates(self) -> int:
+        return self.trained.updates
+
+    @property
+    def evaluations(self) -> int:
+        """How many different placements were priced."""
+        return self.trained.evaluations
+
+    @property
+    def learned(self) -> float:
+        """The best that the reward said, in seconds: measured, or simulated."""
+        return self.trained.learned
+
+    def summary(self) -> str:
+        """What `placewise train` prints, as text."""
+        return plain(result_view(self.result), *training_lines(self.trained))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
+
+    explanation: OpExplanation
+    plans: tuple[Plan, ...]
+
+    def summary(self) -> str:
+        """What `placewise explain` prints, as text."""
+        return plain(explanation_view(self.explanation))
+
+    def _repr_html_(self) -> str:
+        return text_html(explanation_view(self.explanation))
+
+    def __repr__(self) -> str:
+        tried = ", ".join(forced.device for forced in self.explanation.forced)
+        return (
+            f"Explanation({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanDiff:
+    """The answer of `diff`: the two values and their parts, and what moved."""
+
+    difference: Difference
+
+    def summary(self) -> str:
+        """What `placewise diff` prints, as text."""
+        return plain(difference_view(self.difference))
+
+    def _repr_html_(self) -> str:
+        return text_html(difference_view(self.difference))
+
+    def __repr__(self) -> str:
+        found = self.difference
+        return f"PlanDiff({found.moved} of {found.ops} ops, {found.before.value:.6g} s → {found.after.value:.6g} s)"
+
+
+def write_report(shown: PlanView, path: str | os.PathLike[str] | None) -> str:
+    """The page as text, written if `path` is given. Raises OutputError."""
+    html = render_page(shown)
+    if path is not None:
+        write_page(html, path)
+    return html
+
+
+def load_result(
+    path: str | os.PathLike[str], model: Model, devices: Devices | None, options: ProblemOptions, inputs: Any
+) -> Result:
+    """The result behind a plan file: its placement judged again, with the file's bound if the value is the same."""
+    file = load_plan_unless_split(path)
+    source = find_model(path, None) if model is None else model
+    problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
+    judgement = judge_placement(problem, placement)
+    same = file is not None and math.isclose(file.value, judgement.value, rel_tol=1e-9)
+    bound = Bound(file.lower_bound, file.bound_method) if file is not None and same else lower_bound(problem)
+    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE if judgement.valid else Outcome.UNKNOWN
+    reason = Reason(file.reason) if file is not None and same else Reason.PROVED if optimal else Reason.FINISHED
+    steps = file.history if file is not None and same else ()
+    return Result(
+        problem,
+        placement,
+        Status(outcome, reason),
+        judgement,
+        bound,
+        file.placer if file is not None else "",
+        file.seconds if file is not None else 0.0,
+        file.seed if file is not None else 0,
+        {},
+        tuple(Improvement(step.seconds, step.value, step.placer) for step in steps),
+        file.notes if file is not None else (),
+    )

@@ -1,0 +1,153 @@
+"""Device specs: devices with their default links, before the cluster assigns their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from placewise._util.units import format_bytes, format_seconds
+from placewise.catalog.detect import this_core, this_machine
+from placewise.catalog.entries import catalog, find_device
+from placewise.errors import ClusterError
+from placewise.model.cluster import Device
+
+MAX_DEVICES = 256
+"""The largest number of devices in a cluster; links are stored for every pair."""
+
+_NO_MEMORY = "0 bytes of memory: nothing is placed here"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A device and the default links of its model.
+
+    `prefix` starts the name that the device still has to get ("" if its name is final); `model` is its name in the
+    catalogue ("" if unknown); `host_link`, `peer_link` (to devices of the same model) and `nvlink` (optional bridge)
+    are names of links in the catalogue.
+    """
+
+    device: Device
+    prefix: str = ""
+    model: str = ""
+    host_link: str = ""
+    peer_link: str = ""
+    nvlink: str = ""
+
+
+def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
+    """The device for a model name, a disk, ``core``, ``cpu`` or ``this``. Raises ClusterError."""
+    word = name.strip().lower()
+    if word == "disk" or word in catalog().disks:
+        return with_memory(_disk_spec(catalog().defaults.disk if word == "disk" else word), memory)
+    if word == "this":
+        return with_memory(DeviceSpec(this_machine(), prefix="cpu"), memory)
+    if word == "core":
+        core = DeviceSpec(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
+        return with_memory(core, memory)
+    if word == "cpu":
+        return with_memory(default_spec(catalog().defaults.cpu), memory)
+    return with_memory(_catalog_spec(find_device(name)), memory)
+
+
+def _disk_spec(model: str) -> DeviceSpec:
+    """A disk. The CPU computes the ops placed on it, see `name_devices`."""
+    entry = catalog().disks[model]
+    speed = entry.bandwidth * entry.efficiency
+    note = (
+        f"{entry.title}: weights are read from it in every run, at {speed / 1e9:.3g} GB/s ({entry.efficiency:.0%} of "
+        f"{entry.bandwidth / 1e9:.3g} GB/s, assumed; {entry.source})"
+    )
+    return DeviceSpec(Device("disk", kind="disk", weight_bandwidth=speed, notes=(note,)), prefix="disk", model=model)
+
+
+def _add_cpu_figures(spec: DeviceSpec, cpu: Device) -> DeviceSpec:
+    """A disk of the catalogue with the figures of the CPU that computes its ops."""
+    if spec.device.kind != "disk" or not spec.model or spec.device.peak_flops:
+        return spec
+    device = replace(
+        spec.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
+        efficiency=cpu.efficiency, unsupported=cpu.unsupported,
+    )  # fmt: skip
+    return replace(spec, device=add_notes(device, f"its ops are computed by {cpu.name}"))
+
+
+def default_spec(model: str) -> DeviceSpec:
+    """A device of unknown model: the figures of `model`, without its links between equal devices."""
+    spec = _catalog_spec(model)
+    note = f"model not given: the figures of {catalog().devices[model].title} are assumed"
+    return replace(spec, device=add_notes(spec.device, note), model="", peer_link="", nvlink="")
+
+
+def with_memory(spec: DeviceSpec, memory: float | None) -> DeviceSpec:
+    """The device with this memory in bytes, if given."""
+    return spec if memory is None else replace(spec, device=set_memory(spec.device, memory))
+
+
+def set_memory(device: Device, memory: float) -> Device:
+    """The device with this memory in bytes. 0 makes it unavailable; more makes it available again if it had 0."""
+    notes = tuple(note for note in device.notes if note != _NO_MEMORY)
+    if memory == 0:
+        return replace(device, memory=memory, available=False, notes=(*notes, _NO_MEMORY))
+    return replace(device, memory=memory, available=device.available or device.memory == 0, notes=notes)
+
+
+def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:
+    """The device with its final name."""
+    return replace(spec, device=replace(spec.device, name=name), prefix="")
+
+
+def add_notes(device: Device, *notes: str) -> Device:
+    """The device with additional notes."""
+    return replace(device, notes=(*device.notes, *notes))
+
+
+def name_devices(specs: Sequence[DeviceSpec]) -> tuple[DeviceSpec, ...]:
+    """Name the devices that have a prefix: prefix and number, or the bare prefix (``cpu``) if there is only one.
+
+    Disks get the figures of the first CPU, or of the default CPU.
+    """
+    if not specs:
+        raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
+    if len(specs) > MAX_DEVICES:
+        raise ClusterError(f"{len(specs)} devices are too many", remedy=f"describe at most {MAX_DEVICES}")
+    taken = {spec.device.name for spec in specs if not spec.prefix}
+    count = Counter(spec.prefix for spec in specs)
+    names = {prefix: _free_names(prefix, count[prefix] == 1, taken) for prefix in count if prefix}
+    named = [
+        replace(spec, device=replace(spec.device, name=next(names[spec.prefix])), prefix="") if spec.prefix else spec
+        for spec in specs
+    ]
+    cpus = [spec.device for spec in named if spec.device.kind == "cpu"]
+    cpu = cpus[0] if cpus else _catalog_spec(catalog().defaults.cpu).device
+    return tuple(_add_cpu_figures(spec, cpu) for spec in named)
+
+
+def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
+    if prefix.isalpha():
+        if single and prefix not in taken:
+            yield prefix
+        prefix = f"{prefix}:"
+    for number in range(len(taken) + MAX_DEVICES):
+        if f"{prefix}{number}" not in taken:
+            yield f"{prefix}{number}"
+
+
+def _catalog_spec(model: str) -> DeviceSpec:
+    entry = catalog().devices[model]
+    behaviour = catalog().behaviour[entry.behaviour]
+    device = Device(
+        name=model,
+        kind=entry.kind,
+        memory=entry.memory,
+        peak_flops=dict(entry.peak_flops),
+        memory_bandwidth=entry.memory_bandwidth,
+        op_overhead=behaviour.op_overhead,
+        efficiency=dict(behaviour.efficiency),
+        notes=(
+            f"{entry.title}: {format_bytes(entry.memory)}; {entry.source}",
+            f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for {entry.behaviour}",
+        ),
+    )
+    nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")
+    return DeviceSpec(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)

@@ -1,0 +1,89 @@
+"""A profile of ours over the costs of a problem: times of ops, what stays together, what a call costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from placewise.costing.measured.devices import match_devices
+from placewise.costing.measured.load import apply_measured
+from placewise.costing.measured.table import TimingRow, Timings
+from placewise.errors import CostError
+from placewise.files.profile_file import DeviceProfile, ProfileFile
+from placewise.model.cluster import Cluster, Device
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profiled:
+    """The cost table with a profile's times over it; sets of ops that one kernel runs, by name; seconds of a call by
+    device; and what to say of them.
+    """
+
+    costs: CostTable
+    together: tuple[tuple[str, ...], ...]
+    calls: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+def with_profile(
+    base: CostTable, graph: Graph, cluster: Cluster, profile: ProfileFile, *, device: str = "", loaded: bool = False
+) -> Profiled:
+    """`base` with the times of a profile, measured with all devices busy where `loaded` is wished and was measured.
+
+    `device` says whose times they are, where the profile is of one device or has one of that name. A device of the
+    cluster that was not profiled, but has the same figures as one that was, takes its times. Raises CostError for a
+    profile of another model, or of none of these devices.
+    """
+    if profile.graph_hash and profile.graph_hash != graph.digest():
+        made = f" (it was made from {profile.source.path})" if profile.source else ""
+        raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
+    used = {cluster.names[column]: found for column, found in _columns(profile, cluster, device).items()}
+    rows = tuple(
+        TimingRow(op, seconds, ops=(op,), device=name)
+        for name, found in used.items()
+        for op, seconds in zip(profile.ops, found.figures(loaded=loaded).ops, strict=True)
+        if seconds is not None
+    )
+    busy = loaded and all(found.loaded is not None for found in used.values())
+    state = ", with all devices busy" if busy else ", with no other device busy" if loaded else ""
+    version = f"{profile.runtime} {profile.runtime_version}".strip()
+    table, notes = apply_measured(base, graph, cluster, Timings(f"profile of {version}{state}", rows, by_op=True))
+    sets = {ops for found in used.values() for ops in found.fused}
+    together = tuple(tuple(profile.ops[op] for op in ops) for ops in sorted(sets))
+    if together:
+        notes += (f"what {profile.runtime} runs as one kernel stays together: {len(together)} sets of ops",)
+    notes += tuple(
+        f"{name} was not profiled, and is given the times of {found.name}, which has the same figures"
+        for name, found in used.items()
+        if not device and name != found.name
+    )
+    return Profiled(table, together, {name: found.call_overhead for name, found in used.items()}, notes)
+
+
+def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, DeviceProfile]:
+    """Which device of the profile stands for which of the cluster."""
+    known = {found.name: found for found in profile.devices}
+    if word:
+        columns = match_devices(word, cluster)
+        if not columns:
+            raise CostError(f"{word!r} is no device of this cluster", remedy=f"it has {', '.join(cluster.names)}")
+        if word not in known and len(known) > 1:
+            remedy = f"profile one device, or name one of {', '.join(known)}"
+            raise CostError(f"has times of several devices, and which are those of {word!r} is not said", remedy=remedy)
+        return dict.fromkeys(columns, known.get(word, profile.devices[0]))
+    found = {column: known[name] for column, name in enumerate(cluster.names) if name in known}
+    for column, device in enumerate(cluster):
+        twin = next((one for one in found if _figures(cluster.devices[one]) == _figures(device)), None)
+        if column not in found and twin is not None:
+            found[column] = found[twin]
+    if not found:
+        remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
+        raise CostError(f"has times of {', '.join(known)}, which the cluster does not have", remedy=remedy)
+    return found
+
+
+def _figures(device: Device) -> tuple[object, ...]:
+    efficiency = tuple(sorted(device.efficiency.items()))
+    return device.kind, tuple(sorted(device.peak_flops.items())), device.memory_bandwidth, efficiency

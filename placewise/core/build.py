@@ -1,0 +1,334 @@
+"""build(): a model, a cluster and the user's options → a Problem. Here readers, transforms and costs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.catalog import read_cluster
+from placewise.catalog.adapt import adapt_cluster
+from placewise.core.apply_profile import with_profile
+from placewise.core.open_model import Model, name_of, open_model, replayed
+from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.costing.measured import load_measured
+from placewise.costing.measured.load import split_device
+from placewise.costing.roofline import cost_table
+from placewise.costing.work import work_of
+from placewise.errors import InputError, PlanError
+from placewise.files.cluster_record import cluster_of
+from placewise.files.columns import format_name
+from placewise.files.costs_file import load_costs
+from placewise.files.plan_file import PlanFile, load_plan_unless_split, placement_of, require_same_model
+from placewise.files.problem_file import constraints_of
+from placewise.files.profile_file import is_profile, load_profile
+from placewise.files.records import locate_errors
+from placewise.files.split_file import read_placement, split_is_latency
+from placewise.model.cluster import Cluster
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem, scopes_together
+from placewise.readers.base import ImportedModel
+from placewise.simulate import judge_placement
+from placewise.transform.untied import untie_weights
+
+Devices = str | Path | Mapping[Any, object] | Cluster
+
+
+def build(
+    model: Model, devices: Devices | None = None, options: ProblemOptions = NO_OPTIONS, *, example_inputs: Any = None
+) -> Problem:
+    """The problem of placing `model` on `devices`.
+
+    A published workload and a problem file bring their own devices, so `devices` must be left out there; a
+    model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those
+    that the options give. Raises InputError and its kin.
+    """
+    reading = open_model(model, options, example_inputs)
+    return _with_notes(_problem(reading, name_of(model), devices, options))
+
+
+def build_for_plan(
+    model: Model,
+    plan: str | Path,
+    devices: Devices | None = None,
+    options: ProblemOptions = NO_OPTIONS,
+    *,
+    example_inputs: Any = None,
+) -> tuple[Problem, Placement]:
+    """The problem that a plan (or a published split) answers, and its placement.
+
+    What the user does not wish otherwise is taken from the plan: dimensions, view, objective, constraints and
+    devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
+    PlanError if the plan belongs to another model.
+    """
+    made, sizes = load_plan_unless_split(plan), options.dims
+    if made is not None:
+        options = _as_planned(made, options)
+    elif options.objective is None and split_is_latency(plan):
+        options = replace(options, objective="latency")
+    reading = open_model(model, options, example_inputs)
+    if made is None:
+        return read_placement(plan, _problem(reading, name_of(model), devices, options))
+    if devices is None and made.cluster is not None and reading.problem is None:
+        devices = cluster_of(made.cluster)
+    with locate_errors(plan):
+        made, notes = _for_sizes(made, sizes, reading.graph)
+        require_same_model(made, reading.graph)
+    problem = _problem(reading, name_of(model), devices, options)
+    with locate_errors(plan):
+        placement = placement_of(made, problem.graph, problem.cluster)
+    return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
+
+
+def _for_sizes(plan: PlanFile, sizes: Mapping[str, int], graph: Graph) -> tuple[PlanFile, tuple[str, ...]]:
+    """The plan, and what to warn of if the user asks for other sizes than it was made for: then names tell the ops."""
+    planned = {} if plan.source is None else plan.source.options.get("dims", {})
+    other = {name: planned[name] for name, size in sizes.items() if planned.get(name, size) != size}
+    if plan.source is None or graph.source is None or plan.source.sha256 != graph.source.sha256 or not other:
+        return plan, ()
+    said = ", ".join(f"{name}={size}" for name, size in other.items())
+    return plan.model_copy(update={"graph_hash": ""}), (f"the plan was made for {said}",)
+
+
+def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placement:
+    """A placement, or that of a plan or a published split, for a search on `problem` to start from.
+
+    Raises PlanError if it belongs to another model or breaks a rule.
+    """
+    if isinstance(start, Placement):
+        where, asked, placement = "the placement to start from", problem, start
+        if len(placement) != problem.n_ops:
+            raise PlanError(f"has {len(placement)} ops, and the model {problem.n_ops}", where=where)
+    else:
+        where, (asked, placement) = str(start), read_placement(start, problem)
+    broken = judge_placement(asked, placement).violations
+    if broken:
+        said = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
+        raise PlanError(f"breaks a rule: {said}", where=where, remedy="mend it, or start without it")
+    return placement
+
+
+def _problem(reading: ImportedModel, name: str, devices: Devices | None, options: ProblemOptions) -> Problem:
+    if reading.problem is not None:
+        if devices is not None:
+            raise InputError("this file brings its own devices and costs", where=name, remedy="leave out the devices")
+        return _adjusted(reading.problem, options)
+    if devices is None:
+        raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
+    cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, options)
+    kind = options.objective or "latency"
+    base, warnings = _costs(reading, name, cluster)
+    given = _with_given(base, reading.graph, cluster, options, kind)
+    constraints = _constraints(kind == "throughput", False, options)
+    return Problem(
+        untie_weights(reading.graph),
+        given.cluster,
+        given.costs,
+        _objective(Objective(_kind(kind)), options),
+        replace(constraints, together=(*given.together, *_together(reading.graph, options, reading.modules))),
+        (*reading.warnings, *warnings, *given.notes),
+    )
+
+
+def _costs(reading: ImportedModel, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
+    """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
+    graph, seconds = reading.graph, reading.op_seconds
+    if seconds is None:
+        work = work_of(graph)
+        return cost_table(graph, cluster, work=work), work.warnings
+    if cluster.is_host.all():
+        remedy = "add accelerators, for example -d 4xV100-16GB"
+        raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)
+    table = np.where(cluster.is_host, np.inf, seconds[:, None])
+    profiled = CostTable(
+        table, transfer_seconds_of(graph, cluster), np.zeros(table.shape, np.int8), ("profiled",), "bytes"
+    )
+    return profiled, ("every accelerator is given the times of the profile, and no CPU runs an op",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """What the files of costs say: the table, the cluster with what a call costs, sets of ops of one kernel, notes."""
+
+    costs: CostTable
+    cluster: Cluster
+    together: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: ProblemOptions, kind: str) -> _Given:
+    """The cost table and the cluster with the figures of the files that the user names, the last over the others."""
+    given = _Given(base, cluster)
+    for name in options.costs:
+        device, file = split_device(name)
+        if format_name(name) == "placewise-costs":
+            given = replace(given, costs=load_costs(name, graph, cluster))
+        elif is_profile(file):
+            with locate_errors(file):
+                profile = load_profile(file)
+                found = with_profile(given.costs, graph, cluster, profile, device=device, loaded=kind == "throughput")
+            together = tuple(dict.fromkeys((*given.together, *found.together)))
+            given = _Given(found.costs, _calling(given.cluster, found.calls), together, given.notes + found.notes)
+        else:
+            costs, said = load_measured(name, graph, cluster, given.costs)
+            given = replace(given, costs=costs, notes=given.notes + said)
+        said_again = f"op times come from {name} where it names them: give it again to price the plan"
+        given = replace(given, notes=(*given.notes, said_again))
+    return given
+
+
+def _calling(cluster: Cluster, calls: Mapping[str, float]) -> Cluster:
+    """The cluster with what a call costs on each device, where nothing said it before."""
+    devices = (replace(device, call_overhead=device.call_overhead or calls.get(device.name, 0.0)) for device in cluster)
+    return Cluster(tuple(devices), cluster.links, cluster.transfers)
+
+
+def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
+    """The options, with the plan's own where the user has none."""
+    source, objective, constraints = plan.source, plan.objective, plan.constraints
+    if source is not None:
+        options = replayed(options, source)
+    if objective is not None and options.objective in (None, objective.kind):
+        latency = objective.kind == "latency"
+        options = replace(
+            options,
+            objective=objective.kind,
+            execution=options.execution or (objective.execution if latency else None),
+            communication=options.communication or (None if latency else objective.communication),
+            schedule=options.schedule or (None if latency else objective.schedule),
+            memory=options.memory or objective.memory,
+            step_samples=objective.step_samples
+            if options.step_samples is None and not latency
+            else options.step_samples,
+        )
+    if constraints is not None:
+        unshaped = options.contiguous is None and not options.convex
+        options = replace(
+            options,
+            contiguous=constraints.contiguous if unshaped else options.contiguous,
+            convex=constraints.convex if unshaped else options.convex,
+            in_order=constraints.ordered if unshaped and options.in_order is None else options.in_order,
+            headroom=constraints.headroom if options.headroom is None and not options.spare else options.headroom,
+            spare=options.spare if options.spare or options.headroom is not None else constraints_of(constraints).spare,
+            pins=constraints_of(constraints).pins if options.pins is None else options.pins,
+            forbid=constraints_of(constraints).forbidden if options.forbid is None else options.forbid,
+            together=constraints.together if options.together is None else options.together,
+        )
+        if options.replicas is None and options.objective == "throughput":
+            options = replace(options, replicas=constraints.replicas)
+    return options
+
+
+def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
+    """A problem that came whole, with what the user asks otherwise."""
+    before = problem.objective
+    if options.objective and options.objective != before.kind:
+        before = Objective(_kind(options.objective), memory=before.memory)
+    objective = _objective(before, options)
+    kept = problem.constraints
+    shape = (objective.kind == "throughput", False) if options.objective else (kept.contiguous, kept.convex)
+    wished = _constraints(*shape, options)
+    cluster = _adapted(problem.cluster, problem.graph, options)
+    given = _with_given(problem.costs, problem.graph, cluster, options, objective.kind)
+    anew = options.headroom is not None or options.spare
+    constraints = Constraints(
+        (*kept.pins, *wished.pins),
+        (*kept.forbidden, *wished.forbidden),
+        wished.contiguous,
+        wished.headroom if anew else kept.headroom,
+        wished.convex,
+        kept.replicas if options.replicas is None else wished.replicas,
+        (*kept.together, *given.together, *_together(problem.graph, options, {})),
+        wished.spare if anew else kept.spare,
+        wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
+    )
+    return problem.with_(
+        cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
+        warnings=(*problem.warnings, *given.notes),
+    )  # fmt: skip
+
+
+def _kind(name: str) -> Any:
+    return name
+
+
+def _objective(default: Objective, options: ProblemOptions) -> Objective:
+    if options.execution and default.kind == "throughput":
+        raise InputError("an execution belongs to latency", remedy="add --objective latency")
+    if options.communication and default.kind == "latency":
+        raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
+    if options.schedule and default.kind == "latency":
+        raise InputError("a schedule belongs to throughput", remedy="add --objective throughput")
+    if default.kind == "latency" and (options.replicas is not None or options.step_samples is not None):
+        raise InputError("replicas and step samples belong to throughput", remedy="add --objective throughput")
+    wished: dict[str, Any] = {
+        "kind": default.kind,
+        "communication": options.communication or default.communication,
+        "execution": options.execution or default.execution,
+        "memory": options.memory or default.memory,
+        "schedule": options.schedule or default.schedule,
+        "step_samples": default.step_samples if options.step_samples is None else options.step_samples,
+    }
+    return Objective(**wished)
+
+
+def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Constraints:
+    if options.contiguous and options.convex:
+        raise InputError("contiguous stages are convex already", remedy="ask for one of contiguous and convex")
+    if options.contiguous is not None or options.convex:
+        contiguous, convex = bool(options.contiguous), bool(options.convex)
+    elif options.convex is not None or options.in_order:
+        contiguous, convex = contiguous or bool(options.in_order), False
+    most = 1 if options.replicas is None else options.replicas
+    rules = options.pins or (), options.forbid or ()
+    room = options.headroom or 0.0
+    return Constraints(*rules, contiguous, room, convex, most, (), options.spare, bool(options.in_order))
+
+
+def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
+    """The cluster with what the user asks of its devices."""
+    return adapt_cluster(
+        cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
+        unsupported=options.unsupported or (), kinds=graph.ops.kind.values,
+    )  # fmt: skip
+
+
+def _together(graph: Graph, options: ProblemOptions, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The sets that the user names or finds by a pattern. Raises InputError for a pattern that finds nothing."""
+    wished = options.together or ()
+    named = tuple(item for item in wished if not isinstance(item, str))
+    return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)], modules))
+
+
+def _with_notes(problem: Problem) -> Problem:
+    """The problem with a warning for each wish that changes nothing here, and for what a wish leaves out."""
+    graph, objective, notes = problem.graph, problem.objective, []
+    trains = bool(graph.ops.backward.any())
+    if problem.most_replicas > 1 and trains and not len(graph.weight_edges):
+        notes.append(
+            "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
+        )
+    if objective.step_samples and problem.most_replicas == 1:
+        notes.append("no stage is replicated: step samples change nothing; allow replicas to use them")
+    options = {} if graph.source is None else graph.source.options.get("dims", {})
+    stages, in_flight = int(problem.allowed.any(axis=0).sum()), options.get("sequences", 1)
+    if objective.kind == "throughput" and graph.phases and graph.ops.state_bytes.any() and in_flight < stages:
+        notes.append(
+            f"memory counts the caches of {in_flight} of the samples in flight, and a full pipeline has one in every "
+            f"stage: --dim sequences={stages} counts those of {stages}"
+        )
+    used = {device.kind for device in problem.cluster if device.available}
+    if objective.kind == "throughput" and {"cpu", "disk"} <= used:
+        notes.append(
+            "a CPU and the disk beside it are counted as working at once, and one processor computes for both: "
+            "leave the disk out where its load is not mostly reading"
+        )
+    if objective.schedule == "gpipe" and not trains:
+        notes.append("the graph has no backward ops: the schedule gpipe changes nothing")
+    return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem

@@ -1,0 +1,137 @@
+"""open_model(): whatever a user has → an ImportedModel. Here readers, the zoo and transforms meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.errors import InputError
+from placewise.files.columns import format_name
+from placewise.files.graph_file import load_graph
+from placewise.files.problem_file import load_problem
+from placewise.model.graph import Graph
+from placewise.model.problem import Problem
+from placewise.readers import ReadOptions, read_model
+from placewise.readers.base import ImportedModel
+from placewise.readers.huggingface import read_huggingface
+from placewise.readers.torch.module import read_live
+from placewise.transform.fold import fold
+from placewise.transform.training import OPTIMIZERS, STEP, to_training
+from placewise.zoo.registry import generate
+
+Model = Any
+"""A path, "zoo:NAME", "hf:NAME", a Graph, Problem or ImportedModel, or a PyTorch module or exported program."""
+
+VIEWS = ("folded", "raw")
+GRAPHS = ("inference", "training")
+ZOO, PRESET = "zoo:", "hf:"
+
+
+def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any = None) -> ImportedModel:
+    """The graph of a model in the wished view, or the whole problem where the file holds one.
+
+    A wish for a training graph adds a backward pass and an optimizer to a graph that has none. `inputs` are the
+    example arguments of a PyTorch module: a tuple, or a mapping by name. Raises InputError and its kin.
+    """
+    _check(options)
+    reading = _opened(model, options, inputs)
+    has_backward = bool(reading.graph.ops.backward.any())
+    given = reading.problem is not None or reading.op_seconds is not None
+    if options.graph == "training" and not has_backward and not given:
+        return _trained(reading, options)
+    found = "training" if has_backward else "inference"
+    if options.graph not in (None, found):
+        where = "" if isinstance(model, (Graph, Problem)) else str(model)
+        remedy = f"leave out --graph {options.graph}"
+        raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
+    if options.optimizer is not None or options.freeze:
+        raise InputError("this training graph is made already", remedy="leave out --optimizer and --freeze")
+    return reading
+
+
+def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
+    """The options, with what a plan's source says of how its model was opened where the user says nothing."""
+    told: Mapping[str, Any] = source.options
+    made = next((step for step in source.transforms if step.startswith(STEP)), "")
+    return replace(
+        options,
+        dims={**told.get("dims", {}), **options.dims},
+        view=options.view or source.view,
+        graph=options.graph or ("training" if made else told.get("graph")),
+        dtype=options.dtype or told.get("dtype"),
+        optimizer=options.optimizer or made.removeprefix(STEP) or None,
+        freeze=options.freeze or told.get("frozen", ()),
+    )
+
+
+def name_of(model: Model) -> str:
+    """What to call a model in messages."""
+    return str(model) if isinstance(model, (str, os.PathLike)) else f"this {type(model).__name__}"
+
+
+def _check(options: ProblemOptions) -> None:
+    for what, value, known in (
+        ("view", options.view, VIEWS), ("graph", options.graph, GRAPHS), ("optimizer", options.optimizer, OPTIMIZERS),
+    ):  # fmt: skip
+        if value not in (None, *known):
+            raise InputError(f"there is no {what} {value!r}", remedy=f"choose {' or '.join(known)}")
+    if (options.optimizer is not None or options.freeze) and options.graph != "training":
+        what = "what is frozen" if options.optimizer is None else "an optimizer"
+        raise InputError(f"{what} belongs to a training graph", remedy="add --graph training")
+
+
+def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel:
+    if isinstance(model, ImportedModel):
+        return model
+    if isinstance(model, Problem):
+        return ImportedModel(model.graph, model, model.warnings)
+    if isinstance(model, Graph):
+        return ImportedModel(model)
+    if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
+        return _from_path(os.fspath(model), options)
+    reading = read_live(model, inputs, dims=options.dims)
+    if reading is None:
+        remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
+        raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
+    return _in_view(reading, options)
+
+
+def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
+    training = options.graph == "training"
+    if model.startswith(ZOO):
+        graph = generate(model.removeprefix(ZOO), options.dims, options.dtype or "float32", training=training)
+        return _in_view(ImportedModel(graph), options)
+    if model.startswith(PRESET):
+        return _in_view(
+            read_huggingface(model, dims=options.dims, dtype=options.dtype, training=training),
+            options,
+        )
+    ours = format_name(Path(model))
+    if ours == "placewise-problem":
+        problem = load_problem(model)
+        return ImportedModel(problem.graph, problem, problem.warnings)
+    if ours == "placewise-graph":
+        return ImportedModel(load_graph(model))
+    asked = ReadOptions(
+        options.dims,
+        options.objective or "throughput",
+        options.graph or "inference",
+        options.dtype,
+    )
+    reading = read_model(Path(model), asked)
+    return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, options)
+
+
+def _in_view(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
+    return reading if options.view == "raw" else replace(reading, graph=fold(reading.graph))
+
+
+def _trained(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
+    if options.view == "raw":
+        raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
+    graph = to_training(reading.graph, optimizer=options.optimizer or "adam", frozen=options.freeze)
+    return replace(reading, graph=graph)

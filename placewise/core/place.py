@@ -1,0 +1,234 @@
+"""place(): bounds → placer → check → judge → result. No placer gets around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from placewise.errors import InternalError, PlacerError
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import (
+    BALANCED_SPLIT,
+    OPTIMAL_GAP,
+    SINGLE_DEVICE,
+    Bound,
+    Improvement,
+    Judgement,
+    Outcome,
+    Proposal,
+    Reason,
+    Result,
+    Status,
+    gap_of,
+)
+from placewise.placers import registry
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    Placer,
+    Progress,
+    Stopwatch,
+    ignore,
+    run_placer,
+    sound,
+)
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
+
+BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
+"""What people do without a placer, and the placer that does it."""
+
+BOUND_SHARE = 0.1
+"""Of the time, for the first bound, where that can take long."""
+
+FIRST_SHARE, SPLIT_COST = 0.5, 4.0
+"""Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
+
+PACKER, PACKING = "pack", 5.0
+"""Who says how many bytes are missing, and for how many seconds it may try."""
+
+Judged = tuple[Placement, Judgement]
+
+
+def place(
+    problem: Problem,
+    placer: str | Placer = "auto",
+    budget: Budget | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    hints: Hints = NO_HINTS,
+    evaluate: Evaluate | None = None,
+    on_progress: OnProgress = ignore,
+) -> Result:
+    """Place `problem` with a placer, or one of the registry by name: checked, judged, bounded, beside naive answers.
+
+    An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
+    problem; a proof that contradicts a value raises InternalError.
+    """
+    budget = budget or Budget()
+    watch = Stopwatch(budget)
+    chosen = placer if isinstance(placer, Placer) else registry.create(placer, options)
+    placer = chosen.info.name
+    unmet = why_infeasible(problem)
+    if unmet:
+        return _without(problem, placer, budget, watch, Bound(math.inf, "nothing fits"), Reason.PROVED, unmet)
+    refusal = chosen.supports(problem)
+    if refusal is not None:
+        raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
+    bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
+    on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
+    baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch)
+    known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
+    proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
+    if proposal.infeasible and placer != PACKER:
+        proposal = _in_bytes(problem, proposal, watch)
+    judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)
+    if placer == "auto" and not proposal.infeasible:
+        proposal, judgement = _no_worse_than(proposal, judgement, baselines)
+    bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
+    if proposal.placement is None or judgement is None:
+        proof = proposal.infeasible
+        reason = Reason.PROVED if proof else proposal.reason
+        return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, baselines)
+    if not judgement.valid or not math.isfinite(judgement.value):
+        broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
+        notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
+        return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, baselines)
+    bound = _only_placement(problem, judgement, bound)
+    _cross_check(problem, bound, {placer: (proposal.placement, judgement), **baselines})
+    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
+    return Result(
+        problem,
+        proposal.placement,
+        Status(outcome, Reason.PROVED if optimal else proposal.reason),
+        judgement,
+        bound,
+        placer,
+        watch.elapsed,
+        budget.seed,
+        baselines,
+        proposal.history or (Improvement(watch.elapsed, judgement.value, placer),),
+        proposal.notes,
+    )
+
+
+def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:
+    """The hints, and what the naive placers made, so that auto need not ask them again."""
+    named = {BASELINES[name]: judged for name, judged in baselines.items()}
+    return replace(hints, baselines=named, judging=judging, bound=bound)
+
+
+def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) -> Judgement:
+    """The judge's word on a placement, which it may have given already."""
+    said = next((judgement for other, judgement in known.values() if other == placement), None)
+    return said or judge_placement(problem, placement)
+
+
+def _no_worse_than(
+    proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
+) -> tuple[Proposal, Judgement | None]:
+    """The proposal, or the best baseline that keeps the rules if that is better (time can be that short)."""
+    valid = {name: judged for name, judged in baselines.items() if judged[1].valid}
+    if not valid:
+        return proposal, judgement
+    name, (placement, naive) = min(valid.items(), key=lambda item: item[1][1].value)
+    if judgement is not None and naive.value >= judgement.value:
+        return proposal, judgement
+    notes = (f"auto took the {name}: there was no time for more",)
+    return replace(proposal, placement=placement, notes=notes, history=()), naive
+
+
+def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bound:
+    """Where every op may run on one device only, its value is the bound; calls and orders leave a choice."""
+    choice = problem.objective.kind == "latency" and problem.objective.execution != "sequential"
+    if choice or (problem.allowed.sum(axis=1) > 1).any():
+        return bound
+    return Bound(judgement.value, "the only placement that the rules allow")
+
+
+def _propose(
+    placer: Placer,
+    problem: Problem,
+    watch: Stopwatch,
+    budget: Budget,
+    hints: Hints,
+    evaluate: Evaluate | None,
+    on_progress: OnProgress,
+) -> Proposal:
+    begun = watch.elapsed
+    try:
+        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
+        history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
+        return sound(placer.info, problem, replace(proposal, history=history))
+    except KeyboardInterrupt:
+        return Proposal(None, reason=Reason.INTERRUPTED)
+
+
+def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
+    """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
+    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False, ordered=False))
+    packer = registry.create(PACKER)
+    if " bytes)" in found.infeasible or packer.supports(free) is not None:
+        return found
+    packed = run_placer(packer, free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
+    if packed.infeasible:
+        return replace(found, infeasible=packed.infeasible)
+    if packed.placement is not None and problem.constraints.shaped:
+        freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
+        return replace(found, infeasible=f"{found.infeasible}; {freer} would fit")
+    return found
+
+
+def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict[str, Judged], float]:
+    """What each naive method answers, judged, and how long the judge took for one of them.
+
+    A method that finds nothing is left out, and the even split where there is no time for it.
+    """
+    found: dict[str, Judged] = {}
+    judging, spent = 0.0, 0.0
+    for name, placer in BASELINES.items():
+        naive = registry.create(placer)
+        late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        if naive.supports(problem) is not None or (found and late):
+            continue
+        begun = watch.elapsed
+        placement = run_placer(naive, problem, budget).placement
+        if placement is not None:
+            proposed = watch.elapsed
+            found[name] = (placement, judge_placement(problem, placement))
+            judging = max(judging, watch.elapsed - proposed)
+        spent = watch.elapsed - begun
+    return found, judging
+
+
+def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:
+    for name, (_, judgement) in known.items():
+        if judgement.valid and bound.value > judgement.value * (1 + 1e-9):
+            raise InternalError(
+                f"{bound.method} proves {bound.value!r} s and {name} reaches {judgement.value!r} s on {problem!r}"
+            )
+
+
+def _without(
+    problem: Problem,
+    placer: str,
+    budget: Budget,
+    watch: Stopwatch,
+    bound: Bound,
+    reason: Reason,
+    unmet: str,
+    notes: tuple[str, ...] = (),
+    baselines: Mapping[str, Judged] | None = None,
+) -> Result:
+    """A result that has no placement: infeasible if `unmet` proves it, else unknown."""
+    outcome = Outcome.INFEASIBLE if unmet else Outcome.UNKNOWN
+    return Result(
+        problem, None, Status(outcome, reason), None, bound, placer, watch.elapsed, budget.seed,
+        baselines or {}, (), notes, unmet,
+    )  # fmt: skip

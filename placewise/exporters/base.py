@@ -1,0 +1,81 @@
+"""The interface of exporters: they write a placement in the form of another tool, and read that form back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+Verified = Literal["executed", "parsed by the tool's own code", "text only"]
+"""How the files of a target were verified: the tool ran them, its own parser read them, or only Placewise did."""
+
+OptionValue = str | int | float | bool
+OptionValues = Mapping[str, OptionValue]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOption:
+    """An option of a target: its default and its meaning."""
+
+    default: OptionValue
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportInfo:
+    """A target: what it writes, which tool and versions load it, how that was verified, what it cannot express.
+
+    `suffix` is that of the file (``.json``), or "" for a target that writes several files into a folder. `takes` says
+    which models it accepts, and `disk` whether weights may be on a disk. `library` is the package that writing needs,
+    and `extra` the extra that installs it.
+    """
+
+    name: str
+    writes: str
+    loaded_by: str
+    verified: Verified
+    cannot_say: str
+    takes: str = "every model"
+    suffix: str = ""
+    disk: bool = False
+    library: str = ""
+    extra: str = ""
+    options: Mapping[str, ExportOption] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """The result of an exporter: files (name → content), the placement that they express, and notes for the user.
+
+    `placement` is the given one, or the nearest one that the target can express. A target with a `suffix` makes one
+    file, whose name here is a proposal.
+    """
+
+    files: Mapping[str, str | bytes]
+    placement: Placement
+    notes: tuple[str, ...] = ()
+
+
+class Exporter(Protocol):
+    """One target. Exporters are stateless, take no arguments, and write no files themselves."""
+
+    info: ExportInfo
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """The files for a placement that gives every op a device; `options` has a value for each of `info.options`.
+
+        A placement that the target cannot express is projected (`projection.py`). ``problem.graph.source`` names the
+        model file. Raises ExportError for a model or cluster that the target does not support.
+        """
+        ...
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """The device of each op [n_ops] from the files alone, −1 for an op that they leave out.
+
+        Raises ExportError for files that place an op or parameter twice, or an unknown one.
+        """
+        ...

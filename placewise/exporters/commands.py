@@ -1,0 +1,68 @@
+"""Shared parts of targets that are commands: comments that name the device of each stage, and option parsing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+from placewise.errors import ExportError
+from placewise.exporters.stages import Stages
+from placewise.model.problem import Problem
+
+_STAGE = re.compile(r"^# stage (\d+) is (\".*\")", re.MULTILINE)
+_CUDA = re.compile(r"cuda:(\d+)", re.IGNORECASE)
+
+
+def heading(problem: Problem, stages: Stages) -> list[str]:
+    """Comment lines with the model, and with the device and layers of every stage."""
+    source = problem.graph.source
+    model = printable(source.path) if source else "a model"
+    lines = [f"# {stages.stack.count} layers ({printable(stages.stack.path)}) of {model}, placed by Placewise"]
+    start = 0
+    for stage, (device, layers) in enumerate(zip(stages.devices, stages.layers, strict=True)):
+        name = json.dumps(problem.cluster.names[device])
+        here = f"layers {start} to {start + layers - 1}"
+        if not layers:
+            here = "what comes after the last layer" if start else "what comes before the first layer"
+        lines.append(f"# stage {stage} is {name}: {here}")
+        start += layers
+    return lines
+
+
+def read_devices(text: str) -> list[str]:
+    """The devices of the stages that `heading` wrote. Raises ExportError for stages out of order."""
+    stages = _STAGE.findall(text)
+    if [int(number) for number, _ in stages] != list(range(len(stages))):
+        raise ExportError("the comments do not number the stages from 0")
+    return [json.loads(name) for _, name in stages]
+
+
+def set_visible_devices(names: Sequence[str]) -> str:
+    """``CUDA_VISIBLE_DEVICES=1,0 `` if all devices have names like ``cuda:1``, else ""."""
+    numbers = [match[1] for name in names if (match := _CUDA.fullmatch(name))]
+    return f"CUDA_VISIBLE_DEVICES={','.join(numbers)} " if len(numbers) == len(names) else ""
+
+
+def read_option(text: str, name: str) -> str:
+    """The value of an option or variable of the command in a script. Raises ExportError unless there is one."""
+    words = [word for line in text.splitlines() if not line.startswith("#") for word in shlex.split(line)]
+    values = [value for word, value in pairwise(words) if word == name]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    if len(values) != 1:
+        raise ExportError(f"{name} occurs {len(values)} times in the command instead of once")
+    return values[0]
+
+
+def parse_numbers(text: str, what: str) -> list[int]:
+    """``4,5`` → [4, 5]. Raises ExportError."""
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        raise ExportError(f"{what} is {text!r}, not a list of numbers")
+    return [int(number) for number in text.split(",")]
+
+
+def printable(text: str) -> str:
+    """A text for a one-line comment, with unprintable characters escaped."""
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)

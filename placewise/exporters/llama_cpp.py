@@ -1,0 +1,203 @@
+"""llama.cpp: -ngl, --tensor-split and --override-tensor (docs/multi-gpu.md, common/arg.cpp, `load_tensors`).
+
+Its layers form a sequence. The last ``-ngl`` of them are on GPUs, in the order of --device and the proportions of
+--tensor-split; the output counts as the last layer, and the input is always in host memory. --override-tensor puts
+weights that match a regular expression elsewhere: here, the experts of a layer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.commands import parse_numbers, printable, read_option
+from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
+from placewise.exporters.stack import Stack, op_seconds_on
+from placewise.exporters.stages import accelerators, require_stack, shared_weights
+from placewise.model.columns import Bools, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+TARGET, HOST = "llama.cpp", "CPU"
+NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
+_NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
+_EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
+_CUDA = re.compile(r"cuda:(\d{1,4})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LayerSequence:
+    """The `position` [n_ops] of each op: 0 for input embeddings, 1 to n for layers, n + 1 for the output.
+
+    `experts` [n_ops] marks the ops of experts. `host` is the device of the host memory, −1 if the cluster has none.
+    """
+
+    stack: Stack
+    position: Ints
+    experts: Bools
+    host: int
+
+
+class LlamaCppExporter:
+    """One command for llama-server; llama-cli takes the same options."""
+
+    info = ExportInfo(
+        TARGET,
+        writes="a shell script with one command",
+        loaded_by="llama.cpp (llama-server, llama-cli) that has --override-tensor",
+        verified="text only",
+        cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
+        takes="transformers whose scopes number their layers",
+        suffix=".sh",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`. The user of the script sets `MODEL`, a GGUF file of the same model."""
+        layers = _find_layers(problem, placement)
+        gpus = order_devices(problem, placement, layers.position, accelerators(problem, TARGET))
+        if not gpus:
+            raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
+        line, away = _cut(problem, placement, layers, gpus)
+        device = np.where(layers.experts & np.isin(layers.position, away), layers.host, line[layers.position])
+        text = "\n".join((*_heading(problem, layers), _command(problem, layers, line, away), ""))
+        notes = shared_weights(problem, device)
+        if layers.host < 0:
+            embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
+            notes = (f"{embedding}: here it is on the first GPU", *notes)
+        return Exported({"llama.sh": text}, Placement(device), notes)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`. Layers are assigned to devices as `load_tensors` does."""
+        text = str(exported.files["llama.sh"])
+        layers = _find_layers(problem, None)
+        named = {called: problem.cluster.index(json.loads(name)) for called, name in _NAMED.findall(text)}
+        gpus = [_named_device(named, name) for name in read_option(text, DEVICE).split(",") if name != "none"]
+        split = parse_numbers(read_option(text, SPLIT), SPLIT) if gpus else []
+        if len(split) != len(gpus):
+            raise ExportError(f"{SPLIT} has {len(split)} numbers for {len(gpus)} devices")
+        host = layers.host if layers.host >= 0 else next(iter(gpus), -1)
+        place = assign_layers(layers.stack.count, int(read_option(text, NGL)), split)
+        line = np.array([host, *(gpus[gpu] if gpu >= 0 else host for gpu in place)], np.int32)
+        device = line[layers.position]
+        for numbers, name in _overrides(text):
+            experts = layers.experts & np.isin(layers.position, [number + 1 for number in numbers])
+            device[experts] = host if name == HOST else _named_device(named, name)
+        return device
+
+
+def assign_layers(layers: int, ngl: int, split: Sequence[int]) -> list[int]:
+    """The GPU number of every layer and of the output, −1 for the host, as llama.cpp assigns them."""
+    start, count = max(layers + 1 - ngl, 0), min(ngl, layers + 1)
+    total = np.float32(sum(split))
+    ends = [np.float32(end) / total for end in accumulate(split)]
+    places = []
+    for layer in range(layers + 1):
+        share = np.float32(layer - start) / np.float32(max(count, 1))
+        places.append(-1 if layer < start else sum(bool(end <= share) for end in ends))
+    return places
+
+
+def _find_layers(problem: Problem, placement: Placement | None) -> _LayerSequence:
+    stack = require_stack(problem, TARGET)
+    hosts = np.flatnonzero(problem.cluster.is_host).tolist()
+    if placement is not None and hosts:
+        hosts.sort(key=lambda host: -int((placement.device == host).sum()))
+    marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
+    layered = (stack.of >= 0) & (stack.of < stack.count)
+    line = np.where(_find_embeddings(problem, stack), 0, np.maximum(stack.of + 1, 1)).astype(np.int32)
+    return _LayerSequence(stack, line, marks & layered, hosts[0] if hosts else -1)
+
+
+def _find_embeddings(problem: Problem, stack: Stack) -> Bools:
+    """The ops [n_ops] before the layers that look up embeddings or lead to such an op; blocks stay whole."""
+    graph, maker = problem.graph, problem.graph.tensors.producer
+    embeds = graph.ops.kind.equals("Gather") & (np.diff(graph.weight_offsets) > 0) & (stack.of < 0)
+    for op in reversed(range(graph.n_ops)):
+        if embeds[op]:
+            sources = maker[graph.inputs_of(op)]
+            sources = sources[sources >= 0]
+            embeds[sources[(stack.of[sources] < 0) & (graph.ops.phase[sources] == graph.ops.phase[op])]] = True
+    whole: Bools = np.isin(problem.block, problem.block[embeds])
+    return whole
+
+
+def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: Sequence[int]) -> tuple[Ints, list[int]]:
+    """The device of every position [layers + 2], and the positions whose experts are on the host instead.
+
+    Experts leave their layer if most of their seconds are on the host.
+    """
+    seconds, places = op_seconds_on(problem, placement.device), layers.stack.count + 2
+    there = layers.experts & (placement.device == layers.host)
+    whole = np.bincount(layers.position[layers.experts], weights=seconds[layers.experts], minlength=places)
+    on_host = np.bincount(layers.position[there], weights=seconds[there], minlength=places)
+    away = np.flatnonzero((on_host > whole / 2) & (whole > 0))
+    line = np.where(layers.experts & np.isin(layers.position, away), 0, layers.position).astype(np.int32)
+    if layers.host < 0:
+        cuts = cut_into_stages(problem, placement, np.maximum(line - 1, 0).astype(np.int32), gpus)
+        devices, cuts = list(gpus), tuple(cut + (cut > 0) for cut in cuts)
+    else:
+        devices = [layers.host, *gpus]
+        cuts = cut_into_stages(problem, placement, line, devices, forced={0: layers.host})
+    if not cuts:
+        raise ExportError("no cut between layers lets every device run every op of its layers")
+    line = stage_devices(cuts, devices)
+    return line, [place for place in away.tolist() if line[place] != layers.host]
+
+
+def _gpu_names(problem: Problem) -> dict[int, str]:
+    """The names of the accelerators in llama.cpp: CUDA1 for cuda:1, else CUDA0 and so on in order."""
+    gpus = np.flatnonzero(~problem.cluster.is_host).tolist()
+    matches = [_CUDA.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
+    return {
+        gpu: f"CUDA{int(match[1]) if match and all(matches) else place}"
+        for place, (gpu, match) in enumerate(zip(gpus, matches, strict=True))
+    }
+
+
+def _heading(problem: Problem, layers: _LayerSequence) -> list[str]:
+    source = problem.graph.source
+    model = printable(source.path) if source else "a model"
+    lines = [f"# {layers.stack.count} layers ({printable(layers.stack.path)}) of {model}, placed by Placewise"]
+    if layers.host >= 0:
+        lines.append(f"# {HOST} is {json.dumps(problem.cluster.names[layers.host])}")
+    return lines + [
+        f"# {name} is {json.dumps(problem.cluster.names[gpu])}" for gpu, name in _gpu_names(problem).items()
+    ]
+
+
+def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> str:
+    """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
+    on_gpu = [device for device in line[1:].tolist() if device != layers.host]
+    gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
+    words = ['llama-server -m "${MODEL:?a GGUF file}"', DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
+    words += [NGL, str(len(on_gpu))]
+    if gpus:
+        words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]
+    if away:
+        numbers = "|".join(str(place - 1) for place in away)
+        words += [OVERRIDE, rf"'blk\.({numbers})\.ffn_.*_exps={HOST}'"]
+    return " ".join(words)
+
+
+def _overrides(text: str) -> list[tuple[list[int], str]]:
+    """The layers and the device of every override. Raises ExportError for an override in another form."""
+    overrides = []
+    if OVERRIDE in text:
+        match = _EXPERTS.fullmatch(read_option(text, OVERRIDE))
+        if match is None:
+            raise ExportError(f"{OVERRIDE} is {read_option(text, OVERRIDE)!r}, which names no experts of layers")
+        overrides.append(([int(layer) for layer in match[1].split("|")], match[2]))
+    return overrides
+
+
+def _named_device(named: dict[str, int], name: str) -> int:
+    if name not in named:
+        raise ExportError(f"no comment says which device {name!r} is")
+    return named[name]

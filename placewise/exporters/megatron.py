@@ -1,0 +1,61 @@
+"""Megatron-LM: layers per pipeline stage, as --pipeline-model-parallel-layout (Megatron Core, user guide)."""
+
+from __future__ import annotations
+
+import re
+
+from placewise.errors import ExportError
+from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.commands import heading, read_devices, read_option
+from placewise.exporters.stages import Stages, entry_bounds, find_stages, read_stages, shared_weights
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+LAYOUT, SIZE = "--pipeline-model-parallel-layout", "--pipeline-model-parallel-size"
+_STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
+
+
+class MegatronExporter:
+    """The arguments of a training run: E is the embedding, t a layer, L the loss, and | separates stages."""
+
+    info = ExportInfo(
+        "megatron",
+        writes="a line of arguments",
+        loaded_by="Megatron-LM (Megatron Core 0.16)",
+        verified="parsed by the tool's own code",
+        cannot_say="anything but whole layers, in order, on accelerators",
+        takes="transformers whose scopes number their layers",
+        suffix=".sh",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
+        stages = find_stages(problem, placement, self.info.name)
+        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages)}'"
+        text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
+        return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        text = str(exported.files["megatron.sh"])
+        layers = read_layout(read_option(text, LAYOUT))
+        if int(read_option(text, SIZE)) != len(layers):
+            raise ExportError(f"{SIZE} is {read_option(text, SIZE)}, and the layout has {len(layers)} stages")
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
+
+
+def write_layout(stages: Stages) -> str:
+    """The layers of each stage, such as ``Et*3|t*4L``."""
+    parts = ["t" if count == 1 else f"t*{count}" for count in stages.layers]
+    return "E" + "|".join(parts) + "L"
+
+
+def read_layout(layout: str) -> list[int]:
+    """``Et*3|t*4L`` → [3, 4]. Raises ExportError."""
+    if not (layout.startswith("E") and layout.endswith("L")):
+        raise ExportError(f"the layout {layout!r} does not begin with E and end with L")
+    matches = [_STAGE.fullmatch(stage) for stage in layout[1:-1].split("|")]
+    if None in matches:
+        raise ExportError(f"the layout {layout!r} has a stage that does not consist of whole layers")
+    return [int(match[1] or 1) for match in matches if match]

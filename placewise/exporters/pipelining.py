@@ -1,0 +1,217 @@
+"""torch.distributed.pipelining: the stage of every call of an exported program, and a script for torchrun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.module_units import list_prefixes
+from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.transform.stages import stage_order
+
+STAGES, SCRIPT, CUTTING = "stages.json", "run_pipeline.py", "cutting.py"
+MOST_UNITS = 500
+_SCRIPT = f'''\
+"""Run the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [MICRO-BATCHES]
+
+The inputs are those that the program was exported with; the last stage compares its outputs with the whole program.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.utils import _pytree as pytree
+
+from {Path(CUTTING).stem} import MicrobatchStage, build_stage, calls_of, outputs_of
+
+SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
+
+
+def example(program, names):
+    """Empty tensors with the shapes and types of these values."""
+    values = {{node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}}
+    return [torch.empty([int(size) for size in values[name].shape], dtype=values[name].dtype) for name in names]
+
+
+def main(model=SAID["model"], micro_batches=4):
+    torch.set_grad_enabled(False)
+    rank, count, device = int(os.environ["RANK"]), len(SAID["devices"]), torch.device("cpu")
+    if int(os.environ["WORLD_SIZE"]) != count:
+        raise SystemExit(f"{STAGES} has {{count}} stages: torchrun --nproc-per-node {{count}}")
+    if SAID["devices"][rank].startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise SystemExit(f"stage {{rank}} is on {{SAID['devices'][rank]}}, and PyTorch sees no GPU here")
+        device = torch.device(SAID["devices"][rank])
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo")
+    program = torch.export.load(model)
+    names = [call.name for call in calls_of(program)]
+    if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
+        raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
+    piece = build_stage(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
+    first, last = rank == 0, rank == count - 1
+    taken = [value.to(device) for value in example(program, piece.reads)]
+    made = [value.to(device) for value in example(program, piece.makes)]
+    stage = PipelineStage(
+        MicrobatchStage(piece.module, first=first, last=last), rank, count, device,
+        tuple(value[None] if first else value for value in taken),
+        tuple(value[None] if last else value for value in made),
+    )
+    schedule = ScheduleGPipe(stage, micro_batches)
+    inputs = pytree.tree_leaves(program.example_inputs)
+    given = [torch.stack([value] * micro_batches).to(device) for value in inputs] if first else []
+    schedule.step(*given)
+    dist.barrier()
+    begin = time.perf_counter()
+    outputs = schedule.step(*given)
+    dist.barrier()
+    seconds = (time.perf_counter() - begin) / micro_batches
+    if last:
+        wanted = dict(zip(outputs_of(program), pytree.tree_leaves(program.module()(*program.example_inputs[0],
+                      **program.example_inputs[1]))))
+        for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
+            torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=1e-3, atol=1e-4)
+        print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+'''
+
+
+class PipeliningExporter:
+    """A stage per device, one after the other; other placements are projected."""
+
+    info = ExportInfo(
+        "pipelining",
+        writes=f"{STAGES} (call → stage), {CUTTING} (cuts a program) and {SCRIPT} (runs it under torchrun)",
+        loaded_by="PyTorch 2.13 (torch.distributed.pipelining)",
+        verified="executed",
+        cannot_say="devices that feed each other in a circle; replicas",
+        takes="programs of torch.export and modules that it can take",
+        library="torch",
+        extra="torch",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`."""
+        source = problem.graph.source
+        if source is None or source.format not in ("torch-export", "torch-module"):
+            raise ExportError("the model is no program of torch.export", remedy="export it with torch.export.save")
+        order, back = stage_order(problem.graph, placement.device)
+        if back is not None:
+            placement = _project_to_line(problem, placement)
+            order, _ = stage_order(problem.graph, placement.device)
+        path = source.path if source.format == "torch-export" else "model.pt2"
+        document = {
+            "model": path,
+            "devices": [_torch_device(problem, device) for device in order],
+            "names": [problem.cluster.names[device] for device in order],
+            "split_points": _find_split_points(problem, placement.device, order),
+            "calls": _list_calls(problem, placement.device, order),
+        }
+        files = {STAGES: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT, CUTTING: _read_cutting()}
+        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
+        return Exported(files, placement, notes)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        document = json.loads(str(exported.files[STAGES]))
+        device = [problem.cluster.index(name) for name in document["names"]]
+        stage: dict[int, int] = {}
+        for call in document["calls"]:
+            if call["number"] in stage:
+                raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
+            stage[call["number"]] = call["stage"]
+        own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
+        return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+
+
+def _project_to_line(problem: Problem, placement: Placement) -> Placement:
+    """The nearest placement with one stage per device, cut between the ops in their order."""
+    count = problem.n_ops
+    unit = np.arange(count) * min(count, MOST_UNITS) // max(count, 1)
+    low, high = (np.full(problem.n_blocks, bound) for bound in (count, -1))
+    np.minimum.at(low, problem.block, unit)
+    np.maximum.at(high, problem.block, unit)
+    joined = np.zeros(int(unit.max(initial=0)) + 2, np.int64)
+    np.add.at(joined, low, 1)
+    np.add.at(joined, high, -1)
+    starts = np.concatenate(([True], np.cumsum(joined)[:-2] == 0))
+    line_unit: Ints = np.asarray((np.cumsum(starts) - 1)[unit], np.int32)
+    line = order_devices(problem, placement, line_unit, np.ones(problem.n_devices, np.bool_))
+    cuts = cut_into_stages(problem, placement, line_unit, line)
+    if not cuts:
+        raise ExportError("no cut of the ops in their order lets every device run its stage")
+    return Placement(stage_devices(cuts, line)[line_unit])
+
+
+def _list_calls(problem: Problem, device: Ints, order: Sequence[int]) -> list[dict[str, Any]]:
+    """The stage of every call of the program."""
+    stage = {home: place for place, home in enumerate(order)}
+    calls: dict[int, dict[str, Any]] = {}
+    for name, origin, home in zip(problem.graph.ops.name, problem.graph.ops.origin, device.tolist(), strict=True):
+        if not origin:
+            raise ExportError(f"the op {name!r} stands for no call of the program")
+        entry = {"number": origin[0], "name": name.partition(".")[0].partition("#")[0], "stage": stage[home]}
+        if calls.setdefault(origin[0], entry)["stage"] != entry["stage"]:
+            raise ExportError(f"the call {entry['name']!r} would be in two stages", remedy="keep it --together")
+    return [calls[number] for number in sorted(calls)]
+
+
+def _find_split_points(problem: Problem, device: Ints, order: Sequence[int]) -> list[str]:
+    """The first module of each stage but the first, as `pipeline(split_spec=…)` takes them.
+
+    Empty if a stage starts inside a module, or has calls that precede those of an earlier stage in the program.
+    """
+    place = {home: stage for stage, home in enumerate(order)}
+    own = np.array([origin[0] if origin else -1 for origin in problem.graph.ops.origin])
+    ops = np.argsort(own, kind="stable")
+    stages = [place[home] for home in device[ops].tolist()]
+    if any(later < earlier for earlier, later in pairwise(stages)):
+        return []
+    scopes = [problem.graph.ops.scope[int(op)] for op in ops]
+    points = []
+    for stage in range(1, len(order)):
+        start = stages.index(stage)
+        before = {prefix for scope in scopes[:start] for prefix in list_prefixes(scope)}
+        point = next((prefix for prefix in list_prefixes(scopes[start]) if prefix not in before), None)
+        if point is None:
+            return []
+        points.append(point)
+    return points
+
+
+def _torch_device(problem: Problem, device: int) -> str:
+    one = problem.cluster.devices[device]
+    if one.kind in ("cpu", "core"):
+        return "cpu"
+    if not one.name.startswith("cuda"):
+        raise ExportError(f"PyTorch knows no device {one.name!r}", remedy="name accelerators cuda:0, cuda:1, …")
+    return one.name
+
+
+def _read_cutting() -> str:
+    """The source of the module that cuts programs, which needs PyTorch only."""
+    spec = find_spec("placewise.readers.torch.cutting")
+    if spec is None or spec.origin is None:
+        raise ExportError("the module that cuts programs is not installed")
+    return Path(spec.origin).read_text(encoding="utf-8")

@@ -1,0 +1,43 @@
+"""vLLM: layers per pipeline stage, as the variable VLLM_PP_LAYER_PARTITION (vllm/envs.py, `get_pp_indices`)."""
+
+from __future__ import annotations
+
+from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
+from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+
+
+class VllmExporter:
+    """One command with a stage per accelerator; embeddings are on the first stage, norm and head on the last."""
+
+    info = ExportInfo(
+        "vllm",
+        writes="a shell script with one command",
+        loaded_by="vLLM 0.33",
+        verified="parsed by the tool's own code",
+        cannot_say="anything but whole layers, in order, on accelerators",
+        takes="transformers whose scopes number their layers",
+        suffix=".sh",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`. The user of the script sets `MODEL`, a folder or repository with weights."""
+        stages = find_stages(problem, placement, self.info.name)
+        names = [problem.cluster.names[device] for device in stages.devices]
+        split = f"{PARTITION}={','.join(map(str, stages.layers))}"
+        run = f'{set_visible_devices(names)}{split} vllm serve "${{MODEL:?a folder or a repository}}"'
+        command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
+        text = "\n".join((*heading(problem, stages), command, ""))
+        projected = stages.placement()
+        return Exported({"vllm.sh": text}, projected, shared_weights(problem, projected.device))
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        text = str(exported.files["vllm.sh"])
+        layers = parse_numbers(read_option(text, PARTITION), PARTITION)
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))

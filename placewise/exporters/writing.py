@@ -1,0 +1,179 @@
+"""Exports a placement: makes the files of a target, reads them back, judges what they express, and writes them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from placewise._util.units import format_seconds
+from placewise.errors import ExportError, InternalError, OutputError
+from placewise.exporters.base import Exported, ExportInfo, OptionValue
+from placewise.exporters.registry import complete_options, create_exporter, require_library
+from placewise.files.atomic import atomic_write
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.simulate import judge_placement, lower_bound
+
+SMALLEST = 5e-4
+"""The least loss that is reported."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Export:
+    """The files for a placement; the judgement of that placement (`asked`) and of the one in the files (`said`).
+
+    `projected` says whether the two differ because of what the target can express. `moved` counts the ops on another
+    device; it is 0 if only the order of ops or the replicas of stages are lost.
+    """
+
+    info: ExportInfo
+    exported: Exported
+    asked: Judgement
+    said: Judgement
+    projected: bool
+    moved: int
+
+    @property
+    def loss(self) -> float:
+        """How much slower the exported placement is, as a share; negative if it is faster."""
+        return self.said.value / self.asked.value - 1 if self.asked.value > 0 else 0.0
+
+
+def export_placement(
+    problem: Problem, placement: Placement, target: str, options: Mapping[str, OptionValue] | None = None
+) -> Export:
+    """The files of `target` for a placement, read back and compared with it.
+
+    Raises ExportError (an unknown target or option, a model that the target does not support, a placement that leaves
+    an op out), MissingExtraError, and InternalError if the files differ from the placement that they should express.
+    """
+    exporter = create_exporter(target)
+    values = complete_options(exporter.info, options or {})
+    require_library(exporter.info)
+    asked = judge_placement(problem, placement)
+    unplaced = np.flatnonzero(placement.device < 0)
+    if len(unplaced):
+        name = problem.graph.ops.name[unplaced[0]]
+        raise ExportError(f"op {name!r} has no device", remedy="place the model again")
+    disks = [problem.cluster.devices[device] for device in np.unique(placement.device).tolist()]
+    if not exporter.info.disk and (disk := next((device.name for device in disks if device.kind == "disk"), "")):
+        raise ExportError(f"{target} cannot say that weights are on {disk!r}", remedy="place without a disk")
+    exported = exporter.export(problem, placement, values)
+    _require_same(problem, target, exported.placement, exporter.read_back(exported, problem))
+    exported = replace(exported, notes=(*exported.notes, *_note_idle(problem, exported.placement)))
+    moved = int((exported.placement.device != placement.device).sum())
+    projected = exported.placement != placement
+    said = judge_placement(problem, exported.placement) if projected else asked
+    return Export(exporter.info, exported, asked, said, projected, moved)
+
+
+def result_of(export: Export, problem: Problem, placer: str = "") -> Result:
+    """The exported placement as a result, to be saved as a plan. `placer` made the original plan."""
+    value, bound = export.said.value, lower_bound(problem)
+    notes = (f"projected for the target {export.info.name}",) if export.projected else ()
+    reached = export.said.valid and gap_of(value, bound.value) <= OPTIMAL_GAP
+    status = Status(Outcome.OPTIMAL if reached else Outcome.FEASIBLE, Reason.FINISHED)
+    return Result(problem, export.exported.placement, status, export.said, bound, placer or "export", 0.0, notes=notes)
+
+
+def describe_projection(export: Export, n_ops: int) -> str:
+    """What a projection changes and costs; "" without one."""
+    if not export.projected:
+        return ""
+    moved = f"{export.moved} of {n_ops} ops are on another device" if export.moved else "no op moves"
+    said, asked = format_seconds(export.said.value), format_seconds(export.asked.value)
+    change = f"as fast: {said}"
+    if abs(export.loss) >= SMALLEST:
+        change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
+    return f"{export.info.name} cannot say {export.info.cannot_say}; projected, {moved}, {change}"
+
+
+def write_files(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write the files atomically: a single one as `path`, several into the folder `path`. Returns their paths.
+
+    A new folder appears with all its files or not at all; in an existing folder, file after file is replaced. Raises
+    OutputError.
+    """
+    target = Path(path)
+    if info.suffix:
+        _write_file(target, next(iter(exported.files.values())))
+        return (target,)
+    with _atomic_folder(target) as folder:
+        for name, content in exported.files.items():
+            _make_folder((folder / name).parent)
+            _write_file(folder / name, content)
+    return tuple(target / name for name in exported.files)
+
+
+def plan_path(info: ExportInfo, path: str | os.PathLike[str]) -> Path:
+    """Where the plan of a projection goes: into the folder of the files, or beside the only file."""
+    target = Path(path)
+    return target.with_name(f"{target.name}.plan.json") if info.suffix else target / "plan.json"
+
+
+@contextmanager
+def _atomic_folder(target: Path) -> Iterator[Path]:
+    """The folder to write into: the existing one, or a hidden one that is renamed when it is complete."""
+    if os.path.lexists(target):
+        _make_folder(target)
+        yield target
+        return
+    hidden = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
+    try:
+        _make_folder(hidden)
+        yield hidden
+        hidden.rename(target)
+    except OutputError as error:
+        where = error.where.replace(str(hidden), str(target))
+        raise OutputError(error.problem, where=where, remedy=error.remedy) from None
+    except OSError as error:
+        raise _folder_error(target, error) from None
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _write_file(path: Path, content: str | bytes) -> None:
+    with atomic_write(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _folder_error(path, error) from None
+
+
+def _folder_error(path: Path, error: OSError) -> OutputError:
+    reason = (error.strerror or "unknown cause").lower()
+    return OutputError(f"cannot be made ({reason})", where=str(path), remedy="name a new folder")
+
+
+def _note_idle(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """A note that names the accelerators without any op."""
+    used = set(placement.device.tolist())
+    if placement.replicas is not None:
+        used |= set(np.flatnonzero(placement.replicas != np.arange(problem.n_devices)).tolist())
+    left = [device for d, device in enumerate(problem.cluster) if d not in used and device.available]
+    idle = [device.name for device in left if not device.is_host]
+    return (f"{', '.join(idle)}: no op of this plan runs there",) if idle else ()
+
+
+def _require_same(problem: Problem, target: str, placement: Placement, read: Ints) -> None:
+    wrong = np.flatnonzero(placement.device != read)
+    if len(wrong):
+        op = wrong[0]
+        names = {-1: "nowhere", **dict(enumerate(problem.cluster.names))}
+        raise InternalError(
+            f"the files for {target} put {len(wrong)} ops on a wrong device, the first of them "
+            f"{problem.graph.ops.name[op]!r}: {names[int(read[op])]} instead of {names[int(placement.device[op])]}"
+        )

@@ -1,0 +1,1 @@
+"""auto: an anytime portfolio of the placers here. Class: `AutoPlacer`."""

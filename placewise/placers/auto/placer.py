@@ -1,0 +1,196 @@
+"""auto: an anytime portfolio of naive placers and heuristics, then the exact method, searches, and proofs.
+
+With a time limit, searches take turns in slices, each from the best placements so far; a search that improves on them
+gets longer slices. Once none of them finds anything, the remaining time goes into a proof. Without a time limit each
+placer runs once, with its own amount of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.errors import MissingExtraError
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
+from placewise.placers.auto import strategy
+from placewise.placers.auto.history import History
+from placewise.placers.auto.strategy import Turn
+from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, run_placer, sound
+from placewise.placers.registry import create
+from placewise.simulate import lower_bound
+
+QUICK_PACE = 8e-6
+"""Seconds per op of a quick placer on a large graph."""
+QUICK_SHARE, HUGE_SHARE = 0.2, 0.4
+"""Of the time, for quick placers; and on huge graphs, where they take seconds and searches find little."""
+SEARCH_SHARE = 0.5
+"""Of the time, for searches before a proof is tried."""
+FIRST_SLICE, SLICES, SLICE_PER_OP = 0.5, 24, 3e-5
+"""The first slice of a search has at least this many seconds, this part of the time, and this many seconds per op."""
+LEAST_TURN = 3.0
+"""A placer runs only if the remaining time is more than this many judgements take."""
+LONGEST_SLICE = 0.2
+"""Of the time, for one slice."""
+PATIENCE = 2
+"""A proof is tried once each search had this many slices in a row without an improvement."""
+SOON_SEARCHED = 30
+"""With this many groups of ops or fewer, searches end after `PATIENCE` slices; with more, when the time is over."""
+
+
+class _RunOver(Exception):
+    """Nothing is left to do: proved, infeasible or interrupted."""
+
+
+@dataclass(slots=True)
+class _Searcher:
+    """A search, the seconds of its next slice, and its slices in a row without improvement (inf: it ended early)."""
+
+    turn: Turn
+    seconds: float
+    idle: float = 0
+
+
+class AutoPlacer:
+    """Naive placements first, then every placer that suits the problem; the best placement of all."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="auto",
+        summary="the best of the placers that suit the problem",
+        source="a portfolio of the placers here",
+        replicates=True,
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(self, search: SearchContext) -> Proposal:
+        """The best valid proposal or hint with its notes, under the tightest bound that any placer proved."""
+        return _Portfolio(search).answer()
+
+
+class _Portfolio:
+    """One call of the placer."""
+
+    def __init__(self, search: SearchContext) -> None:
+        self.problem, self.hints, self.watch = search.problem, search.hints, search.watch
+        self.timed = bool(np.isfinite(search.budget.seconds))
+        self.history = History(
+            self.problem, search.price, self.watch, search.on_progress, self.timed, judging=search.hints.judging
+        )
+        self._infeasible: Proposal | None = None
+
+    def answer(self) -> Proposal:
+        try:
+            self.history.bounds.append(self.hints.bound or lower_bound(self.problem))
+            for name, (placement, judgement) in self.hints.baselines.items():
+                self.history.record(name, Proposal(placement), judgement)
+            makers = chain(self.hints.by, repeat("a hint"))
+            for placement, name in zip(self.hints.placements, makers, strict=False):
+                self.history.record(name, Proposal(placement))
+            self._run_quick_placers()
+            for turn in (*strategy.main(self.problem), *strategy.others(self.problem, self.watch.budget.seconds)):
+                if turn.placer != strategy.LAST_RESORT or self.history.best is None:
+                    self._take(turn, turn.share * self.watch.left)
+            self._search(strategy.searches(self.problem))
+        except _RunOver:
+            pass
+        except KeyboardInterrupt:
+            self.history.reason = Reason.INTERRUPTED
+        if self.watch.out and self.history.reason is Reason.FINISHED:
+            self.history.reason = Reason.TIME_LIMIT
+        return self._infeasible or self.history.answer()
+
+    def _run_quick_placers(self) -> None:
+        share = HUGE_SHARE if self.problem.n_ops > strategy.HUGE_OPS else QUICK_SHARE
+        until = share * self.watch.budget.seconds
+        for turn in strategy.quick(self.problem):
+            if turn.placer in (*self.hints.by, *self.hints.baselines):
+                continue
+            if self.history.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
+                return
+            self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
+
+    def _search(self, turns: Sequence[Turn]) -> None:
+        """Run searches, then proofs, then searches again until the time is over."""
+        proofs = strategy.proofs(self.problem)
+        if not self.timed:
+            for turn in (*turns, *proofs):
+                self._take(turn, np.inf)
+            return
+        first = max(FIRST_SLICE, self.watch.budget.seconds / SLICES, SLICE_PER_OP * self.problem.n_ops)
+        searchers = [_Searcher(turn, first) for turn in turns if self._placer(turn)]
+        proofs = tuple(turn for turn in proofs if self._placer(turn))
+        until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
+        self._rotate(searchers, until, PATIENCE)
+        for turn in proofs:
+            self._take(turn, self.watch.left)
+        patience = PATIENCE if self.problem.n_blocks <= SOON_SEARCHED else np.inf
+        self._rotate(searchers, self.watch.budget.seconds, patience)
+
+    def _rotate(self, searchers: Sequence[_Searcher], until: float, patience: float) -> None:
+        """Run slices by turns until `until`, or until every search had `patience` slices without an improvement.
+
+        Slices grow. A search without improvements is skipped while others make some.
+        """
+        for searcher in searchers:
+            searcher.idle = 0
+        while self.watch.elapsed < until and any(searcher.idle < patience for searcher in searchers):
+            for searcher in searchers:
+                if self.watch.elapsed >= until:
+                    return
+                if searcher.idle >= PATIENCE and any(other.idle == 0 for other in searchers):
+                    continue
+                started, seconds = self.watch.elapsed, min(searcher.seconds, self.watch.left)
+                if self._take(searcher.turn, seconds):
+                    for other in searchers:
+                        other.idle = min(other.idle, PATIENCE)
+                    searcher.idle = 0
+                else:
+                    searcher.idle += 1 if self.watch.elapsed - started > seconds / 2 else np.inf
+                longest = LONGEST_SLICE * self.watch.budget.seconds
+                searcher.seconds = max(min(searcher.seconds * 1.5, longest), searcher.seconds)
+
+    def _placer(self, turn: Turn) -> Placer | None:
+        """The placer of a turn, or None where its extra is missing or it does not support the problem."""
+        try:
+            placer = create(turn.placer, turn.options)
+        except MissingExtraError:
+            return None
+        return placer if placer.supports(self.problem) is None else None
+
+    def _take(self, turn: Turn, seconds: float) -> bool:
+        """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
+        history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
+        if history.turns and self.watch.left <= (LEAST_TURN * history.judging if history.best is not None else 0.0):
+            raise _RunOver
+        placer, rest = self._placer(turn), self.watch.rest()
+        if placer is None:
+            return False
+        work = rest.iterations if turn.work is None else turn.work
+        seed = (rest.seed + 7919 * history.turns) % (1 << 31) if self.timed else rest.seed
+        most = max(rest.seconds - history.judging, 0.0)
+        budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
+        history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
+        hints = replace(self.hints, placements=history.placements, by=(), baselines={}, bound=history.bound)
+        problem = as_chain(self.problem) if turn.contiguous else self.problem
+        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=history.price, on_progress=history.report)
+        proposal = sound(placer.info, self.problem, proposal)
+        if turn.contiguous:
+            proposal = replace(proposal, bound=None, infeasible="")
+        if proposal.infeasible:
+            self._infeasible = proposal
+            raise _RunOver
+        better = history.record(turn.placer, proposal)
+        if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
+            raise _RunOver
+        return better
+
+
+def as_chain(problem: Problem) -> Problem:
+    """The problem with stages in a chain: its placements keep the problem's rules, its bounds do not hold there."""
+    return problem.with_(constraints=replace(problem.constraints, contiguous=True, convex=False))

@@ -1,0 +1,118 @@
+"""The placers that `auto` runs for a problem, in order: quick ones, the main method, others, searches, proofs.
+
+A placer that does not support the problem, or whose extra is not installed, is skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from placewise.model.problem import Problem
+
+FEW_OPS = 10
+"""With this many ops or fewer, one program is solved with its proof, if that takes no more than `LITTLE_WORK`."""
+LITTLE_WORK = 4
+"""CP-SAT's deterministic time: about as many seconds."""
+FEW_BLOCKS = 15
+"""With this many groups of ops or fewer, `exhaustive` may try all placements."""
+LAST_RESORT = "pack"
+MANY_OPS = 3000
+"""From this size on, searches also work on coarser graphs."""
+HUGE_OPS = 200_000
+"""From this size on, quick placers take seconds each: for latency list schedulers come first, and slow placers never
+run."""
+SMALL_WINDOWS = 300
+"""With more ops, the programs of `windows` in `operator` execution are too slow to pay."""
+PROVED_BLOCKS = {"staged": 1500, "direct": 400}
+"""On larger problems a set cover proves next to nothing in minutes; with direct links its prices are loose."""
+CUT_SECONDS = 30.0
+"""With less time, cuts run for throughput only, and on graphs that they cut at once."""
+TRIED_COUNTS = 6
+"""How many numbers of devices list schedulers try, the powers of two first."""
+
+
+CHAIN_SHARE = 0.25
+"""Of the time, for stages in a chain where any sets are allowed: on large graphs a chain is often the better start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A placer with its options, its share of the remaining time, and the most work of a solver in it."""
+
+    placer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    work: int | None = None
+    contiguous: bool = False
+
+
+def quick(problem: Problem) -> tuple[Turn, ...]:
+    """Placers that take milliseconds on graphs of some hundred ops: naive ones, then heuristics of the literature."""
+    latency = problem.objective.kind == "latency"
+    if problem.constraints.ordered:
+        return Turn("single"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
+    if latency and problem.n_ops > HUGE_OPS:
+        return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
+    exhaustive = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
+    turns = [Turn("single"), *exhaustive, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    lists = [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
+    if not latency:
+        return (*turns, *lists)
+    counts = _counts(problem.n_devices)
+    fewer = [Turn(lister, {"devices": count}) for count in counts for lister in ("heft", "etf")]
+    return (*turns, Turn("greedy"), *lists, Turn("critical_path"), *fewer)
+
+
+def main(problem: Problem) -> tuple[Turn, ...]:
+    """The exact or nearly exact method of the objective, and the last resort where memory is tight."""
+    if problem.constraints.ordered:
+        dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.5),)
+        return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
+    if problem.objective.kind == "latency":
+        first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
+        return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
+    if problem.constraints.contiguous:
+        return Turn("dp", share=0.3), Turn(LAST_RESORT)
+    chain = (Turn("multilevel", share=CHAIN_SHARE, contiguous=True),) if problem.n_ops > MANY_OPS else ()
+    return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
+
+
+def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
+    """Graph partitioners: seldom better, but different starting points for searches.
+
+    PipeDream, m-SCT and the max-load split never improved a row of benchmarks/results/quality.json; `compare` has them.
+    """
+    slow = problem.objective.kind == "latency" or problem.n_ops > MANY_OPS
+    if problem.n_ops > HUGE_OPS or (seconds < CUT_SECONDS and slow):
+        return ()
+    return Turn("metis", share=0.1), Turn("mincut", share=0.1)
+
+
+def searches(problem: Problem) -> tuple[Turn, ...]:
+    """Searches from the best placements so far, repeated while there is time."""
+    many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
+    if problem.objective.kind == "latency":
+        operator = problem.objective.execution == "operator"
+        solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
+        return (*many, *solved, Turn("local", {"bound": False}))
+    return (*many, Turn("local"), Turn("windows", {"search": 0.0}))
+
+
+def proofs(problem: Problem) -> tuple[Turn, ...]:
+    """Placers that may prove a placement optimal, or bound how far it is from the optimum."""
+    few, rules = problem.n_ops <= FEW_OPS, problem.constraints
+    if problem.objective.kind == "latency":
+        return (Turn("cpsat", {"search": 0.0}, work=LITTLE_WORK),) if few else ()
+    if rules.convex and not rules.contiguous:
+        return (Turn("cpsat"),)
+    if few and not rules.contiguous:
+        return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
+    return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
+
+
+def _counts(n_devices: int) -> list[int]:
+    """Numbers of devices to try, fewer than all: each, or with many devices the powers of two."""
+    if n_devices <= TRIED_COUNTS + 1:
+        return list(range(2, n_devices))
+    return [1 << power for power in range(1, n_devices.bit_length()) if 1 << power < n_devices]

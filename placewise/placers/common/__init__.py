@@ -1,1 +1,0 @@
-"""What several placers need: equal devices, resident bytes of groups, rules, and fitting live memory."""

@@ -1,0 +1,1 @@
+"""Exhaustive search: every placement of a small problem, priced and checked (`ExhaustivePlacer`)."""

@@ -1,0 +1,183 @@
+"""Worker handles, the backends that start them, and a pool that replaces the ones that die."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from placewise.errors import PlacerError, RunError
+
+MAX_WORKERS = 1000
+"""Largest number of controllers, and of workers per controller."""
+LIMIT = 600.0
+"""Default limit of one measurement, in seconds. Rewards that run placements have shorter limits of their own."""
+START_LIMIT = 300.0
+"""Seconds until a worker must have started. On a cluster it may have to wait for resources."""
+
+
+class WorkerHandle(Protocol):
+    """An object in another process. It answers calls in order until it dies."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method without waiting. Calls to a dead worker are dropped."""
+
+    def answer(self) -> Any:
+        """Return the result that `Backend.ready` announced. Raises RunError if the call failed or the worker died."""
+
+    def kill(self) -> None:
+        """Terminate the worker immediately."""
+
+
+class Backend(Protocol):
+    """Starts workers, on this machine or on a cluster."""
+
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> WorkerHandle:
+        """Start a worker that serves an instance of `served` (``module:Class``). Its first answer confirms the start.
+
+        `measures` is true for workers that measure placements, and false for controllers.
+        """
+
+    def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
+        """Wait until a handle has an answer or its worker died; return those handles, or none after `seconds`."""
+
+
+class WorkerConfig(Protocol):
+    """Number and location of workers. It is plain data, because controllers receive it too.
+
+    Each of the `controllers` has `workers` that measure; with 0 it measures itself. A measurement that takes more than
+    `limit` seconds counts as failed.
+    """
+
+    @property
+    def controllers(self) -> int: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def limit(self) -> float: ...
+
+    def backend(self) -> Backend:
+        """Connect to the backend. Works in every process. Raises MissingExtraError, RunError."""
+
+
+def require_sizes(config: WorkerConfig) -> None:
+    """Raise PlacerError unless there is at least one controller and all numbers are sensible."""
+    for name, least in (("controllers", 1), ("workers", 0)):
+        count = getattr(config, name)
+        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MAX_WORKERS:
+            raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MAX_WORKERS}")
+    if not config.limit > 0:
+        raise PlacerError(f"the limit of a measurement is {config.limit} s", remedy="give a number above zero")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """How a task ended: `done` with a value, or `refused`, `late` or `died`, with the reason in `why`.
+
+    `task` is None if the worker did not even start.
+    """
+
+    task: Any
+    status: Literal["done", "refused", "late", "died"]
+    value: Any = None
+    why: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class PoolMember:
+    """A worker of a pool, its current task (None: idle) and its deadline. `sent` is a counter for the pool's owner."""
+
+    handle: WorkerHandle
+    until: float
+    busy: bool = True
+    started: bool = False
+    task: Any = None
+    sent: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """`size` workers of one backend. Dead workers are replaced; their task is dropped.
+
+    `served_by(number)` returns the class and arguments of each new worker.
+    """
+
+    backend: Backend
+    size: int
+    served_by: Callable[[int], tuple[Any, ...]]
+    name: str
+    measures: bool
+    members: list[PoolMember] = field(default_factory=list)
+    n_started: int = 0
+
+    def __post_init__(self) -> None:
+        self.fill()
+
+    def fill(self) -> None:
+        """Start workers until the pool has its size."""
+        while len(self.members) < self.size:
+            served, *args = self.served_by(self.n_started)
+            name = f"{self.name} {self.n_started}"
+            handle = self.backend.start_worker(served, *args, name=name, measures=self.measures)
+            self.members.append(PoolMember(handle, time.monotonic() + START_LIMIT))
+            self.n_started += 1
+
+    def idle(self) -> list[PoolMember]:
+        return [member for member in self.members if not member.busy]
+
+    def tasks(self) -> list[Any]:
+        """Tasks in progress."""
+        return [member.task for member in self.members if member.busy and member.started]
+
+    def give(self, member: PoolMember, task: Any, method: str, *args: Any, seconds: float = math.inf) -> None:
+        """Start a task on an idle member, with a limit of `seconds`."""
+        member.task, member.busy, member.until = task, True, time.monotonic() + seconds
+        member.handle.tell(method, *args)
+
+    def wait(self, seconds: float) -> list[TaskOutcome]:
+        """Wait up to `seconds` for the first tasks to end. The list may be empty."""
+        busy = [member for member in self.members if member.busy]
+        patience = min([member.until - time.monotonic() for member in busy] + [seconds])
+        ready = self.backend.ready([member.handle for member in busy], max(patience, 0.0)) if busy else []
+        outcomes = [self._collect(member) for member in busy if member.handle in ready]
+        now = time.monotonic()
+        outcomes += [self._expire(member) for member in busy if member.handle not in ready and member.until <= now]
+        self.fill()
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def close(self) -> None:
+        """Terminate all workers."""
+        for member in self.members:
+            member.handle.kill()
+        self.members.clear()
+
+    def drop(self, member: PoolMember) -> None:
+        """Terminate one worker. `fill` replaces it."""
+        member.handle.kill()
+        self.members.remove(member)
+
+    def _collect(self, member: PoolMember) -> TaskOutcome | None:
+        task, started = member.task, member.started
+        try:
+            value = member.handle.answer()
+        except RunError as error:
+            if member.handle.alive and started:
+                member.busy, member.task = False, None
+                return TaskOutcome(task, "refused", why=str(error))
+            status: Literal["refused", "died"] = "refused" if member.handle.alive else "died"
+            self.drop(member)
+            return TaskOutcome(task, status, why=str(error))
+        member.started, member.busy, member.task = True, False, None
+        return TaskOutcome(task, "done", value) if started else None
+
+    def _expire(self, member: PoolMember) -> TaskOutcome:
+        self.drop(member)
+        what = "finish" if member.started else "start"
+        return TaskOutcome(member.task, "late" if member.started else "died", why=f"it did not {what} in time")

@@ -1,0 +1,133 @@
+"""The placement behind a lower bound for latency: minimum cuts along a path, the method `paths` of `min_cut`.
+
+The bound (`simulate.bounds.paths`) cuts a path through the model into calls. Each call becomes an accelerator, the
+rest of the path goes to the host, and ops beside the path follow their neighbours. If the placement costs no more than
+the bound charged, it is optimal, and proved to be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Bound, Proposal, Reason
+from placewise.placers.base import Progress, SearchContext
+from placewise.placers.shared.interchangeable import relabel
+from placewise.placers.shared.memory_footprint import may_run
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.simulate.blocks import unshared_bytes
+from placewise.simulate.bounds.paths import LONGEST, METHOD, WORK, Cutting, best_cutting
+
+REPORT_EVERY = 0.5
+"""Seconds between two progress reports."""
+
+
+def explain_path_refusal(problem: Problem) -> str | None:
+    """None, or why a path of the model cannot be cut into calls."""
+    if problem.objective.kind != "latency" or problem.objective.execution != "subgraph":
+        return "paths cuts the model into calls, for latency in subgraph execution"
+    return None
+
+
+def propose_path_cut(search: SearchContext, name: str) -> Proposal:
+    """The placement of the best cutting and its bound; only the bound if the placement breaks a rule.
+
+    Progress is reported under `name`.
+    """
+    problem, watch = search.problem, search.watch
+    work, reported = np.inf if np.isfinite(search.budget.seconds) else WORK, 0.0
+
+    def go_on() -> bool:
+        nonlocal reported
+        if watch.elapsed > reported + REPORT_EVERY:
+            reported = watch.elapsed
+            search.on_progress(Progress(name, watch.elapsed, "cutting a path into calls"))
+        return not watch.out
+
+    try:
+        cutting = best_cutting(problem, work=work, go_on=go_on)
+    except KeyboardInterrupt:
+        return Proposal(None, reason=Reason.INTERRUPTED)
+    if cutting is None:
+        return Proposal(None, notes=(_explain_no_cutting(problem, work),))
+    bound, reason = Bound(cutting.value, METHOD), Reason.TIME_LIMIT if watch.out else Reason.FINISHED
+    device = _assign_cutting(problem, cutting)
+    fault = "some group has no room left" if device is None else find_broken_rule(problem, device)
+    if device is None or fault:
+        return Proposal(None, bound, reason, (f"the placement behind the bound is not valid: {fault}",))
+    return Proposal(Placement(relabel(problem, device)), bound, reason)
+
+
+def _explain_no_cutting(problem: Problem, work: float) -> str:
+    """Why there is no cutting, and what to do about it."""
+    size = problem.n_ops + len(problem.graph.consumers)
+    if size > work:
+        return f"{size:,} ops and uses of tensors are more than paths handles without a time limit: set one"
+    return f"every long path has more than {LONGEST:,} ops, the most that paths cuts: use temper or auto"
+
+
+class _BlockAssignment:
+    """The blocks placed so far, and the bytes left on each device."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.device = np.full(problem.n_blocks, -1, np.int32)
+        self._bytes = unshared_bytes(problem)
+        self._left: Floats = problem.capacity.copy()
+        self._allowed: Bools = may_run(problem, problem.block, problem.n_blocks)
+
+    def room(self, blocks: Ints, device: int) -> bool:
+        """Whether all of `blocks` may run on `device` and fit."""
+        return bool(self._allowed[blocks, device].all() and self._bytes[blocks].sum() <= self._left[device])
+
+    def put(self, blocks: Ints, devices: list[int]) -> bool:
+        """Place those of `blocks` without a device on the first device that takes them all; False if none does."""
+        new = blocks[self.device[blocks] < 0]
+        for device in devices:
+            if self.room(new, device):
+                self.device[new] = device
+                self._left[device] -= self._bytes[new].sum()
+                return True
+        return False
+
+
+def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
+    """The devices [n_ops] of a cutting, or None if some block fits nowhere."""
+    placed, block = _BlockAssignment(problem), problem.block
+    host = np.flatnonzero(problem.cluster.is_host).tolist()
+    free = np.flatnonzero(~problem.cluster.is_host).tolist()
+    runs: dict[int, list[Ints]] = {}
+    for (i, j), run in zip(cutting.segments, cutting.run, strict=True):
+        runs.setdefault(run, []).append(cutting.path[i:j])
+    device = dict.fromkeys(runs, -1)
+    for run, ops in runs.items():
+        blocks = np.unique(block[np.concatenate(ops)])
+        blocks = blocks[placed.device[blocks] < 0]
+        if len(blocks) and placed.put(blocks, [*free, *(d for d in device.values() if d >= 0)]):
+            device[run] = int(placed.device[blocks[0]])
+            free = [d for d in free if d != device[run]]
+    for op in cutting.path.tolist():
+        placed.put(block[op : op + 1], [*host, *free])
+    for run, call in zip(cutting.run, cutting.calls, strict=True):
+        for b in np.unique(block[call]).tolist():
+            if device[run] >= 0:
+                placed.put(np.array([b]), [device[run]])
+    _follow_neighbours(problem, placed)
+    everywhere = [*host, *range(problem.n_devices)]
+    if not all(placed.put(np.array([b]), everywhere) for b in np.flatnonzero(placed.device < 0).tolist()):
+        return None
+    return placed.device[block]
+
+
+def _follow_neighbours(problem: Problem, placed: _BlockAssignment) -> None:
+    """Place blocks without a device on the device of a neighbour, along the edges backward, then forward."""
+    graph, block = problem.graph, problem.block
+    producer = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
+    produced = producer >= 0
+    pairs = np.stack((block[producer[produced]], block[graph.consumers[produced]]), axis=1)
+    for step in (-1, 1):
+        for one, other in pairs[::step].tolist():
+            for unplaced, neighbour in ((one, other), (other, one)):
+                if placed.device[unplaced] < 0 <= placed.device[neighbour]:
+                    placed.put(np.array([unplaced]), [int(placed.device[neighbour])])

@@ -1,0 +1,146 @@
+"""For graphs with too many ideals: the best splits of many topological orders, and a bound from one path.
+
+The best split of one order is found quickly. Orders are drawn at random, following the branches of the graph in varying
+sequence; later such that the best pipeline so far is itself a split of the order, so that the result can only improve.
+Hill climbing continues from each split under the judge's prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Reason
+from placewise.placers.base import Stopwatch
+from placewise.placers.pipeline_dp.hill_climb import climb_hill
+from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
+from placewise.placers.pipeline_dp.path_bound import bound_by_path
+from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.stages import stage_costs
+from placewise.placers.shared.stages.dp_driver import GoOn
+from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.replicated_stages import build_replica_column
+from placewise.simulate import Evaluator, judge_placement
+from placewise.simulate.contiguity import Contraction
+
+ROUNDS, WORK = 60, 60_000
+"""Without a time limit: the number of orders, and of orders times components."""
+LONGEST_PROOF = 15.0
+"""Seconds for the bound, or a share of the budget if that is more; the placement does not depend on the bound."""
+_SHARE = 0.4
+
+
+def search_orders(
+    problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn
+) -> tuple[list[Placement], Reason]:
+    """The best split of many orders after hill climbing, and why the search ended; Ctrl-C ends it with the best.
+
+    The first half of the orders ignores the best split so far. If stages may be replicated, a search without climbing
+    follows over splits with replicated stages.
+    """
+    alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
+    if problem.most_replicas > 1:
+        alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
+    search = _OrderSearch(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
+    placements: list[Placement] = []
+    try:
+        for start in known if rounds else ():
+            search.climb(start)
+        search.split_orders(rounds, _SHARE if alone is problem else _SHARE / 2)
+        placements += [] if search.best is None else [Placement(search.best)]
+        if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
+            placements += _search_replicated(problem, search, rounds)
+    except KeyboardInterrupt:
+        search.reason = Reason.INTERRUPTED
+        placements = placements or ([] if search.best is None else [Placement(search.best)])
+    return placements, search.reason
+
+
+@dataclass(slots=True)
+class _OrderSearch:
+    """One search: the best split [n_ops] so far and its value in seconds."""
+
+    problem: Problem
+    graph: Contraction
+    watch: Stopwatch
+    go_on: GoOn
+    rng: np.random.Generator
+    best: Ints | None = None
+    value: float = np.inf
+    reason: Reason = Reason.FINISHED
+
+    def climb(self, start: Ints) -> None:
+        """Climb from `start`, and keep the result if it is the best so far."""
+        price = Evaluator(self.problem, threads=1)
+        device = climb_hill(self.problem, self.graph, start, price, self.watch)
+        reached = float(price(device[None])[0])
+        if reached < self.value:
+            self.best, self.value = device, reached
+
+    def split_orders(self, rounds: int, share: float) -> None:
+        """Split random orders, the second half through the best, for a share of the time limit, else `rounds` times."""
+        until, round_ = self.watch.budget.seconds * share, 0
+        timed = np.isfinite(until) and rounds > 0
+        while self.watch.elapsed < until if timed else round_ < rounds:
+            order = self.draw(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
+            round_ += 1
+            split = find_best_split(self.problem, self.graph.component, (order,), self.problem.capacity, self.go_on)
+            if split.device is not None and not find_broken_rule(self.problem, split.device):
+                self.climb(split.device)
+            if split.reason is not Reason.FINISHED:
+                self.reason = split.reason
+                break
+
+    def draw(self, guided: bool) -> Ints:
+        return _draw_order(self.graph, _rank_stages(self.graph, self.best if guided else None), self.rng)
+
+
+def _search_replicated(problem: Problem, search: _OrderSearch, rounds: int) -> list[Placement]:
+    """The best split with replicated stages, over orders through the best so far, which every better split replaces."""
+    best, value = list[Placement](), np.inf
+    for _ in range(rounds):
+        if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
+            break
+        split = find_best_split(problem, search.graph.component, (search.draw(True),), problem.capacity, search.go_on)
+        if split.device is not None and split.value < value:
+            placement = Placement(split.device, replicas=build_replica_column(split.groups, problem.n_devices))
+            if judge_placement(problem, placement).valid:
+                best, value, search.best = [placement], split.value, split.device
+        if split.reason is not Reason.FINISHED:
+            search.reason = split.reason
+            break
+    return best
+
+
+def _rank_stages(graph: Contraction, device: Ints | None) -> Ints | None:
+    """The position in the pipeline of the stage of each component [n]."""
+    if device is None:
+        return None
+    assignment = np.empty(graph.n, np.int32)
+    assignment[graph.component] = device
+    place = np.zeros(int(assignment.max(initial=0)) + 1, np.int32)
+    for rank, stage in enumerate(sort_stages(graph, assignment)):
+        place[stage] = rank
+    ranks: Ints = place[assignment]
+    return ranks
+
+
+def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
+    """The position [n] of each component in a random depth-first order, stage after stage."""
+    priority = rng.random(graph.n)
+    sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
+    return sort_depth_first(graph, sources[np.argsort(priority[sources], kind="stable")], priority, rank)
+
+
+def bound_by_one_path(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
+    """A lower bound in seconds for contiguous placements, from one path; 0 if nothing is proved."""
+    priced = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
+    seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
+    until = min(watch.elapsed + seconds, watch.budget.seconds)
+    enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
+    return bound_by_path(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

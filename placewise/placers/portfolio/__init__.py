@@ -1,1 +1,0 @@
-"""auto: what it runs, in which order, for how long, and what it remembers."""

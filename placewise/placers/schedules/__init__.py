@@ -1,1 +1,0 @@
-"""What searches over schedules share: moves of blocks between devices, and tempering."""

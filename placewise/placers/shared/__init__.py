@@ -1,0 +1,1 @@
+"""Code that several methods share. Nothing here imports a method."""

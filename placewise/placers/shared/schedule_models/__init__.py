@@ -1,0 +1,1 @@
+"""Latency in `operator` and `subgraph` execution as CP-SAT models."""

@@ -1,1 +1,0 @@
-"""Schedules as constraint programs: latency in each of the three executions, whole or in windows."""

@@ -1,0 +1,251 @@
+"""profile(): measure every op of a model on the devices of this machine while the whole model runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import numpy as np
+
+from placewise.catalog.detect import processor_title
+from placewise.costing.work import work_of
+from placewise.errors import InputError, RunError
+from placewise.files.cluster_record import cluster_record
+from placewise.files.graph_file import source_record
+from placewise.files.plan_file import ToolRecord
+from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
+from placewise.model.dtypes import DTYPES
+from placewise.model.graph import Source
+from placewise.model.problem import Problem
+from placewise.processes.worker import Worker
+from placewise.profiling.op_times import Fused, attribute_times
+from placewise.profiling.profile_cache import (
+    EMPTY,
+    ProfileCache,
+    add_figures,
+    average_contexts,
+    find_figures,
+    op_contexts,
+)
+from placewise.profiling.servers.registry import installed_version, start_profiler
+from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
+from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.inputs import Arrays, fresh_inputs
+from placewise.runtimes.registry import default_for
+
+CALLS = 200
+"""Calls of a tiny model, which give the overhead of a call."""
+LEAD = 0.2
+"""Seconds before a shared window starts, in which its workers receive it."""
+DISTURBED = 0.8
+"""If kernels are a smaller share of a run than this, without dispatch, the machine was busy with something else."""
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("torch-export",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """How to profile.
+
+    `runtime`: "" for the default of the model's format. `binding`: where devices are. `repeats`: the least number of
+    runs. `loaded`: measure also with all devices busy. `cache`: None for none; `afresh` measures again and replaces
+    what is cached. A worker that does not answer within `seconds` has failed.
+    """
+
+    runtime: str = ""
+    binding: Mapping[str, str] = field(default_factory=dict)
+    repeats: int = 20
+    loaded: bool = False
+    cache: ProfileCache | None = None
+    afresh: bool = False
+    seed: int = 0
+    seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise InputError("nothing would be measured", remedy="give repeats from 1")
+
+
+@dataclass(slots=True)
+class _DeviceState:
+    """One device while it is profiled: figures, fused ops and seconds of a call by state, cached or just measured."""
+
+    place: Place
+    about: tuple[str, ...]
+    results: dict[str, tuple[Figures, Fused, float]] = field(default_factory=dict)
+    ran: bool = False
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
+    """The profile of a problem's model on those of its devices on which it runs.
+
+    The problem's costs decide how the ops of one kernel share its time. Raises InputError, or a subclass of it, for a
+    model or devices that cannot be profiled here, and RunError if the model runs on none of them.
+    """
+    graph = problem.graph
+    source = graph.source
+    runtime = how.runtime or ("" if source is None else default_for(source.format))
+    release = installed_version(runtime)
+    source = _require_file(source, runtime)
+    places = bind(problem.cluster, how.binding)
+    states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
+    contexts = op_contexts(graph)
+    devices = [_DeviceState(place, (runtime, release, _processor(place))) for place in places]
+    beside = " ".join(sorted(device.about[2] for device in devices))
+    cache = how.cache
+    for device in devices:
+        for state in states:
+            cached = EMPTY if cache is None or how.afresh else cache.read(*_cache_key(device, state, beside))
+            match = find_figures(graph, contexts, cached)
+            if match is not None:
+                device.results[state] = (*match, cached.call)
+    _measure(problem, source, runtime, devices, states, how)
+    for device in devices:
+        for state, (figures, fused, call) in device.results.items() if device.ran and cache else ():
+            figures = average_contexts(contexts, figures)
+            device.results[state] = figures, fused, call
+            if cache is not None:
+                key = _cache_key(device, state, beside)
+                cache.write(add_figures(cache.read(*key), graph, contexts, figures, fused, call), *key)
+    return _profile_file(problem, runtime, release, devices)
+
+
+def _measure(
+    problem: Problem, source: Source, runtime: str, devices: Sequence[_DeviceState], states: Sequence[str],
+    how: Profiling,
+) -> None:  # fmt: skip
+    """Measure what is not cached: each device alone, then all at once if a loaded time is missing."""
+    alone = [device for device in devices if "idle" not in device.results]
+    missing = any(state not in device.results for device in devices for state in states)
+    with ExitStack() as stack:
+        workers: dict[int, Worker] = {}
+        for number, device in enumerate(devices) if missing else ():
+            if device in alone or len(states) > 1:
+                try:
+                    worker = start_profiler(runtime, problem.graph, source, device.place, start=how.seconds)
+                    workers[number] = stack.enter_context(worker)
+                    device.notes = worker.ask("about")
+                except RunError as error:
+                    device.failure = str(error)
+        inputs = fresh_inputs(problem.graph, how.seed)
+        for number in [number for number in workers if devices[number] in alone]:
+            _measure_state(problem, devices, {number: workers[number]}, "idle", inputs, TimeWindow(how.repeats), how)
+        needs_loaded = len(states) > 1 and any("loaded" not in device.results for device in devices)
+        running = {number: worker for number, worker in workers.items() if not devices[number].failure}
+        if needs_loaded and len(running) > 1:
+            longest = max(devices[number].results["idle"][0].whole or 0.0 for number in running)
+            window = TimeWindow(how.repeats, time.monotonic() + LEAD, 2 * how.repeats * longest)
+            _measure_state(problem, devices, running, "loaded", inputs, window, how)
+
+
+def _measure_state(
+    problem: Problem, devices: Sequence[_DeviceState], workers: Mapping[int, Worker], state: str, inputs: Arrays,
+    window: TimeWindow, how: Profiling,
+) -> None:  # fmt: skip
+    """Let workers measure in one window and record the results; a failure of a worker is recorded on its device."""
+    idle = np.asarray(~(problem.costs.op_seconds > 0).any(axis=1))
+    calls: dict[int, float] = {}
+    for number, worker in workers.items():
+        try:
+            if state == "idle":
+                calls[number] = float(np.median(worker.ask("call_seconds", CALLS, timeout=how.seconds)))
+            else:
+                calls[number] = devices[number].results["idle"][2]
+            worker.tell("measure", dict(inputs), window)
+        except RunError as error:
+            devices[number].failure = str(error)
+    for number, worker in workers.items():
+        device = devices[number]
+        if device.failure:
+            continue
+        try:
+            measured: ProfiledRuns = worker.answer(how.seconds)
+        except RunError as error:
+            device.failure = str(error)
+            continue
+        estimate = problem.costs.op_seconds[:, number]
+        device.results[state] = (
+            *attribute_times(measured, problem.graph, estimate, idle, calls[number]),
+            calls[number],
+        )
+        device.ran = True
+
+
+def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequence[_DeviceState]) -> ProfileFile:
+    graph, work = problem.graph, work_of(problem.graph)
+    records = tuple(_record(device) for device in devices if "idle" in device.results)
+    if not records:
+        raise RunError(next(device.failure for device in devices if device.failure))
+    return ProfileFile(
+        runtime=runtime,
+        runtime_version=release,
+        source=source_record(graph.source),
+        graph_hash=graph.digest(),
+        ops=graph.ops.name,
+        kinds=tuple(graph.ops.kind),
+        flops=tuple(work.flops.tolist()),
+        bytes=tuple(work.bytes.tolist()),
+        classes=tuple(work.op_class),
+        dtypes=tuple(DTYPES[code] for code in work.dtype.tolist()),
+        cluster=cluster_record(problem.cluster),
+        devices=records,
+        notes=tuple(dict.fromkeys(_notes(devices))),
+        tool=ToolRecord(name="placewise", version=version("placewise")),
+    )
+
+
+def _record(device: _DeviceState) -> DeviceProfile:
+    figures, fused, call = device.results["idle"]
+    return DeviceProfile(
+        name=device.place.device,
+        place=str(device.place),
+        processor=device.about[2],
+        call_overhead=call,
+        measured="" if not device.ran else datetime.now(UTC).isoformat(timespec="seconds"),
+        cached=not device.ran,
+        fused=fused,
+        idle=figures,
+        loaded=device.results["loaded"][0] if "loaded" in device.results else None,
+    )
+
+
+def _notes(devices: Sequence[_DeviceState]) -> Iterator[str]:
+    for device in devices:
+        yield from device.notes
+        for state, (figures, _, _) in device.results.items():
+            if figures.slowdown < DISTURBED:
+                yield (
+                    f"{device.place.device}, {state}: kernels are only {figures.slowdown:.0%} of the run: something "
+                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is idle"
+                )
+        if device.failure:
+            yield f"{device.place.device}: no times: {device.failure}"
+        elif not device.ran and device.results["idle"][0].whole is None:
+            yield f"{device.place.device}: the model did not run: all its ops were measured in other models"
+
+
+def _require_file(source: Source | None, runtime: str) -> Source:
+    if source is None or not source.path or source.format not in FORMATS[runtime]:
+        what = "a model that is no file" if source is None or not source.path else f"a model of {source.format!r}"
+        remedy = f"give a file ({', '.join(FORMATS[runtime])}), or another --runtime"
+        raise InputError(f"{runtime} cannot profile {what}", remedy=remedy)
+    return source
+
+
+def _processor(place: Place) -> str:
+    """The processor of a place, with its cores and options."""
+    cores = ", ".join(map(str, place.cores))
+    where = f"cores {cores}" if place.kind == "cores" else f"{place.kind}:{place.name}"
+    options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
+    return f"{processor_title()}; {where}{options}"
+
+
+def _cache_key(device: _DeviceState, state: str, beside: str) -> tuple[str, ...]:
+    return (*device.about, state, beside if state == "loaded" else "")

@@ -1,0 +1,1 @@
+"""The objects in the workers that measure: one per runtime, and one for memory."""

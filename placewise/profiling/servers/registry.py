@@ -1,0 +1,52 @@
+"""The profiling server of each runtime, and how it is started."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from placewise.errors import InputError, MissingExtraError
+from placewise.model.graph import Graph, Source
+from placewise.processes.worker import Worker
+from placewise.runtimes.binding import Place
+
+_ROOM = "placewise.profiling.servers"
+_SERVERS = {
+    "onnxruntime": f"{_ROOM}.onnxruntime:OnnxRuntimeServer",
+    "openvino": f"{_ROOM}.openvino:OpenVinoServer",
+    "torch": f"{_ROOM}.torch:TorchServer",
+}
+
+
+def installed_version(runtime: str) -> str:
+    """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
+    if runtime not in _SERVERS:
+        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
+    try:
+        return version(runtime)
+    except PackageNotFoundError:
+        raise MissingExtraError(f"profiling with {runtime}", runtime) from None
+
+
+def start_profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
+    """A worker at `place` that holds the model `source` of `graph`; it may take `start` seconds to load it.
+
+    Raises RunError, InputError.
+    """
+    args: tuple[Any, ...]
+    if runtime == "onnxruntime":
+        args = source.path, dict(source.options.get("dims", {})), place
+    elif runtime == "openvino":
+        args = source.path, source.format, graph, place
+    else:
+        args = source.path, _ops_of_calls(graph), place
+    return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, start=start)
+
+
+def _ops_of_calls(graph: Graph) -> dict[int, tuple[str, ...]]:
+    """The names of the ops that stand for each call of a program, by the number of the call."""
+    ops: dict[int, tuple[str, ...]] = {}
+    for name, origin in zip(graph.ops.name, graph.ops.origin, strict=True):
+        if origin:
+            ops[int(origin[0])] = (*ops.get(int(origin[0]), ()), name)
+    return ops

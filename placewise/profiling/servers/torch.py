@@ -1,0 +1,105 @@
+"""Time every call of a torch.export program while the whole program runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from torch import fx
+
+from placewise.costing.measured.table import TimingRow
+from placewise.errors import RunError
+from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
+from placewise.readers.torch.cutting import build_piece, calls_of, inputs_of, outputs_of, steps_of, weights_of
+from placewise.runtimes.binding import Place
+from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.torch.arrays import tensor_of
+from placewise.runtimes.torch.payload import Payload
+from placewise.runtimes.torch.runtime import torch_device
+from placewise.runtimes.torch.split_program import load_program
+
+
+class TorchServer:
+    """Times a program at one place; `ops` are the names of the graph's ops behind each call, by number.
+
+    There is no fusion: a call is one kernel, or several that cannot be separated.
+    """
+
+    def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place) -> None:
+        torch.set_num_threads(max(len(place.cores), 1))
+        self._device, self._ops, self._names = torch_device(place), ops, dict[str, tuple[str, ...]]()
+        program = load_program(Payload(path, path, {}, {}, {}))
+        for number, node in enumerate(calls_of(program)):
+            self._names[node.name] = ops.get(number, ())
+        piece = build_piece(
+            program, steps_of(program), outputs_of(program), weights_of(program),
+            device=self._device, reads=inputs_of(program),
+        )  # fmt: skip
+        self._module, self._reads = piece.module, piece.reads
+
+    def about(self) -> tuple[str, ...]:
+        """Notes on the model."""
+        return ()
+
+    def measure(self, inputs: Arrays, window: TimeWindow) -> ProfiledRuns:
+        """Time the whole program, and every call in an interpreter, in turns; the median of every call."""
+        tensors = [tensor_of(inputs[name]).to(self._device) for name in self._reads]
+        interpreter = _TimingInterpreter(self._module, self._wait)
+
+        def whole() -> None:
+            self._module(*tensors)
+            self._wait()
+
+        with torch.no_grad():
+            try:
+                seconds, _ = time_in_turns([whole, lambda: interpreter.run(*tensors)], window)
+            except RuntimeError as error:
+                raise RunError(f"PyTorch cannot run it: {str(error).splitlines()[0][:300]}") from None
+        rows = tuple(
+            TimingRow(name, float(median(times[1:])), kind=interpreter.kinds[name], ops=self._names.get(name, ()))
+            for name, times in interpreter.seconds.items()
+        )
+        return ProfiledRuns(tuple(seconds), rows, 0.0)
+
+    def call_seconds(self, least: int) -> tuple[float, ...]:
+        """Seconds of calls of a tiny model: the overhead of every call."""
+        graph = fx.Graph()
+        graph.output((graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),)),))
+        tiny, tensors = fx.GraphModule(torch.nn.Module(), graph), torch.zeros(1, device=self._device)
+
+        def call() -> None:
+            tiny(tensors)
+            self._wait()
+
+        with torch.no_grad():
+            (times,) = time_in_turns([call], TimeWindow(least))
+        return tuple(times)
+
+    def _wait(self) -> None:
+        """Wait until a GPU has finished; its calls return at once."""
+        if self._device != "cpu":
+            torch.cuda.synchronize(self._device)
+
+
+class _TimingInterpreter(fx.Interpreter):
+    """Runs a module call by call and records the seconds of each, by name."""
+
+    def __init__(self, module: fx.GraphModule, wait: Any) -> None:
+        super().__init__(module)
+        self._wait = wait
+        self.seconds: dict[str, list[float]] = {}
+        self.kinds: dict[str, str] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        begin = time.perf_counter()
+        result = n.target(*args, **kwargs)  # type: ignore[operator]
+        self._wait()
+        self.seconds.setdefault(n.name, []).append(time.perf_counter() - begin)
+        self.kinds[n.name] = getattr(n.target, "__name__", str(n.target))
+        return result

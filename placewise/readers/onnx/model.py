@@ -1,0 +1,141 @@
+"""Load a complete ONNX model to run it, with its weights, or random ones if they are missing."""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.external_data_helper
+
+from placewise.errors import InputError, ModelFileError
+from placewise.readers.onnx.file import VALUE_FIELDS, inline_functions, normalize_domains
+from placewise.readers.onnx.ir import oldest_ir
+from placewise.readers.onnx.symbols import set_dims
+from placewise.readers.onnx.types import subgraphs
+
+_LONGEST_DRAW = 1 << 20
+"""Random numbers per weight; longer weights repeat them."""
+_SMALL = 0.02
+_NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"})
+_SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormalization
+
+
+def load_with_weights(
+    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, keep_external: bool = False
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model in `path` with embedded weights and inlined functions, and notes.
+
+    Node indices match `origin` (`read_onnx`); the IR version is the oldest possible (`oldest_ir`). `dims` replace
+    symbolic dimensions. External data is loaded; missing weights are drawn from `seed` and their names, scaled so that
+    activations stay finite, and a note reports this. With `keep_external`, external data stays external. Raises
+    ModelFileError, naming the file.
+    """
+    try:
+        model = _parse(path)
+        normalize_domains(model)
+        notes = () if keep_external else _fill_weights(model, path.parent, seed)
+        if model.functions:
+            model = inline_functions(model)
+        if dims is not None:
+            set_dims(model.graph, dims)
+        model.ir_version = oldest_ir(model)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    return model, notes
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .onnx file") from None
+    except Exception:  # protobuf's own error type differs between its back ends
+        raise ModelFileError(
+            "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
+        ) from None
+    if not model.HasField("graph"):
+        raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
+    return model
+
+
+def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
+    """Load external weights, and draw missing ones."""
+    roles, n_drawn, missing_file = _first_readers(model.graph), 0, ""
+    for tensor in _weights(model.graph):
+        where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
+        is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if is_outside and os.path.isfile(folder / where):
+            try:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            except Exception as error:  # the checker and the system raise unrelated error types
+                raise ModelFileError(f"the weight {tensor.name!r} cannot be read from {where} ({error})") from None
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
+        elif is_outside or _is_empty(tensor):
+            try:
+                values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)), seed)
+            except (MemoryError, ValueError):
+                problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} is too large to draw"
+                raise ModelFileError(problem, remedy="give the model with its weights") from None
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            n_drawn, missing_file = n_drawn + 1, missing_file or where
+    if not n_drawn:
+        return ()
+    lost = f" ({missing_file} is not here)" if missing_file else ""
+    return (f"{n_drawn} weights of the model are missing{lost}: random numbers stand in for them",)
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+        for body in subgraphs(node):
+            yield from _weights(body)
+
+
+def _is_empty(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor has elements but no values."""
+    return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in VALUE_FIELDS)
+
+
+def _first_readers(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+    """The op type and input position of the first reader, by value."""
+    roles: dict[str, tuple[str, int]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            roles.setdefault(name, (node.op_type, position))
+    return roles
+
+
+def _draw_weight(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
+    """Integers are 0, a valid index of every table; booleans are true; floats are drawn by their role."""
+    dims, dtype = tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if tensor.data_type == onnx.TensorProto.BOOL or np.dtype(dtype).kind in "iu":
+        return np.full(dims, tensor.data_type == onnx.TensorProto.BOOL, dtype)
+    rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
+    size = math.prod(dims)
+    values = np.resize(rng.standard_normal(min(size, _LONGEST_DRAW), np.float32), dims)
+    kind, position = role
+    if kind == "BatchNormalization" and position == _VARIANCE:
+        values = 1 + _SMALL * np.abs(values)
+    elif (kind in _NORMS and position == _SCALE) or (kind == "Mul" and len(dims) < 2):
+        values = 1 + _SMALL * values
+    else:
+        values = values * _weight_scale(dims)
+    return values.astype(dtype)
+
+
+def _weight_scale(dims: tuple[int, ...]) -> float:
+    """1 / √fan-in: window times channels of a convolution, the longer side of a matrix."""
+    if len(dims) < 2:
+        return _SMALL
+    return 1 / math.sqrt(max(dims) if len(dims) == 2 else math.prod(dims[1:]))

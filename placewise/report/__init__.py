@@ -1,1 +1,0 @@
-"""Reports: a result as text for people."""

@@ -1,0 +1,107 @@
+"""The terminal view of a result: headline, verdict, tables, Gantt chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from placewise._util.units import format_seconds
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement, Result
+from placewise.reporting.copies import copy_rows
+from placewise.reporting.devices import DeviceView, device_remarks, peak_line
+from placewise.reporting.gantt import Gantt
+from placewise.reporting.plain import shown_text
+from placewise.reporting.sentences import (
+    baseline_lines,
+    headline,
+    history_line,
+    host_remark,
+    phase_line,
+    replica_lines,
+    value_name,
+    verdict,
+)
+from placewise.simulate import MemoryPeak
+
+HASH_DIGITS = 12
+"""How many digits of a hash are shown."""
+
+
+def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
+    """Everything that `place` prints, with or without the Gantt chart."""
+    problem, parts = result.problem, list[RenderableType]([shown_text(headline(result), style="bold")])
+    if result.judgement is not None:
+        phases = phase_line(problem, result.judgement)
+        parts += [shown_text(phases)] if phases else []
+        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement, result.placement), Text()]
+        parts += _copies(result)
+        parts += _gantt(result) if gantt else []
+        parts += [baseline_table(result), Text()]
+    history = history_line(result)
+    parts += [shown_text(history, style="dim")] if history else []
+    parts += [shown_text(f"note: {note}", style="dim") for note in result.notes]
+    run = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
+    if result.placement:
+        run += f", placement {result.placement.digest(problem.graph, problem.cluster)[:HASH_DIGITS]}"
+    return Group(*parts, shown_text(run, style="dim"))
+
+
+def judgement_view(problem: Problem, judgement: Judgement, peaks: Sequence[MemoryPeak] = ()) -> RenderableType:
+    """Everything that `simulate` prints, with a line per memory peak."""
+    value = format_seconds(judgement.value) if math.isfinite(judgement.value) else "none: it cannot run"
+    parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective)} {value}", style="bold")]
+    phases = phase_line(problem, judgement)
+    parts += [shown_text(phases)] if phases else []
+    parts += _devices(problem, judgement)
+    parts += [shown_text(peak_line(peak), style="dim") for peak in peaks]
+    return Group(*parts, violation_view(judgement))
+
+
+def violation_view(judgement: Judgement) -> RenderableType:
+    """The violated rules, or a line that there are none."""
+    if not judgement.violations:
+        return Text("keeps every rule", style="green")
+    return Group(*(shown_text(f"✗ {broken.kind}: {broken.message}", style="red") for broken in judgement.violations))
+
+
+def baseline_table(result: Result) -> Table:
+    """The plan beside the naive baselines."""
+    return rows_table(("compared with", "value ", ""), baseline_lines(result))
+
+
+def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table. Columns whose heading ends in a space hold numbers and are right-aligned."""
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(column.strip() for column in columns))
+    for column in columns:
+        right = column.endswith(" ")
+        table.add_column(shown_text(column.strip()), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(shown_text(cell) for cell in row))
+    return table
+
+
+def _gantt(result: Result) -> list[RenderableType]:
+    if result.placement is None or result.judgement is None:
+        return []
+    chart = Gantt(result.problem, result.placement, result.judgement)
+    return [chart, Text()] if chart.is_useful else []
+
+
+def _copies(result: Result) -> list[RenderableType]:
+    if result.placement is None or result.judgement is None:
+        return []
+    rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
+    return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
+
+
+def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:
+    remark = host_remark(problem, judgement)
+    remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement, placement)]
+    closed = frozenset(device.name for device in problem.cluster if not device.available)
+    return [DeviceView(judgement, closed), *(shown_text(line, style="dim") for line in remarks)]

@@ -1,0 +1,1 @@
+"""A plan as one HTML page that opens offline: its data as plain JSON, and the page around it."""

@@ -1,0 +1,161 @@
+"""The data of a page as plain JSON: numbers in seconds and bytes, packed columns, sentences ready to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from placewise.files.plan_file import RankRecord
+from placewise.model.cluster import HOST
+from placewise.model.columns import Longs
+from placewise.model.dtypes import DTYPES
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Timeline
+from placewise.reporting.copies import Copies, group_by_route, list_copies
+from placewise.reporting.devices import peak_line
+from placewise.reporting.leaderboard import finite
+from placewise.reporting.page.columns import clean_text, pack_column, pack_integers, pack_words
+from placewise.reporting.page.modules import module_tree
+from placewise.reporting.page.plan_view import PlanView
+from placewise.reporting.page.provenance import provenance
+from placewise.reporting.page.summary import summarize_plan
+from placewise.reporting.page.timeline import copied_tensors, timeline_part, why_no_timeline
+from placewise.simulate import memory_peaks, memory_while
+
+VERSION = 1
+"""The version of the data inside a page."""
+MOST_CUTS, MOST_TENSORS, MOST_READERS = 24, 12, 3
+"""How many cuts a page lists, tensors per cut, and readers per tensor."""
+
+
+def page_data(view: PlanView) -> dict[str, Any]:
+    """The data of a page. Parts that need the model are None without it, and `missing` says why there is none;
+    `no_timeline` says why there is no timeline.
+    """
+    plan, placed = view.plan, view.placed
+    tensors = copied_tensors(view)
+    timeline = timeline_part(view, tensors)
+    loads = placed.judgement if placed else plan
+    run = (placed.problem, placed.placement, placed.judgement.timeline) if placed else None
+    return {
+        "version": VERSION,
+        "title": clean_text(view.name),
+        "missing": clean_text(view.missing),
+        "story": summarize_plan(view),
+        "devices": _devices(view),
+        "wires": [[clean_text(name), finite(load)] for name, load in loads.wires.items()],
+        "bottleneck": clean_text(loads.bottleneck),
+        "mode": _mode(view),
+        "ops": _ops(view),
+        "tensors": _tensors(placed.problem, tensors) if placed else None,
+        "timeline": timeline,
+        "no_timeline": "" if timeline else clean_text(why_no_timeline(view)),
+        "held": pack_column(memory_while(*run), "f4") if run and timeline else None,
+        "peaks": [clean_text(peak_line(peak)) for peak in memory_peaks(*run)] if run else [],
+        "graph": module_tree(placed.problem, placed.placement) if placed else None,
+        "cuts": cuts_part(*run) if run else None,
+        "history": [[step.seconds, finite(step.value), step.placer] for step in plan.history],
+        "leaderboard": [_rank(rank) for rank in plan.leaderboard],
+        "provenance": provenance(view),
+    }
+
+
+def _devices(view: PlanView) -> list[dict[str, Any]]:
+    uses = {use.device: use for use in view.uses}
+    figures = ("compute", "send", "receive", "load", "idle", "resident", "peak", "capacity", "sync")
+    devices: list[dict[str, Any]] = []
+    for name in view.devices:
+        entry: dict[str, Any] = {"name": clean_text(name)}
+        if use := uses.get(name):
+            entry |= {figure: finite(getattr(use, figure)) for figure in figures}
+            entry |= {figure: getattr(use, figure) for figure in ("ops", "forward", "backward", "replicas")}
+            entry |= {"waits_for": clean_text(use.waits_for), "repeats": clean_text(use.repeats)}
+        devices.append(entry)
+    return devices
+
+
+def _mode(view: PlanView) -> dict[str, str]:
+    """How the loads of a device add up: the kind of the objective, its communication or execution, its memory."""
+    objective = view.placed.problem.objective if view.placed else view.plan.objective
+    if objective is None:
+        return {"kind": "", "how": "", "memory": ""}
+    how = objective.communication if objective.kind == "throughput" else objective.execution
+    return {"kind": objective.kind, "how": how, "memory": objective.memory}
+
+
+def _ops(view: PlanView) -> dict[str, Any]:
+    device, problem = view.device_of, view.problem
+    data: dict[str, Any] = {"count": len(device), "device": pack_integers(device)}
+    if problem is None:
+        return data | {"name": [clean_text(name) for name in view.plan.assignment], "seconds": []}
+    ops, seconds = problem.graph.ops, problem.costs.op_seconds[np.arange(problem.n_ops), device]
+    return data | {
+        "name": [clean_text(name) for name in ops.name],
+        "kind": pack_words(ops.kind),
+        "scope": pack_words(ops.scope),
+        "seconds": pack_column(seconds, "f4"),
+    }
+
+
+def _tensors(problem: Problem, tensors: Longs) -> dict[str, Any]:
+    """For each copied tensor its bytes, the op that produces it (−1: a model input), and its name (None: the op's)."""
+    table, ops = problem.graph.tensors, problem.graph.ops.name
+    pairs = ((table.name[tensor], int(table.producer[tensor])) for tensor in tensors.tolist())
+    return {
+        "name": [None if maker >= 0 and name == ops[maker] else clean_text(name) for name, maker in pairs],
+        "bytes": pack_column(np.maximum(table.bytes[tensors], 0), "f8"),
+        "maker": pack_column(table.producer[tensors], "i4"),
+    }
+
+
+def cuts_part(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, Any]:
+    """Where the plan cuts the graph: `cuts` by transfer route with their tensors, most expensive first.
+
+    `left` counts the routes that are not listed; `seconds` is the total of all.
+    """
+    copies = list_copies(problem, placement, timeline)
+    routes, names = group_by_route(problem, copies), (*problem.cluster.names, HOST)
+    cuts = [
+        {
+            "source": clean_text(names[route.source]),
+            "target": clean_text(names[route.target]),
+            "count": len(route.rows),
+            "bytes": route.bytes,
+            "seconds": route.seconds,
+            "tensors": [_cut_tensor(problem, placement, copies, row) for row in route.rows[:MOST_TENSORS].tolist()],
+        }
+        for route in routes[:MOST_CUTS]
+    ]
+    return {"cuts": cuts, "left": max(len(routes) - MOST_CUTS, 0), "seconds": float(copies.seconds.sum())}
+
+
+def _cut_tensor(problem: Problem, placement: Placement, copies: Copies, row: int) -> dict[str, Any]:
+    graph, tensor, target = problem.graph, int(copies.tensor[row]), int(copies.target[row])
+    readers = graph.consumers_of(tensor)
+    there = readers[problem.cluster.location[placement.device[readers]] == target]
+    readers = there if len(there) else readers
+    shape = ["?" if size < 0 else str(size) for size in graph.tensors.shape[tensor]]
+    return {
+        "name": clean_text(graph.tensors.name[tensor]),
+        "shape": " × ".join(shape),
+        "dtype": DTYPES[int(graph.tensors.dtype[tensor])],
+        "bytes": max(int(graph.tensors.bytes[tensor]), 0),
+        "seconds": float(copies.seconds[row]),
+        "maker": int(graph.tensors.producer[tensor]),
+        "readers": readers[:MOST_READERS].tolist(),
+        "more": max(len(readers) - MOST_READERS, 0),
+    }
+
+
+def _rank(rank: RankRecord) -> dict[str, Any]:
+    return {
+        "placer": clean_text(rank.placer),
+        "value": finite(rank.value),
+        "bound": finite(rank.lower_bound),
+        "status": clean_text(rank.status),
+        "seconds": finite(rank.seconds),
+        "devices": rank.devices,
+        "remark": clean_text(rank.remark),
+    }

@@ -1,0 +1,224 @@
+"""The summary at the top of a page: what runs where, what it waits for, why it is good, and what to try."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from placewise._util.units import format_bytes, format_seconds
+from placewise.files.plan_file import BaselineRecord
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective
+from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
+from placewise.reporting.breakdown import COMPUTE, COPY, ValuePart, break_down_value
+from placewise.reporting.leaderboard import finite
+from placewise.reporting.page.columns import clean_text
+from placewise.reporting.page.plan_view import PlanView
+from placewise.reporting.sentences import BaselineValue, compare_baselines, list_baselines, phase_line, value_name
+
+FULL, IDLE, MUCH = 0.9, 0.5, 0.15
+"""Shares from which a page gives a hint: memory in use, idle time, transfers in the value."""
+MOST_PARTS = 4
+ENOUGH, MOST_RANGES, MOST_SPLIT = 0.5, 3, 3
+"""Layers are described if numbered modules hold this share of the ops, if a device has no more ranges of them, and if
+no more modules per device are split over several devices.
+"""
+_NUMBERED = re.compile(r"(.*?[^./\d][./]?)(\d{1,9})(?=[./]|$)")
+"""The first part of a scope that is a number, or ends in one, and everything before it."""
+
+
+def summarize_plan(view: PlanView) -> dict[str, Any]:
+    """The figures and sentences at the top of a page. Sentences are plain text, since they contain names."""
+    plan, value, parts = view.plan, plan_value(view), _value_parts(view)
+    baselines = {name: _baseline_value(record) for name, record in plan.baselines.items()}
+    used = sum(1 for use in view.uses if use.ops)
+    objective = _objective(view)
+    single = baselines.get(SINGLE_DEVICE)
+    ratio = single.value / value if single and not single.broken and 0 < value < math.inf else None
+    verdict = compare_baselines(value, used, _usable_devices(view), baselines)
+    placed = view.placed
+    return {
+        "value": finite(value),
+        "name": value_name(objective) if objective else "value",
+        "bound": finite(plan.lower_bound) if plan.lower_bound > 0 else None,
+        "method": plan.bound_method,
+        "gap": gap_of(value, plan.lower_bound),
+        "status": plan.status,
+        "reason": plan.reason,
+        "unmet": clean_text(plan.unmet),
+        "verdict": clean_text(verdict) if baselines and math.isfinite(value) else "",
+        "faster": ratio if ratio is not None and math.isfinite(ratio) else None,
+        "baselines": [[clean_text(cell) for cell in line] for line in list_baselines(value, baselines)]
+        if baselines
+        else [],
+        "values": [finite(baseline.value) for baseline in baselines.values()],
+        "phases": phase_line(placed.problem, placed.judgement) if placed else "",
+        "violations": [
+            [broken.kind, clean_text(broken.message)]
+            for broken in (placed.judgement.violations if placed else plan.violations)
+        ],
+        "sentences": [[title, clean_text(text)] for title, text in _list_sentences(view, value, parts) if text],
+        "hints": [clean_text(hint) for hint in _list_hints(view, value, parts)],
+    }
+
+
+def plan_value(view: PlanView) -> float:
+    """The value in seconds, from the plan or else from the judge."""
+    if math.isfinite(view.plan.value) or view.placed is None:
+        return view.plan.value
+    return view.placed.judgement.value
+
+
+def _baseline_value(record: BaselineRecord) -> BaselineValue:
+    return BaselineValue(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
+
+
+def _usable_devices(view: PlanView) -> list[str]:
+    if view.problem is None:
+        return list(view.devices)
+    return [view.problem.cluster.names[d] for d in np.flatnonzero(view.problem.allowed.any(axis=0)).tolist()]
+
+
+def _objective(view: PlanView) -> Objective | None:
+    if view.problem is not None:
+        return view.problem.objective
+    return Objective(**dict(view.plan.objective)) if view.plan.objective else None
+
+
+def _list_sentences(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[tuple[str, str]]:
+    yield "What runs where", _describe_devices(view)
+    yield "What it waits for", _describe_parts(view, parts)
+    yield "Why it is good", _describe_bound(view, value)
+
+
+def _describe_devices(view: PlanView) -> str:
+    uses = view.uses
+    compute = sum(use.compute for use in uses if math.isfinite(use.compute))
+    idle = [use.device for use in uses if not use.ops]
+    if len(idle) == len(uses):
+        return ""
+    layers = [""] * len(uses)
+    if view.placed:
+        layers = describe_layers(view.placed.problem.graph, view.placed.placement, len(uses))
+    busy = [_describe_device(use, compute, layer) for use, layer in zip(uses, layers, strict=True) if use.ops]
+    rest = f" {', '.join(idle)} {'runs' if len(idle) == 1 else 'run'} nothing." if idle else ""
+    return f"{', '.join(busy)}.{rest}"
+
+
+def _describe_device(use: DeviceUse, compute: float, layers: str) -> str:
+    share = f"{_format_share(use.compute, compute)} of the compute" if compute > 0 else ""
+    details = "; ".join(part for part in (layers, share) if part)
+    return f"{use.device} runs {use.ops:,} ops{f' ({details})' if details else ''}"
+
+
+def _format_share(part: float, whole: float) -> str:
+    share = part / whole
+    return "under 1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def _value_parts(view: PlanView) -> tuple[ValuePart, ...]:
+    placed = view.placed
+    return break_down_value(placed.problem, placed.placement, placed.judgement, placed.path) if placed else ()
+
+
+def _describe_parts(view: PlanView, parts: tuple[ValuePart, ...]) -> str:
+    whole = math.fsum(part.seconds for part in parts)
+    if view.placed is None or whole <= 0:
+        return ""
+    words = [
+        f"{part.what} {'' if part.what == COPY else 'on '}{part.where} {format_seconds(part.seconds)} "
+        f"({_format_share(part.seconds, whole)})"
+        for part in parts[:MOST_PARTS]
+    ]
+    rest = math.fsum(part.seconds for part in parts[MOST_PARTS:])
+    words += [f"the rest {format_seconds(rest)} ({_format_share(rest, whole)})"] if rest else []
+    if view.placed.judgement.timeline is not None:
+        return f"The critical path, from the first op to the last, is {', '.join(words)}."
+    bottleneck = view.placed.judgement.bottleneck
+    others = [use for use in view.uses if use.device != bottleneck and use.ops]
+    second = max(others, key=lambda use: use.load, default=None)
+    then = f" Next is {second.device} with {format_seconds(second.load)}." if second else ""
+    return f"{bottleneck} sets the pace: {', '.join(words)}.{then}"
+
+
+def _describe_bound(view: PlanView, value: float) -> str:
+    plan = view.plan
+    if plan.status == "optimal":
+        return f"It is proved optimal ({plan.bound_method}): no placement that keeps the rules is better."
+    if not plan.lower_bound > 0 or not math.isfinite(value):
+        return ""
+    gap = gap_of(value, plan.lower_bound)
+    return (
+        f"No placement is below {format_seconds(plan.lower_bound)} ({plan.bound_method}): at most {gap:.1%} is left "
+        f"to gain, and perhaps nothing, since the bound may be below what can be reached."
+    )
+
+
+def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[str]:
+    plan, objective = view.plan, _objective(view)
+    if plan.reason == "time limit" and plan.status != "optimal" and gap_of(value, plan.lower_bound) > 0.01:
+        yield "The search ended at its time limit: a longer --time-limit, with --start and this plan, may find better."
+    whole = math.fsum(part.seconds for part in parts)
+    moved = [part for part in parts if part.what not in (COMPUTE, "overhead") and "load" not in part.what]
+    share = math.fsum(part.seconds for part in moved) / whole if whole > 0 else 0.0
+    if share >= MUCH:
+        measure = "pace" if objective is not None and objective.kind == "throughput" else "latency"
+        yield (
+            f"Transfers make {share:.0%} of what sets the {measure}, most of it on {moved[0].where}: a faster link "
+            "there, or smaller tensors across it, would help. The cuts below name them."
+        )
+    for use in view.uses:
+        if use.ops and use.capacity > 0 and math.isfinite(use.capacity) and use.peak >= FULL * use.capacity:
+            free = f"{format_bytes(use.capacity - use.peak)} free" if use.peak <= use.capacity else "more than there is"
+            yield (
+                f"{use.device} is {use.peak / use.capacity:.0%} full ({free}): a larger batch, or longer inputs, meet "
+                "this limit first."
+            )
+    idle = [use.device for use in view.uses if use.ops and math.isfinite(value) and use.idle > IDLE * value]
+    if len(idle) > 1 and objective is not None and objective.kind == "latency":
+        yield (
+            f"{', '.join(idle)} idle more than half of the time, as is usual with one sample at a time: if samples "
+            "come one after the other, --objective throughput keeps all devices busy."
+        )
+
+
+def describe_layers(graph: Graph, placement: Placement, n_devices: int) -> list[str]:
+    """Which layers each device runs, such as "layer.0 – 3"; "" where no short text says it.
+
+    Layers are the numbered modules of the name that holds the most ops. A layer belongs to the device that runs most
+    of its ops.
+    """
+    matches = [_NUMBERED.match(scope) for scope in graph.ops.scope.values]
+    size = np.bincount(graph.ops.scope.codes, minlength=len(matches))
+    words = Counter[str]()
+    for match, count in zip(matches, size.tolist(), strict=True):
+        if match is not None:
+            words[match[1]] += count
+    word, held = words.most_common(1)[0] if words else ("", 0)
+    if not held or held < ENOUGH * graph.n_ops:
+        return [""] * n_devices
+    number = np.array([int(match[2]) if match is not None and match[1] == word else -1 for match in matches], np.int64)
+    layer = number[graph.ops.scope.codes]
+    inside = layer >= 0
+    layers, which = np.unique(layer[inside], return_inverse=True)
+    ops = np.zeros((len(layers), n_devices), np.int64)
+    np.add.at(ops, (which, placement.device[inside]), 1)
+    if ((ops > 0).sum(axis=1) > 1).sum() > MOST_SPLIT * n_devices:
+        return [""] * n_devices
+    home = ops.argmax(axis=1)
+    return [_format_layers(word, layers[home == d].tolist()) for d in range(n_devices)]
+
+
+def _format_layers(word: str, numbers: list[int]) -> str:
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    if not runs or len(runs) > MOST_RANGES:
+        return ""
+    last = ".".join(re.split(r"[./](?=[^./])", word)[-2:])
+    return f"{last}{', '.join(str(run[0]) if len(run) == 1 else f'{run[0]} – {run[-1]}' for run in runs)}"

@@ -1,0 +1,1 @@
+"""Lower bounds, and cheap proofs that nothing fits."""

@@ -1,0 +1,1 @@
+"""The checker: which rules a placement breaks, computed apart from the judge."""

@@ -1,0 +1,1 @@
+"""The judge: what a placement takes, and how much memory it needs."""

@@ -1,0 +1,234 @@
+"""Memory per device: resident bytes, and the peak of live activations under the schedule.
+
+Resident: the state of the ops, and each weight storage once per device. Live: a tensor occupies its device from its
+producer to its last reader there, in the order in which the device runs its ops. Where a tensor crosses devices,
+
+- with pieces (throughput: one per device; subgraph: calls; sequential: pieces), it arrives when the piece of its first
+  reader begins, and its producer holds it until the producer's piece ends. When transfers overlap compute (overlap,
+  duplex), both sides hold it twice, for this sample and the next;
+- in `operator` execution, it may arrive as soon as its producer finishes, and its producer holds it until its last
+  reader elsewhere starts.
+
+Model inputs arrive like any tensor, also on host devices; host devices hold model outputs to the end. For a training
+graph one sample is in flight. A result takes the memory of an operand of its size that is made on the same device, sent
+nowhere, and read for the last time by an op that works in place (`in_place.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints, Longs, distinct
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Timeline
+from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.in_place import in_place_ops
+from placewise.simulate.judge.schedule import schedule_inputs
+from placewise.simulate.judge.schedule import timeline as operator_timeline
+from placewise.simulate.judge.sequential import cut_pieces
+from placewise.simulate.judge.subgraph import cut_calls
+from placewise.simulate.problem_arrays import arrays_of
+
+
+def resident_bytes(problem: Problem, device: Ints) -> Floats:
+    """State and weights of each device [n_devices]; tied weights count once per device."""
+    state = np.bincount(device, weights=problem.graph.ops.state_bytes, minlength=problem.n_devices)
+    return state.astype(np.float64) + weight_bytes(problem, device)
+
+
+def weight_bytes(problem: Problem, device: Ints) -> Floats:
+    """Bytes of the weights that the ops of each device use [n_devices]; tied weights count once per device."""
+    graph, count = problem.graph, problem.n_devices
+    if not len(graph.weight_edges):
+        return np.zeros(count)
+    size = storage_bytes(graph)
+    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+    held = distinct(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
+    return np.bincount(held // len(size), weights=size[held % len(size)], minlength=count).astype(np.float64)
+
+
+def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
+    """The piece of each op [n_ops] on its device; None for `operator` execution, which has none."""
+    objective = problem.objective
+    if objective.kind == "throughput":
+        return np.zeros(len(placement), np.int32)
+    if objective.execution == "operator":
+        return None
+    if objective.execution == "sequential":
+        return cut_pieces(arrays_of(problem), placement.device)
+    if placement.call is None:
+        return cut_calls(arrays_of(problem), placement.device)
+    return np.where(problem.cluster.is_host[placement.device], np.int32(-1), placement.call)
+
+
+def device_memory(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[Floats, Floats]:
+    """Resident bytes and peak bytes (resident included) of each device [n_devices], by the memory model.
+
+    `timeline` avoids simulating `operator` execution again. For a placement that cannot run, peaks are resident bytes.
+    Each member of a replicated stage holds all of it.
+    """
+    if placement.replicas is not None:
+        resident, peak = device_memory(problem, replace(placement, replicas=None), timeline)
+        return resident[placement.replicas], peak[placement.replicas]
+    resident = resident_bytes(problem, placement.device)
+    held = memory_while(problem, placement, timeline)
+    peak = resident.copy()
+    np.maximum.at(peak, placement.device, held)
+    return resident, peak
+
+
+def memory_while(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Floats:
+    """Bytes that the device of each op holds while the op runs [n_ops], by the memory model.
+
+    `timeline` as in `device_memory`. For a placement that cannot run, resident bytes.
+    """
+    resident = resident_bytes(problem, placement.device)[placement.device]
+    spans = spans_of(problem, placement, timeline)
+    if spans is None:
+        return resident
+    change = np.zeros(problem.n_ops + 1)
+    np.add.at(change, spans.first, spans.bytes)
+    np.subtract.at(change, spans.last + 1, spans.bytes)
+    held: Floats = resident + np.cumsum(change)[:-1][spans.position]
+    return held
+
+
+class Spans(NamedTuple):
+    """The first and last position, inclusive, at which a device holds a tensor: a row per tensor and device.
+
+    `position` [n_ops] numbers the ops, device by device, in running order.
+    """
+
+    position: Longs
+    tensor: Longs
+    first: Longs
+    last: Longs
+    bytes: Floats
+
+
+def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Spans | None:
+    """Where live tensors are held; None where the memory model ignores them, or the placement cannot run."""
+    if problem.objective.memory == "sum" or not problem.graph.n_tensors:
+        return None
+    piece = piece_numbers(problem, placement)
+    if piece is None and timeline is None:
+        prepared = schedule_inputs(problem, arrays_of(problem), placement.order)
+        timeline = operator_timeline(prepared, placement.device)[1]
+    if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
+        return None
+    return _spans(problem, _running_order(problem, placement.device, piece, timeline))
+
+
+class _RunningLine(NamedTuple):
+    """The ops, device after device, in running order; positions are numbered across all devices."""
+
+    device: Ints  # [n_ops]
+    position: Longs  # [n_ops]
+    base: Longs  # [n_devices + 1] the first position of each device
+    opening: Longs  # [n_ops] by position: the first position of its piece
+    closing: Longs  # [n_ops] by position: the last position of its piece
+    timeline: Timeline | None  # in `operator` execution, which has no pieces
+    starts: Floats  # [n_ops] by position, with a timeline
+
+
+def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _RunningLine:
+    timeline = timeline if piece is None else None
+    key: Floats | Ints = timeline.start if timeline is not None else np.asarray(piece)
+    order = np.lexsort((key, device))
+    base = np.concatenate(([0], np.cumsum(np.bincount(device, minlength=problem.n_devices)))).astype(np.int64)
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    first = np.ones(len(order) + 1, np.bool_)
+    first[1:-1] = (np.diff(device[order]) != 0) | (np.diff(key[order]) != 0)
+    edges = np.flatnonzero(first)
+    which = np.cumsum(first[:-1]) - 1
+    starts = timeline.start[order] if timeline is not None else np.zeros(0)
+    return _RunningLine(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
+
+
+def _spans(problem: Problem, line: _RunningLine) -> Spans:
+    graph, objective = problem.graph, problem.objective
+    copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
+    size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    maker = graph.tensors.producer[tensor]
+    here = (maker >= 0) & (line.device[maker] == line.device[graph.consumers])
+    made, begin, end, leaves = _held_by_makers(problem, line, tensor, here)
+    end[_overwritten(problem, line, made, begin, end, leaves)] -= 1
+    got, arrive, depart = _held_by_readers(problem, line, tensor[~here], graph.consumers[~here])
+    held = np.concatenate((size[made] * np.where(leaves, copies, 1), size[got] * copies))
+    tensors, first, last = (np.concatenate(pair) for pair in ((made, got), (begin, arrive), (end, depart)))
+    return Spans(line.position, tensors, first, last, held)
+
+
+def _overwritten(problem: Problem, line: _RunningLine, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
+    """The rows of `made` that their last reader overwrites with its first result, one per reader."""
+    graph, size = problem.graph, problem.graph.tensors.bytes
+    op_at = np.empty(len(line.position), np.int64)
+    op_at[line.position] = np.arange(len(line.position))
+    last = op_at[end]
+    makes = graph.out_offsets[last] < graph.out_offsets[last + 1]
+    rows = np.flatnonzero(in_place_ops(graph)[last] & makes & (end > begin) & ~leaves & ~graph.tensors.output[made])
+    rows = rows[size[made[rows]] == size[graph.out_offsets[last[rows]]]]
+    chosen: Longs = rows[np.unique(last[rows], return_index=True)[1]]
+    return chosen
+
+
+def _held_by_makers(
+    problem: Problem, line: _RunningLine, tensor: Longs, here: Bools
+) -> tuple[Longs, Longs, Longs, Bools]:
+    """The tensors that ops make, the first and last position at which their makers hold them, and which of them leave.
+
+    `tensor` is the tensor of each use, and `here` whether the use is where the tensor is made.
+    """
+    graph, reader, is_host = problem.graph, problem.graph.consumers, problem.cluster.is_host
+    made = np.flatnonzero(graph.tensors.producer >= 0)
+    begin = line.position[graph.tensors.producer[made]]
+    home = line.device[graph.tensors.producer[made]]
+    last = np.full(graph.n_tensors, -1, np.int64)
+    np.maximum.at(last, tensor[here], line.position[reader[here]])
+    to_host, on_host = graph.tensors.output[made] & ~is_host[home], graph.tensors.output[made] & is_host[home]
+    end = np.where(on_host, line.base[home + 1] - 1, np.maximum(last[made], begin))
+    crosses = np.zeros(graph.n_tensors, np.bool_)
+    crosses[tensor[~here]] = True
+    leaves = crosses[made] | to_host
+    if line.timeline is None:
+        until = line.closing[begin]
+    else:
+        wanted = np.full(graph.n_tensors, -np.inf)
+        np.maximum.at(wanted, tensor[~here], line.timeline.start[reader[~here]])
+        until = _running_at(line, home, np.where(to_host, line.timeline.makespan, wanted[made]))
+    return made, begin, np.where(leaves, np.maximum(end, until), end), leaves
+
+
+def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:
+    """Tensor, first and last position, per tensor and device that has it from elsewhere.
+
+    `tensor` and `reader` are the uses away from where tensors are made.
+    """
+    count = problem.n_devices
+    pairs, group = np.unique(tensor * count + line.device[reader], return_inverse=True)
+    at = line.position[reader]
+    arrive, depart = np.full(len(pairs), len(line.device)), np.full(len(pairs), -1)
+    np.maximum.at(depart, group, at)
+    if line.timeline is None:
+        np.minimum.at(arrive, group, line.opening[at])
+    else:
+        maker = problem.graph.tensors.producer[pairs // count]
+        ready = np.where(maker >= 0, line.timeline.finish[maker], 0.0)
+        arrive = np.minimum(_running_at(line, pairs % count, ready), depart)
+    return pairs // count, arrive, depart
+
+
+def _running_at(line: _RunningLine, device: Ints | Longs, moment: Floats) -> Longs:
+    """The position at which each device is at a moment: its last op to have started, or its first."""
+    result = np.empty(len(device), np.int64)
+    for d in np.unique(device).tolist():
+        rows, base = device == d, line.base[d]
+        running = np.searchsorted(line.starts[base : line.base[d + 1]], moment[rows], side="right") - 1
+        result[rows] = base + np.maximum(running, 0)
+    return result

@@ -1,1 +1,0 @@
-"""Studies: what joins the rooms into an answer: inspect a model, price a plan, compare placers."""

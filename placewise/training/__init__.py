@@ -1,0 +1,1 @@
+"""Train a policy on one problem, or on a corpus of problems."""

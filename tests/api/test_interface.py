@@ -1,0 +1,171 @@
+"""One description of the options: Python and the command line have the same names, types and defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from cli_runs import run
+from locations import EXAMPLES
+
+import placewise as pw
+from placewise._util.option_table import OTHER_OPTIONS, PROBLEM_OPTIONS
+from placewise._util.units import parse_fraction
+from placewise._util.voice import SPEAKS_FLAGS, as_python
+from placewise.api.learning import pretrain
+from placewise.cli import compare, diff, execute, explain, export, place, price, profile, report, train
+from placewise.core.options import ProblemKeywords, ProblemOptions
+from placewise.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _keywords_in_messages() -> Iterator[None]:
+    spoken = SPEAKS_FLAGS.set(False)
+    yield
+    SPEAKS_FLAGS.reset(spoken)
+
+
+DOCUMENTED = (
+    "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
+    "placewise.api.results", "placewise.core.options", "placewise.model.problem", "placewise._util.voice",
+)  # fmt: skip
+NAMES = {option.name for option in PROBLEM_OPTIONS}
+PYTHON_ONLY = {"on_progress", "budget", "example_inputs", "problem_options", "path", "plan", "cls"}
+"""What only Python can give: callbacks, live modules, budgets of work, and where a result is written."""
+CLI_ONLY = {"output", "as_json", "quiet", "plan"}
+VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
+    "place": (place.place, pw.place, set()),
+    "compare": (compare.compare, pw.compare, {"form", "measure", "runtime", "bind", "inputs", "in_flight", "rounds",
+                                              "measure_time", "save_plan"}),
+    "judge": (price.judge, pw.judge, set()),
+    "check": (price.check, pw.check, set()),
+    "run": (execute.run, pw.run, set()),
+    "export": (export.export, pw.export,
+               {"save_plan", "force", "list_targets", "devices"}),
+    "explain": (explain.explain, pw.explain, {"devices"}),
+    "diff": (diff.diff, pw.diff, set()),
+    "report": (report.report, pw.report, {"devices"}),
+    "profile": (profile.profile, pw.profile, set()),
+    "train": (train.train, pw.train, {"corpus"}),
+}  # fmt: skip
+"""The command, the function, and what only the command has (docs/python.md says what to do instead)."""
+FLAG_NAMES = {"option": "options"}
+
+
+def test_every_option_is_described_once_and_everywhere() -> None:
+    """The table, the dataclass and the typed keywords have the same names."""
+    assert set(ProblemKeywords.__annotations__) == NAMES
+    assert {f.name for f in dataclasses.fields(ProblemOptions)} - {"spare"} == NAMES
+    assert not NAMES & {option.name for option in OTHER_OPTIONS}
+    for name in NAMES:
+        assert (
+            f"{name} :" in (ProblemOptions.__doc__ or "")
+            or f"{name}, " in (ProblemOptions.__doc__ or "")
+            or (f", {name} :" in (ProblemOptions.__doc__ or ""))
+        )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_commands_and_functions_have_the_same_options(verb: str) -> None:
+    """The same names and the same defaults, but for what only one of them can have."""
+    command, function, extra = VERBS[verb]
+    flags = {FLAG_NAMES.get(n, n): p for n, p in inspect.signature(command).parameters.items() if n not in NAMES}
+    keywords = inspect.signature(function).parameters
+    assert set(inspect.signature(command).parameters) >= NAMES or verb == "profile"
+    assert set(flags) - CLI_ONLY - extra == set(keywords) - PYTHON_ONLY - NAMES - {"options"} - _variadic(function) | (
+        {"options"} & set(flags)
+    )
+    for name in set(flags) & set(keywords) - {"model", "plan", "to", "why_not"}:
+        ours, theirs = keywords[name].default, flags[name].default
+        if name == "gap":
+            ours, theirs = parse_fraction(ours), parse_fraction(theirs)
+        assert ours == theirs or {ours, theirs} <= {None, ()}, (verb, name)
+
+
+def _variadic(function: Callable[..., Any]) -> set[str]:
+    return {n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD}
+
+
+def test_docstrings_name_every_parameter() -> None:
+    """Every public function has numpydoc sections, and every parameter is in them."""
+    for _, function, _ in (
+        *VERBS.values(),
+        (None, pretrain, None),
+        (None, pw.inspect, None),
+        (None, pw.read_model, None),
+    ):
+        text = inspect.getdoc(function) or ""
+        for section in ("Parameters", "Returns", "Raises", "Examples"):
+            assert f"\n{section}\n---" in text, (function, section)
+        described = text[text.index("Parameters\n") : text.index("\nReturns")]
+        for name in inspect.signature(function).parameters:
+            assert name in described, (function.__name__, name)
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_examples_run(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of docstrings give what they say."""
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(importlib.import_module(module))
+    assert found.attempted and not found.failed
+
+
+def test_a_misspelt_option_is_our_error() -> None:
+    """With the name that was meant."""
+    with pytest.raises(InputError, match="there is no option 'objectve'; did you mean 'objective'"):
+        pw.place(str(EXAMPLES / "mlp.onnx"), "2xL4", objectve="latency")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="there is no option 'zzz'; the options are"):
+        pw.place(str(EXAMPLES / "mlp.onnx"), "2xL4", zzz=1)  # type: ignore[call-arg]
+
+
+def test_errors_speak_the_readers_language() -> None:
+    """The same mistake names flags on the command line and keywords in Python."""
+    model = str(EXAMPLES / "resnet50.onnx")
+    with pytest.raises(InputError) as error:
+        pw.place(model, "2xL4,cpu")
+    assert "dims={'batch': 1}" in str(error.value) and "--" not in str(error.value)
+    assert "--dim batch=1" in run("place", model, "-d", "2xL4,cpu", code=2).stderr
+    assert not SPEAKS_FLAGS.get()
+
+
+@pytest.mark.parametrize(
+    ("flags", "keywords"),
+    [
+        ("say them, for example -d 2xA100-80GB,cpu or -d this",
+         "say them, for example devices='2xA100-80GB,cpu' or devices='this'"),
+        ("give --free, without --contiguous, --convex and --in-order",
+         "give contiguous=False, without contiguous=True, convex=True and in_order=True"),
+        ("--dim batch=1 --dim 'seq len=1'", "dims={'batch': 1, 'seq len': 1}"),
+        ("leave out --graph inference", "leave out graph='inference'"),
+        ("keep both on one device (--together)", "keep both on one device (together)"),
+        ("its JSON (--json) and a-b -- c", "its JSON (--json) and a-b -- c"),
+        ("--headroom 10% keeps a tenth", "headroom='10%' keeps a tenth"),
+        ("write it like --max-memory cuda:0=20GiB", "write it like max_memory={'cuda:0': '20GiB'}"),
+    ],
+)  # fmt: skip
+def test_flags_become_keywords(flags: str, keywords: str) -> None:
+    """With their values as Python writes them; what is no option of ours stays."""
+    assert as_python(flags) == keywords
+
+
+def test_types_of_keywords_can_be_read() -> None:
+    """The hints of the typed keywords resolve: type checkers and editors show them."""
+    assert set(get_type_hints(ProblemKeywords)) == NAMES
+
+
+def test_problems_and_plans_are_saved_and_loaded(tmp_path: Path) -> None:
+    """What is loaded is what was saved, judged anew."""
+    problem = pw.build("zoo:random-layered", "2xL4,cpu", pw.ProblemOptions(dims={"n_ops": 30}, objective="throughput"))
+    problem.save(tmp_path / "problem.npz")
+    plan = pw.place(pw.Problem.load(tmp_path / "problem.npz"), time_limit="5s")
+    plan.save(tmp_path / "plan.json")
+    again = pw.Plan.load(tmp_path / "plan.json", problem)
+    assert (again.value, again.lower_bound, again.status) == (plan.value, plan.lower_bound, plan.status)
+    assert again.assignment == plan.assignment and again.result.placer == plan.result.placer
+    assert pw.check(problem, tmp_path / "plan.json") == () and pw.judge(problem, again).value == plan.value

@@ -1,0 +1,162 @@
+"""Clusters in one line and as memory by device."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewise.catalog import read_cluster, this_machine
+from placewise.catalog.detect import core_count
+from placewise.catalog.entries import catalog
+from placewise.errors import ClusterError, InputError
+from placewise.model.cluster import HOST
+
+
+def links_of(cluster):
+    return {(link.source, link.target): link for link in cluster.links}
+
+
+def test_two_a100_and_a_cpu():
+    """Names, figures, NVLink between the equals and PCIe to the host, worked by hand."""
+    cluster = read_cluster("2xA100-80GB,cpu")
+    assert cluster.names == ("cuda:0", "cuda:1", "cpu")
+    assert cluster.transfers == "direct"
+    gpu, cpu = cluster.devices[0], cluster.devices[2]
+    assert (gpu.kind, gpu.memory, gpu.peak_flops["float16"], gpu.memory_bandwidth) == ("gpu", 80e9, 312e12, 2039e9)
+    assert cpu.is_host
+    links = links_of(cluster)
+    assert links["cuda:0", "cuda:1"].bandwidth == pytest.approx(0.8 * 300e9)
+    assert links["cuda:1", "cuda:0"].latency == pytest.approx(5e-6)
+    assert links["cuda:0", HOST].bandwidth == links[HOST, "cuda:0"].bandwidth == pytest.approx(0.8 * 31.5e9)
+    assert len(links) == 6
+
+
+def test_every_default_is_noted():
+    """A device says its source, its assumed efficiency, the links and the way of transfer that were taken."""
+    notes = "\n".join(read_cluster("2xA100-80GB,cpu").devices[0].notes)
+    for text in ("datasheet", "assumed", "PCIe 4.0", "NVLink 3", "transfers are not given: direct"):
+        assert text in notes
+    assert "model not given" in "\n".join(read_cluster("cpu").devices[0].notes)
+
+
+def test_cores_share_the_machine():
+    """Cores of this machine split its peak and share its memory; what one makes takes a moment to reach the other."""
+    machine, cluster = this_machine(), read_cluster("2xcore")
+    assert cluster.names == ("core:0", "core:1") and cluster.transfers == "direct"
+    assert {device.memory for device in cluster} == {machine.memory}
+    assert cluster.devices[0].peak_flops["float32"] * core_count() == pytest.approx(machine.peak_flops["float32"])
+    from_host, between = cluster.link_class[2, 0], cluster.link_class[0, 1]
+    assert cluster.class_bandwidth[from_host] == math.inf and cluster.class_latency[from_host] == 0
+    assert cluster.class_latency[between] > 0
+    assert len(read_cluster("cores")) == max(int(core_count()), 1)
+    assert read_cluster("core@2GiB").devices[0].memory == 2 * 2**30
+
+
+@pytest.mark.parametrize("spec", ["2xL4", "A100-80GB,H100", "V100-16GB,V100-32GB", "2xFlex-170", "A100,cpu", "4xK80"])
+def test_without_nvlink_between_equals_transfers_are_staged(spec):
+    """PCIe devices, single devices and different models go through host memory."""
+    cluster = read_cluster(spec)
+    assert cluster.transfers == "staged"
+    assert all(HOST in pair for pair in links_of(cluster))
+
+
+def test_mixed_devices_get_names_in_order():
+    """NVIDIA devices share one numbering, Intel GPUs another; several CPUs are numbered, one is not."""
+    cluster = read_cluster("L4, 2 x A100-40GB ,Flex-170,2xcpu,H100")
+    assert cluster.names == ("cuda:0", "cuda:1", "cuda:2", "GPU.0", "cpu:0", "cpu:1", "cuda:3")
+    assert cluster.transfers == "direct"
+    links = links_of(cluster)
+    assert ("cuda:1", "cuda:2") in links and ("cuda:0", "cuda:1") not in links
+
+
+def test_explicit_memory():
+    """`@` sets the memory of every device of the item; zero keeps it out of the placement."""
+    cluster = read_cluster("2xA100@20GiB,L4@0,cpu@1.5GB")
+    assert [device.memory for device in cluster] == [20 * 2**30, 20 * 2**30, 0, 1.5e9]
+    assert [device.available for device in cluster] == [True, True, False, True]
+
+
+def test_this_machine_in_a_line():
+    """`this` is the machine at hand, called `cpu`."""
+    cluster = read_cluster("this")
+    assert cluster.names == ("cpu",)
+    assert cluster.devices[0].peak_flops == this_machine().peak_flops
+
+
+def test_memory_by_device():
+    """Models are unknown, so stand-ins are noted and no NVLink is taken; 0 bytes exclude a device."""
+    cluster = read_cluster({0: "20GiB", "cuda:1": 10e9, "GPU.0": "8GiB", "cpu": "60GiB", "2": 0})
+    assert cluster.names == ("cuda:0", "cuda:1", "GPU.0", "cpu", "cuda:2")
+    assert [device.memory for device in cluster] == [20 * 2**30, 10e9, 8 * 2**30, 60 * 2**30, 0]
+    assert not cluster.devices[4].available
+    assert cluster.transfers == "staged"
+    stand_in = catalog().devices[catalog().defaults.cuda]
+    assert cluster.devices[0].peak_flops == stand_in.peak_flops
+    assert f"model not given: the figures of {stand_in.title} are assumed" in cluster.devices[0].notes
+
+
+def test_json_says_the_same_as_the_mapping():
+    """On the command line the mapping is a JSON text."""
+    memory = {"cuda:0": "20GiB", "cpu": "60GiB"}
+    from_text, from_mapping = read_cluster(json.dumps(memory)), read_cluster(memory)
+    assert (from_text.devices, from_text.links) == (from_mapping.devices, from_mapping.links)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "'' is not a device"),
+        ("A100,", "'' is not a device"),
+        ("A100@", "is not a device"),
+        ("A100@many", "'many' is not a size"),
+        ("A100@-1", "'-1' is not a size"),
+        ("0xA100", "makes 0 devices"),
+        ("257xL4", "ask for 1 to 256 devices"),
+        ("200xL4,200xH100", "makes 400 devices"),
+        ("9" * 5000 + "xL4", "ask for 1 to 256 devices"),
+        ("2xA10G", "no device called 'A10G'"),
+        ("{", "is not JSON"),
+        ("[" * 60000, "is not JSON"),
+        ('["cuda:0"]', "not a mapping"),
+        ('{"cuda:0": 1, "cuda:0": 2}', "named twice"),
+        ("{}", "no device is given"),
+        ({0: "1GiB", "cuda:0": "1GiB"}, "both called 'cuda:0'"),
+        ({"cuda:0": None}, "cuda:0: None is not a size"),
+        ({"cuda:0": True}, "True is not a size"),
+        ({"cuda:0": math.nan}, "nan"),
+        ({-1: "1GiB"}, "'-1' is not a known device name"),
+        ({"tape": "1GiB"}, "describe it in a cluster file"),
+        (dict.fromkeys(range(300), 1), "300 devices are too many"),
+        ("x" * 70000, "this is not a cluster"),
+        (7, "this is not a cluster"),
+    ],
+)
+def test_bad_specifications_get_one_clear_sentence(spec, message):
+    """Whatever is wrong, the message says what and what to do, in bounded time."""
+    with pytest.raises(ClusterError) as error:
+        read_cluster(spec)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=30) | st.from_regex(r"(\d?x?(A100|L4|cpu|this|foo)(@\d+GiB)?,?){1,3}", fullmatch=True))
+def test_any_text_is_a_cluster_or_an_input_error(text):
+    """No text raises anything but our own error."""
+    try:
+        cluster = read_cluster(text)
+    except InputError:
+        return
+    assert len(cluster) >= 1
+
+
+def test_wide_gaps_in_a_line():
+    """Spaces are none, however many there are."""
+    gap = " " * 10_000
+    assert read_cluster(f"{gap}2{gap}x{gap}L4{gap}@{gap}10GiB{gap}").devices[0].memory == 10 * 2**30
+    with pytest.raises(ClusterError, match="is not a size"):
+        read_cluster(f"L4{gap}@{gap}@")

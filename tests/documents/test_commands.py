@@ -1,0 +1,91 @@
+"""The commands of the documents: all of them run, in their order, with the files that the page speaks of."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from documents_files import write_files
+from locations import ROOT
+from typer.testing import CliRunner
+
+from placewise.cli.app import app
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LESS = [
+    (re.compile(r"--time-limit \d+s"), "--time-limit 0.5s"),
+    (re.compile(r"(--evaluations|--updates) \d+"), r"\1 4"),
+    (re.compile(r"train (?!.*--(?:evaluations|updates|corpus|time-limit))"), "train --evaluations 4 "),
+    (re.compile(r"(place|compare) (?!.*--time-limit)"), r"\1 --time-limit 0.5s "),
+    (re.compile(r"train (?=--corpus)"), "train --updates 1 "),
+]
+"""What the pages give to searches is cut down: what runs is the same."""
+ELSEWHERE = re.compile(r"openvino:(GPU|NPU)")
+"""Commands for devices that machines without them refuse in one sentence."""
+UNSAID = "…"
+"""What a page leaves to its reader cannot run: it is parsed."""
+ALREADY = re.compile(r"the plan has it on (\S+) already; choose another device: (\S+)")
+"""Where an op is depends on how far a search came in its time: then the question is asked of another device."""
+NEEDS = {
+    "README.md": ("torch", "torch_geometric", "transformers"),
+    "does-not-fit.md": ("torch", "transformers"),
+    "export.md": ("transformers",),
+    "generalizing.md": ("torch_geometric",),
+    "huggingface.md": ("transformers",),
+    "learning.md": ("torch_geometric", "onnxruntime"),
+    "measured.md": ("onnxruntime",),
+    "openvino.md": ("openvino",),
+    "papers.md": ("torch_geometric",),
+    "runtimes.md": ("onnxruntime", "openvino"),
+}
+"""The optional libraries of a page."""
+
+
+def commands_of(page: Path) -> list[str]:
+    """The lines of a page that call placewise, in its blocks or indented by four."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text())
+    text = re.sub(r"```(\w*)\n(.*?)```", lambda block: block[2] * (block[1] == "bash"), text, flags=re.DOTALL)
+    return re.findall(r"^(?: {4})?(placewise .*)$", text, re.MULTILINE)
+
+
+COMMANDS = {page.relative_to(ROOT).as_posix(): found for page in PAGES if (found := commands_of(page))}
+
+
+def parsed(command: str) -> None:
+    """The verb, its options and the form of their values exist."""
+    found: Any = typer.main.get_command(app)
+    words = shlex.split(command, comments=True)[1:]
+    while hasattr(found, "commands") and words:
+        verb = found.get_command(None, words[0])
+        assert verb is not None, command
+        found, words = verb, words[1:]
+    found.make_context(found.name, words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder with the files that the page speaks of, each ends with exit code 0."""
+    for library in NEEDS.get(Path(name).name, ()):
+        pytest.importorskip(library)
+    write_files((ROOT / name).read_text(), COMMANDS[name], tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS[name]:
+        if UNSAID in command:
+            parsed(command)
+            continue
+        shorter = command
+        for pattern, less in LESS:
+            shorter = pattern.sub(less, shorter)
+        done = CliRunner().invoke(app, shlex.split(shorter, comments=True)[1:])
+        if there := ALREADY.search(done.output):
+            done = CliRunner().invoke(app, shlex.split(shorter.replace(there[1], there[2]))[1:])
+        if ELSEWHERE.search(command):
+            refused = done.exit_code == 2 and done.output.count("error:") == 1
+            assert done.exit_code == 0 or (refused and "not on this machine" in done.output), done.output
+        else:
+            assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
+            assert done.stdout.strip(), command

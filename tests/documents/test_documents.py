@@ -1,0 +1,60 @@
+"""The documents keep their word: the README's Python runs, links lead somewhere, every placer is named."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+
+from placewise.exporters import registry as targets
+from placewise.placers import registry
+
+README = (ROOT / "README.md").read_text()
+LIMITS = re.compile(r"""(budget=")\d+s""")
+"""Of the seconds that the README gives to placers, the tests give them one: what runs is the same."""
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    """The Python example prints a summary and writes a plan."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    code = LIMITS.sub(r"\g<1>1s", "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "latency" in done.stdout and (tmp_path / "plan.json").exists()
+
+
+def test_the_makefile_has_the_two_commands_of_the_readme() -> None:
+    """`make demo` and `make test`; what else a person may call is for those who change the code, and told to them."""
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None and phony[1].split() == ["demo", "test", "fuzz", "build", "stub", "native-check"]
+    assert "make demo" in README and "make test" in README
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    assert all(f"make {target}" in told for target in phony[1].split()[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Relative links point at files of the project."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_placer_is_in_the_documents() -> None:
+    """A placer that can be asked for is told of, with its own summary and source."""
+    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/placers.md"))
+    for name in registry.known_names():
+        info = registry.create(name).info
+        assert f"`{name}`" in changes
+        assert f"| `{name}` | {info.summary} |" in page and info.source in page
+
+
+def test_the_readme_marks_every_target_as_it_was_verified() -> None:
+    """One row per target, in the words of its exporter; the table of docs/export.md has the same."""
+    rows = dict(re.findall(r"^\| `([\w.-]+)` \| .* \| \*(.+?)\*.* \|$", README, re.MULTILINE))
+    assert rows == {name: targets.create_exporter(name).info.verified for name in targets.names()}

@@ -1,0 +1,158 @@
+"""Exports in the tools themselves, wherever they are installed: what they make of the files is what the plan says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from export_models import on, stack_graph, stack_problem
+from tensorflow_files import DATA
+
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.exporters.writing import export_placement
+from placewise.model.placement import Placement
+
+LAYERS = (2, 4, 3)
+"""Of nine layers, how many are on each of three devices."""
+
+
+def needs(package: str) -> Path:
+    """Where an installed package is; the test is skipped where it is none. Nothing is imported but its parents."""
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    return Path(spec.origin)
+
+
+def text_for(target: str) -> str:
+    problem = stack_problem(stack_graph(9), gpus=3, cpu=False)
+    stage = np.repeat(np.arange(3), LAYERS)
+    where = {f"layers.{n}.{part}": f"cuda:{stage[n]}" for n in range(9) for part in ("attn", "mlp")}
+    made = export_placement(problem, on(problem, where | {"head": "cuda:2"}), target)
+    assert not made.projected
+    (content,) = made.exported.files.values()
+    return str(content)
+
+
+def test_megatron_parses_its_layout() -> None:
+    """Megatron Core's own class finds the layers of each stage, and accepts the layout for nine layers."""
+    needs("megatron.core")
+    code = """
+import re, sys, warnings
+warnings.simplefilter("ignore")
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+layout = PipelineParallelLayerLayout(re.search("layout '(.*)'", sys.stdin.read())[1], 3)
+layout.validate_layer_layout(num_layers=9, mtp_num_layers=0)
+print([[kind.name for kind in stage[0]].count("decoder") for stage in layout.layout])
+"""
+    assert _python(code, text_for("megatron")) == str(list(LAYERS))
+
+
+def test_vllm_takes_its_partition() -> None:
+    """The function by which vLLM cuts layers gives each rank its own, from the variable alone."""
+    path = needs("vllm").parent / "distributed" / "utils.py"
+    source = path.read_text()
+    (found,) = [part for part in ast.parse(source).body if getattr(part, "name", "") == "get_pp_indices"]
+    partition = next(word for word in text_for("vllm").split() if word.startswith("VLLM_PP_LAYER_PARTITION="))
+    known: dict[str, Any] = {"envs": SimpleNamespace(VLLM_PP_LAYER_PARTITION=partition.partition("=")[2])}
+    exec(compile(ast.Module([found], []), str(path), "exec"), known)  # importing vllm needs a GPU build of torch
+    assert [known["get_pp_indices"](9, rank, 3) for rank in range(3)] == [(0, 2), (2, 6), (6, 9)]
+
+
+def test_deepspeed_builds_the_pipeline(tmp_path: Path) -> None:
+    """Three processes (gloo) make the module that was written: each holds the entries of its stage."""
+    needs("deepspeed")
+    (tmp_path / "planned_pipeline.py").write_text(text_for("deepspeed"))
+    code = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import torch.multiprocessing as mp
+
+def stage(rank, world, port):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "DS_ACCELERATOR": "cpu"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    import torch, deepspeed
+    from planned_pipeline import PARTS, PlannedPipeline
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+    made = PlannedPipeline([torch.nn.Linear(2, 2) for _ in range(PARTS[-1])], num_stages=world)
+    held = sorted(int(name.split(".")[0]) for name, _ in made.named_parameters() if name.endswith("weight"))
+    open(f"stage{rank}", "w").write(f"{held[0]}..{held[-1]}")
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    mp.spawn(stage, (3, port), nprocs=3)
+"""
+    (tmp_path / "train.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path)), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    held = [(tmp_path / f"stage{rank}").read_text() for rank in range(3)]
+    assert held == ["0..2", "3..6", "7..10"]
+
+
+def test_tensorflow_runs_nodes_where_it_is_told(tmp_path: Path) -> None:
+    """On two CPUs of one machine, every node runs on its device, and the results are those without devices."""
+    tensorflow = os.environ.get("PLACEWISE_TENSORFLOW", sys.executable)
+    if tensorflow == sys.executable and find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed: PLACEWISE_TENSORFLOW may name a Python that has it")
+    problem = build(str(DATA / "attention.pb"), "cpu,cpu", ProblemOptions(dims={"batch": 4}))
+    made = export_placement(problem, Placement(np.arange(problem.n_ops) % 2), "tensorflow")
+    (tmp_path / "graph.pb").write_bytes(made.exported.files["graph.pb"])  # type: ignore[arg-type]
+    code = """
+import os, sys
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+import numpy as np, tensorflow as tf
+v1 = tf.compat.v1
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+graph = v1.GraphDef.FromString(open("graph.pb", "rb").read())
+asked = {node.name: node.device for node in graph.node}
+config = v1.ConfigProto(allow_soft_placement=True, device_count={"CPU": 2})
+config.graph_options.rewrite_options.disable_meta_optimizer = True
+config.graph_options.optimizer_options.opt_level = -1
+results = []
+for told in (True, False):
+    for node in graph.node:
+        node.device = asked[node.name] if told else ""
+    with tf.Graph().as_default() as made, v1.Session(config=config) as session:
+        tf.import_graph_def(graph, name="")
+        feeds = {
+            op.outputs[0]: np.random.default_rng(0).random([4, *op.outputs[0].shape.as_list()[1:]])
+            for op in made.get_operations() if op.type == "Placeholder"
+        }
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+        ran = v1.RunMetadata()
+        results.append(session.run("Identity:0", feeds, options=options, run_metadata=ran))
+        there = {node.name: node.device for part in ran.partition_graphs for node in part.node}
+        if told:
+            wrong = [name for name, device in there.items() if not device.endswith(asked.get(name, ""))]
+            print(len(wrong), len(set(there.values())), sum(name in there for name in asked) > 40, end=" ")
+print(np.array_equal(*results))
+"""
+    assert _python(code, "", python=tensorflow, folder=tmp_path) == "0 2 True True"
+
+
+def _python(code: str, text: str, *, python: str = sys.executable, folder: Path | None = None) -> str:
+    """The last line that a program prints."""
+    environment = (
+        dict(os.environ) if python != sys.executable else os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    done = subprocess.run(
+        [python, "-c", code], input=text, cwd=folder, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip().splitlines()[-1]

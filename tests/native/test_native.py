@@ -1,0 +1,86 @@
+"""The extension module: its containers, its stub, nonsense handed to its kernels, and a wheel used elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import native_fuzz
+import numpy as np
+import pytest
+from locations import HELPERS, ROOT
+from simulate_problems import random_problem, seeded
+
+from placewise import _native
+from placewise.errors import InternalError
+from placewise.simulate.problem_arrays import arrays_of, native_problem
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_containers(tmp_path: Path) -> None:
+    """Heap, index set, disjoint sets and random numbers against the standard library, under sanitizers."""
+    program, source = tmp_path / "containers", ROOT / "tests" / "native" / "containers.cpp"
+    command = [str(COMPILER), "-std=c++20", "-g", "-fsanitize=address,undefined", f"-I{ROOT / 'native'}", str(source)]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    subprocess.run([program], check=True)
+
+
+def test_nonsense_is_refused() -> None:
+    """Random problems are placed, and their calls of kernels made again with damaged arguments: nothing crashes.
+
+    In a process of its own, so that a crash is a failure of this test.
+    """
+    command = [sys.executable, "-m", "native_fuzz", "--problems", "60", "--seed", "1"]
+    done = subprocess.run(command, cwd=HELPERS, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "60 problems placed, 240 damaged calls" in done.stdout
+
+
+def test_columns_that_do_not_belong_together_are_our_error() -> None:
+    """The sentence names what is wrong."""
+    a = arrays_of(random_problem(seeded(3), max_ops=9))
+    with pytest.raises(InternalError, match="a consumer is no op"):
+        native_problem(a._replace(consumers=np.full_like(a.consumers, len(a.op_seconds))))
+    with pytest.raises(InternalError, match="one device per op"):
+        _native.pipeline_loads(native_problem(a), np.zeros(len(a.op_seconds) + 1, np.int32))
+
+
+def test_the_recorder_sees_functions_constructors_and_methods() -> None:
+    """What the fuzzer damages: calls of every kind."""
+    recorder = native_fuzz.Recorder(0)
+    with recorder.recording():
+        for number in range(12):
+            native_fuzz.search(random_problem(seeded(number), max_ops=8), number)
+    assert {"Problem", "upward_ranks"} <= set(recorder.calls)
+    assert any("." in name for name in recorder.calls)
+
+
+def test_a_wheel_works_outside_the_repository(tmp_path: Path) -> None:
+    """`pip wheel` makes a wheel of package and extension; installed elsewhere it places a model."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True)
+    wheel = next(tmp_path.glob("placewise-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.startswith("placewise/_native.") and name.endswith((".so", ".pyd")) for name in names)
+    assert all(name.startswith(("placewise/", "placewise-")) for name in names)
+    assert "placewise/py.typed" in names and "placewise/_native.pyi" in names
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
+    script = (
+        "import placewise as pw; import pathlib; assert pathlib.Path(pw.__file__).is_relative_to(pathlib.Path.cwd());"
+        "print(pw.place('zoo:random-branchy', devices='2xL4,cpu', objective='throughput', budget=2).value)"
+    )
+    # The interpreter behind the virtual environment, whose own installation of Placewise must not be found.
+    python, libraries = getattr(sys, "_base_executable", sys.executable), sysconfig.get_path("platlib")
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "site"), libraries))}
+    done = subprocess.run(
+        [python, "-c", script], cwd=tmp_path, env=variables, check=True, capture_output=True, text=True
+    )
+    assert float(done.stdout) > 0

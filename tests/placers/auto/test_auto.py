@@ -1,0 +1,106 @@
+"""auto as a portfolio: what it remembers, what it passes on, when it stops, and what it says when it finds nothing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from simulate_problems import random_problem, seeded
+
+from placewise.core.place import place
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import Bound, Outcome, Proposal, Reason
+from placewise.placers.auto.history import POOL, History
+from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
+from placewise.reporting.sentences import history_line
+from placewise.simulate import Evaluator, judge_placement
+
+OBJECTIVES = (Objective("throughput"), Objective("latency"), Objective("latency", execution="subgraph"))
+
+
+def posed(seed: int, objective: Objective, max_ops: int = 14) -> Problem:
+    """A random problem of a given objective."""
+    return random_problem(seeded(seed), max_ops=max_ops, objective=objective, constraints=Constraints())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_history_says_who_improved_what_and_when(objective: Objective) -> None:
+    """Values fall, seconds do not, the last value is the judge's, and a line of the report names the last finder."""
+    for seed in range(8):
+        result = place(posed(seed, objective), "auto", Budget(1.0))
+        values, seconds = ([getattr(step, what) for step in result.history] for what in ("value", "seconds"))
+        assert values[-1] == pytest.approx(result.value) and all(a > b for a, b in pairwise(values))
+        assert all(a <= b for a, b in pairwise(seconds)) and seconds[-1] <= result.seconds
+        assert result.history[-1].placer in (history_line(result) or result.history[-1].placer)
+
+
+def test_progress_names_who_has_the_best_value() -> None:
+    """What auto passes on is the best of everybody: its value never rises, its bound never falls, `by` has found it."""
+    said: list[Progress] = []
+    result = place(posed(3, OBJECTIVES[0], 30), "auto", Budget(1.5), on_progress=said.append)
+    known = [state for state in said if state.value is not None and state.by]
+    assert known and all(b.value <= a.value for a, b in pairwise(known))  # type: ignore[operator]
+    assert known[-1].value >= result.value * (1 - 1e-9)  # type: ignore[operator]
+    bounds = [state.bound for state in said if state.bound]
+    assert all(bound <= result.value * (1 + 1e-9) for bound in bounds)
+
+
+def test_stops_at_the_asked_gap() -> None:
+    """With a gap that a naive answer keeps, nobody searches on: there is no more than one find."""
+    problem = posed(5, OBJECTIVES[0], 30)
+    result = place(problem, "auto", Budget(30.0, gap=0.99))
+    assert result.seconds < 10 and result.gap <= 0.99 and result.status.reason in (Reason.FINISHED, Reason.PROVED)
+    assert len(result.history) == 1
+
+
+def history_of(problem: Problem) -> History:
+    budget = Budget(5.0)
+    return History(problem, Evaluator(problem), Stopwatch(budget), ignore, True)
+
+
+def test_history_keeps_claims_that_the_judge_confirms() -> None:
+    """A claim below what the judge then says is dropped; one above it is a step on the way."""
+    problem = posed(1, OBJECTIVES[1])
+    on_first = Placement(np.zeros(problem.n_ops, np.int32))
+    value = judge_placement(problem, on_first).value
+    history = history_of(problem)
+    for claim in (value * 3, value * 2, value / 2):
+        history.report(Progress("someone", 0.0, "", claim))
+    assert history.record("someone", Proposal(on_first))
+    assert [step.value for step in history.history] == pytest.approx([value * 3, value * 2, value])
+
+
+def test_history_remembers_the_best_once_each() -> None:
+    """The pool is sorted, has each placement once and no more than a few; the bound is the highest."""
+    problem = random_problem(seeded(2), max_ops=14, objective=OBJECTIVES[1], constraints=Constraints(), max_devices=4)
+    history, rng = history_of(problem), np.random.default_rng(0)
+    for number in range(20):
+        device = rng.integers(0, problem.n_devices, problem.n_blocks).astype(np.int32)[problem.block]
+        for _ in range(2):
+            history.record("someone", Proposal(Placement(device), Bound(float(number), "a test")))
+    values = [held.value for held in history.pool]
+    assert values == sorted(values) and 0 < len(values) <= POOL
+    assert len({held.proposal.placement.device.tobytes() for held in history.pool}) == len(values)  # type: ignore[union-attr]
+    assert history.bound is not None and history.bound.value == 19.0
+
+
+def test_goes_on_from_a_hint() -> None:
+    """The optimum as a hint stays the answer, also without time."""
+    problem = posed(7, OBJECTIVES[0])
+    best = place(problem, "auto", Budget(2.0))
+    assert best.placement is not None
+    again = place(problem, "auto", Budget(0.0), hints=Hints((best.placement,)))
+    assert again.value <= best.value * (1 + 1e-12)
+
+
+def test_unknown_says_what_was_tried() -> None:
+    """Where nothing was found and nothing proved, the status is unknown and a note names who tried."""
+    for seed in range(200):
+        problem = random_problem(seeded(seed), max_ops=12, scarce=True, objective=OBJECTIVES[0])
+        result = place(problem, "auto", Budget(0.0))
+        if result.status.outcome is Outcome.UNKNOWN:
+            assert any("was found by" in note for note in result.notes)
+            return
+    pytest.fail("no problem of these is hard enough")

@@ -1,0 +1,126 @@
+"""What dp does where ideals are too many: bounds from one path, and pipelines from many lines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hierarchies import cluster_of, random_pipeline
+from hypothesis import given, settings
+from plain_rules import placements
+from strategies import problems
+
+from placewise.model.costs import CostTable
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget, Stopwatch, run_placer
+from placewise.placers.pipeline_dp.path_bound import bound_by_path
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.random_orders import _draw_order, search_orders
+from placewise.placers.shared.stages.stage_costs import price_stages
+from placewise.simulate import evaluate, judge_placement, why_infeasible
+from placewise.simulate.contiguity import contract, depth_first
+
+CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(max_ops=8, max_devices=3, **CONTIGUOUS))
+def test_the_bound_from_one_path_holds(problem: Problem) -> None:
+    """Inference and training, all modes, any links: no contiguous placement is below the bound, cut off or not."""
+    if why_infeasible(problem):
+        return
+    best = min((value for _, value in placements(problem)), default=math.inf)
+    graph = contract(problem)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+    for rounds in (1, 3, 6, 1000):
+        left = iter(range(rounds))
+        bound = bound_by_path(graph, priced.costs, lambda left=left: float(next(left, None) is not None))
+        assert 0 <= bound / priced.scale <= best * (1 + 1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(training=True, max_ops=6, **CONTIGUOUS))
+def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Problem) -> None:
+    """With hardly any ideals allowed, dp still proves nothing false, and what it proposes keeps the rules."""
+    for schedule in ("1f1b", "gpipe"):
+        asked = problem.with_(objective=replace(problem.objective, schedule=schedule))  # type: ignore[arg-type]
+        best = min((value for _, value in placements(asked)), default=math.inf)
+        proposal = run_placer(DpPlacer(DpOptions(max_ideals=2)), asked, Budget())
+        assert proposal.bound is None or proposal.bound.value <= best * (1 + 1e-12)
+        if proposal.placement is not None:
+            judged = judge_placement(asked, proposal.placement)
+            assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(transfers="staged", wires=False, max_ops=8, max_devices=3, **CONTIGUOUS))
+def test_the_bound_is_no_worse_than_an_even_share(problem: Problem) -> None:
+    """It is never below an even share of the work."""
+    if why_infeasible(problem):
+        return
+    graph = contract(problem)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+    work = np.where(priced.costs.seconds < 1 << 61, priced.costs.seconds, 1 << 61).min(axis=1).sum()
+    bound = bound_by_path(graph, priced.costs, lambda: math.inf)
+    assert bound == 0.0 or bound >= float(work) / int(priced.costs.n_devices.sum()) * (1 - 1e-8)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(memory=None, rules=False, max_ops=8, **CONTIGUOUS))
+def test_many_lines_never_lose(problem: Problem) -> None:
+    """The search keeps the rules, is no worse than where it began, and is the same for the same seed."""
+    graph = contract(problem)
+    start = np.zeros(problem.n_ops, np.int32)
+    runs = [search_orders(problem, graph, [start], Stopwatch(Budget(seed=3)), lambda *_: True)[0] for _ in range(2)]
+    assert runs[0][0] == runs[1][0]
+    values = evaluate(problem, np.stack([start, runs[0][0].device]))
+    assert values[1] <= values[0]
+    assert not [v for v in judge_placement(problem, runs[0][0]).violations if v.kind != "memory"]
+
+
+def test_with_replicas_many_lines_are_no_worse() -> None:
+    """Where stages may be shared, dp without ideals is at least as good as where they may not, and keeps the rules."""
+    for seed in range(4):
+        alone = random_pipeline(seed, cluster_of((4,), (50.0,)), 9, mode="blocking", training=seed % 2 == 1)
+        shared = alone.with_(constraints=replace(alone.constraints, replicas=0))
+        values = []
+        for problem in (alone, shared):
+            placement = run_placer(DpPlacer(DpOptions(max_ideals=2)), problem, Budget()).placement
+            assert placement is not None and judge_placement(problem, placement).valid
+            values.append(judge_placement(problem, placement).value)
+        assert values[1] <= values[0] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_dear_transfers_are_seen(mode: str) -> None:
+    """A row of ops whose tensors cost more than all the work: one device has them all, and that is proved."""
+    problem = random_pipeline(0, cluster_of((4,), (0.01,)), 9, mode=mode, chain=True)
+    proposal = run_placer(DpPlacer(DpOptions(max_ideals=2)), problem, Budget())
+    assert proposal.placement is not None and proposal.bound is not None
+    assert len(set(proposal.placement.device.tolist())) == 1
+    assert proposal.bound.value >= judge_placement(problem, proposal.placement).value * (1 - 1e-6)
+    assert "path of minimum cuts" in proposal.bound.method
+
+
+def test_a_line_follows_the_guide() -> None:
+    """A random line along a pipeline is a topological order in which the stages stand one after the other."""
+    problem = random_pipeline(3, cluster_of((2, 2), (1.0, 5.0)), 20, mode="blocking")
+    graph = contract(problem)
+    stage = np.minimum(depth_first(graph) // 6, 3)
+    line = _draw_order(graph, stage, np.random.default_rng(0))
+    tail, head = graph.edges()
+    assert sorted(line.tolist()) == list(range(graph.n)) and (line[tail] < line[head]).all()
+    assert (np.diff(stage[np.argsort(line)]) >= 0).all()
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_no_work_at_all_is_no_endless_search(mode: str) -> None:
+    """Ops that take no time, joined by tensors that do: the bound ends, and is no more than one device's load."""
+    problem = random_pipeline(1, cluster_of((3,), (2.0,)), 6, mode=mode)
+    problem = problem.with_(costs=CostTable.given(0 * problem.costs.op_seconds, problem.costs.transfer_seconds))
+    graph = contract(problem)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+    best = min(value for _, value in placements(problem))
+    assert bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale <= best * (1 + 1e-12)

@@ -1,0 +1,128 @@
+"""cover: annealing and set-cover bounds against brute force over all placements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from plain_rules import optimum
+from strategies import problems
+
+from placewise import _native
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget, run_placer
+from placewise.placers.set_cover.column_generation import DeviceSets, Verdict, refute
+from placewise.placers.set_cover.decision_diagram import best_sets, diagram, order_blocks
+from placewise.placers.set_cover.machine_costs import machines
+from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
+from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
+from placewise.placers.shared.throughput_search.pipeline_costs import native_costs
+from placewise.simulate import evaluate, judge_placement
+
+STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(memory_model="sum", max_ops=5, **STAGED))
+def test_free_placements_are_optimal(problem: Problem) -> None:
+    """On small problems the annealer finds the brute-force optimum, keeps memory, and the bound is below it."""
+    best, proposal = optimum(problem), run_placer(CoverPlacer(), problem, Budget())
+    if math.isinf(best):
+        assert proposal.placement is None
+        return
+    assert proposal.placement is not None
+    judged = judge_placement(problem, proposal.placement)
+    assert judged.valid
+    assert judged.value == pytest.approx(best, rel=1e-12)
+    if proposal.bound is not None:
+        assert proposal.bound.value <= best
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(kind="throughput", contiguous=False, max_ops=5))
+def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
+    """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
+    best, proposal = optimum(problem), run_placer(CoverPlacer(), problem, Budget())
+    if proposal.bound is not None:
+        assert proposal.bound.value <= best
+    if proposal.placement is not None:
+        judged = judge_placement(problem, proposal.placement)
+        assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(memory_model="sum", max_ops=7, **STAGED))
+def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
+    """With staged transfers, the machines of a whole placement have the judge's loads."""
+    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
+    kinds = [kind for kind, devices in enumerate(priced.devices) for _ in devices]
+    device = np.array([d for devices in priced.devices for d in devices])
+    m, rng = native_costs(machines(priced.costs, kinds)), np.random.default_rng(problem.n_ops)
+    assume(len(kinds) == problem.n_devices and (priced.costs.seconds < NEVER).all())
+    home = rng.integers(0, len(kinds), problem.n_blocks).astype(np.int32)
+    value = evaluate(problem, device[home][problem.block][None])[0]
+    assert _native.PipelineState(m, home).max_load / priced.scale == pytest.approx(value, rel=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(memory_model="sum", max_ops=7, **STAGED))
+def test_labels_find_the_best_set(problem: Problem) -> None:
+    """The ceiling is the highest price of any set within T and memory, by trying all sets; also in haste."""
+    costs = price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs
+    n, rng = problem.n_blocks, np.random.default_rng(problem.n_ops)
+    worth = rng.integers(-(1 << 20), 1 << 21, n)
+    most = int(costs.seconds[costs.seconds < 1 << 60].max(initial=1) * 1.5)
+    order = order_blocks(costs)
+    for kind in range(len(costs.rate)):
+        m, best = native_costs(machines(costs, [kind, -1])), 0
+        for bits in range(1 << n):
+            inside = np.array([bits >> b & 1 for b in range(n)], np.bool_)
+            if (costs.seconds[inside, kind] < 1 << 60).all():
+                state = _native.PipelineState(m, np.where(inside, 0, 1).astype(np.int32))
+                if state.loads()[0] <= most and not state.missing_bytes:
+                    best = max(best, int(worth[inside].sum()))
+        shared = len(costs.storages) > 0
+        for most_nodes, width in ((1 << 20, 1 << 20), (1 << 20, 1), (2, 1 << 20)):
+            d = diagram(costs, kind, order, most=most_nodes)
+            limits = np.full(d.cost.shape[2], most)
+            limits[-1] = costs.capacity[kind]
+            found = best_sets(d, worth, limits, 0, width=width)
+            assert found.complete and found.ceiling >= best
+            if width > 1 and not d.relaxed and not shared:
+                assert found.ceiling == best
+                assert best == 0 or int(worth[found.sets[0]].sum()) == best
+            hasty = best_sets(d, worth, limits, 0, width=width, seconds=0.0)
+            assert hasty.ceiling >= best
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(memory_model="sum", max_ops=5, **STAGED))
+def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
+    """Around the optimum: a max-load that a placement reaches is never refuted."""
+    best = optimum(problem)
+    assume(math.isfinite(best) and best > 0)
+    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
+    for factor in (0.3, 0.7, 0.999, 1.0, 1.3):
+        verdict = refute(DeviceSets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
+        assert factor < 1 or verdict is not Verdict.REFUTED
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(memory_model="sum", max_ops=5, **STAGED))
+def test_more_of_anything_never_hurts(problem: Problem) -> None:
+    """More memory and links twice as fast: the optimum and hence the value do not get worse."""
+    assume(math.isfinite(optimum(problem)))
+    value = _value(problem)
+    seconds = problem.costs.transfer_seconds / 2
+    assert _value(problem.with_(costs=replace(problem.costs, transfer_seconds=seconds))) <= value * (1 + 1e-12)
+    roomier = tuple(replace(device, memory=device.memory * 2) for device in problem.cluster)
+    assert _value(problem.with_(cluster=replace(problem.cluster, devices=roomier))) <= value * (1 + 1e-12)
+
+
+def _value(problem: Problem) -> float:
+    placement = run_placer(CoverPlacer(CoverOptions(bound=False)), problem, Budget()).placement
+    assert placement is not None
+    return float(evaluate(problem, placement.device[None])[0])

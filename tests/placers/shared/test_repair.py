@@ -1,0 +1,81 @@
+"""Placements made to fit: against plain sums, brute force, and packings that were planted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_rules import keeps_the_rules
+from strategies import problems
+from toy_problems import boxes
+
+from placewise.model.columns import Longs
+from placewise.model.problem import Constraints, Problem
+from placewise.placers.shared.repair import build_packing_instance, repair, repair_memory
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.simulate.judge.memory import resident_bytes
+
+
+def planted(rng: np.random.Generator, bins: int, per: int, room: int) -> list[int]:
+    """Sizes that fill `bins` devices of `room` bytes to the last byte, `per` on each, in random order."""
+    cuts = [np.sort(rng.choice(np.arange(1, room), per - 1, replace=False)) for _ in range(bins)]
+    sizes = np.concatenate([np.diff([0, *row.tolist(), room]) for row in cuts])
+    shuffled: Longs = rng.permutation(sizes)
+    return shuffled.tolist()
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(max_ops=7), st.integers(0, 100))
+def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> None:
+    """Support, pins, colocation and memory hold afterwards; what held before stays as it is."""
+    free = problem.with_(constraints=Constraints(pins=problem.constraints.pins, headroom=problem.constraints.headroom))
+    device = np.random.default_rng(seed).integers(0, problem.n_devices, problem.n_ops).astype(np.int32)
+    fixed = repair(free, device, seed=seed)
+    if fixed is not None:
+        assert find_broken_rule(free, fixed) == ""
+        assert keeps_the_rules(free, fixed)
+        again = repair(free, fixed)
+        assert again is not None and again.tolist() == fixed.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(max_ops=7), st.integers(0, 100))
+def test_settle_counts_bytes_as_the_judge_does(problem: Problem, seed: int) -> None:
+    """Where it says that all fits, resident bytes with shared weights are within the room, and every block may be."""
+    cargo = build_packing_instance(problem)
+    if not cargo.runs.any(axis=1).all():
+        return
+    rng = np.random.default_rng(seed)
+    home = rng.integers(0, problem.n_devices, problem.n_blocks).astype(np.int32)
+    room = rng.integers(0, 12, problem.n_devices).astype(np.float64)
+    fits = repair_memory(cargo, home, room, seed=seed, work=20_000)
+    assert cargo.runs[np.arange(problem.n_blocks), home].all()
+    assert fits == bool((resident_bytes(problem, home[problem.block]) <= room).all())
+
+
+@pytest.mark.parametrize(
+    ("bins", "per", "slack"), [(4, 3, 0.0), (4, 5, 0.01), (8, 4, 0.01), (16, 10, 0.01), (8, 3, 0.03)]
+)
+def test_planted_packings_are_found(bins: int, per: int, slack: float) -> None:
+    """Everything on one device, and room for 0 to 3 % more than the total: a packing is found from there."""
+    rng = np.random.default_rng(bins * per)
+    sizes = planted(rng, bins, per, 10**6)
+    problem = boxes(sizes, [float(int(10**6 * (1 + slack)))] * bins)
+    fixed = repair(problem, np.zeros(len(sizes), np.int32))
+    assert fixed is not None and find_broken_rule(problem, fixed) == ""
+
+
+def test_cheapest_blocks_move() -> None:
+    """Two ops are quick elsewhere and one is slow: of equal bytes, a quick one leaves the device that is too full."""
+    problem = boxes([4, 4, 4], [8, 8])
+    costs = problem.costs.op_seconds.copy()
+    costs[0, 1] = costs[2, 1] = 50.0
+    slow = problem.with_(costs=type(problem.costs).given(costs, problem.costs.transfer_seconds))
+    fixed = repair(slow, np.zeros(3, np.int32))
+    assert fixed is not None and fixed.tolist() == [0, 1, 0]
+
+
+def test_what_cannot_fit_is_not_made_up() -> None:
+    """Three blocks of 4 bytes on two devices of 6: none is returned, and nothing runs for ever."""
+    assert repair(boxes([4, 4, 4], [6, 6]), np.zeros(3, np.int32)) is None

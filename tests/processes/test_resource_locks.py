@@ -1,0 +1,57 @@
+"""Resource locks: processes that share a resource run one after another, others side by side."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from placewise.errors import RunError
+from placewise.processes.resource_locks import lock_resources
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder for the locks of a test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_shared_resources_are_used_one_after_another():
+    """The second lock is taken when the first is released; a lock of another resource need not wait."""
+    said, waiting = [], threading.Event()
+
+    def other() -> None:
+        waiting.set()
+        with lock_resources("core-1", "core-2"):
+            said.append("second")
+
+    thread = threading.Thread(target=other)
+    with lock_resources("core-0", "core-1", "core-1"):
+        thread.start()
+        waiting.wait()
+        with lock_resources("core-3"):
+            thread.join(0.2)
+            said.append("first")
+    thread.join(10)
+    assert said == ["first", "second"]
+
+
+def test_a_lock_is_released_when_its_process_is_killed(folder):
+    """SIGKILL releases it, and the lock file is private."""
+    code = (
+        "import os, signal\nfrom placewise.processes.resource_locks import lock_resources\n"
+        "with lock_resources('core-0'):\n os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env={"TMPDIR": str(folder)}, check=False).returncode == -9
+    with lock_resources("core-0"):
+        assert (folder / next(iter(folder.iterdir())).name).stat().st_mode & 0o077 == 0
+
+
+def test_no_folder_is_an_error(monkeypatch):
+    """In one sentence."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(RunError, match="cannot open the lock file"), lock_resources("core-0"):
+        pass

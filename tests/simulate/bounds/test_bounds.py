@@ -1,0 +1,177 @@
+"""Bounds and proofs of infeasibility against every placement of small problems."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.columns import Floats, Ints
+from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.simulate import evaluate, judge_placement, lower_bound, why_infeasible
+
+
+def candidates(problem: Problem) -> Ints:
+    """Every placement [K, n_ops] that keeps groups together on devices that may run them."""
+    homes = []
+    for block in range(problem.n_blocks):
+        homes.append(np.flatnonzero(problem.allowed[problem.block == block].all(axis=0)).tolist())
+    rows = [np.array(choice)[problem.block] for choice in itertools.product(*homes)]
+    return np.array(rows, np.int32).reshape(-1, problem.n_ops)
+
+
+def best_valid(problem: Problem) -> float:
+    """The least value of any placement without violations, by looking at all; inf if there is none."""
+    rows = candidates(problem)
+    values: Floats = evaluate(problem, rows) if len(rows) else np.zeros(0)
+    for k in np.argsort(values, kind="stable").tolist():
+        if judge_placement(problem, Placement(rows[k])).valid:
+            return float(values[k])
+    return np.inf
+
+
+@pytest.mark.parametrize("memory", ["live", "sum"])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_bounds_and_proofs(objective, memory):
+    """No valid placement is below the bound; where there is a proof of infeasibility there is none at all."""
+    seen = {"bounded": 0, "tight": 0, "proved": 0}
+    for seed in range(60):
+        problem = random_problem(
+            seeded(seed), max_ops=6, max_devices=3, objective=objective, rules=seed % 3 == 0, scarce=seed % 4 != 0
+        )
+        problem = problem.with_(objective=replace(objective, memory=memory))
+        best, bound, proof = best_valid(problem), lower_bound(problem), why_infeasible(problem)
+        if proof:
+            assert best == np.inf
+            seen["proved"] += 1
+        elif best < np.inf:
+            assert bound.value <= best
+            assert bound.method
+            seen["bounded"] += 1
+            seen["tight"] += bound.value > 0 and bound.value >= best * (1 - 1e-9)
+    assert seen["proved"] > 3
+    assert seen["bounded"] > 20
+    assert seen["tight"] > 3
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph"])
+def test_bounds_with_calls_and_orders(execution):
+    """A placement cannot get below the bound by choosing its calls or its order either."""
+    judged = 0
+    for seed in range(60):
+        choose = seeded(7000 + seed)
+        problem = random_problem(
+            choose, max_ops=7, max_devices=3, objective=Objective(execution=execution), scarce=seed % 4 != 0
+        )
+        bound, proof = lower_bound(problem).value, why_infeasible(problem)
+        for _ in range(20):
+            device = random_placement(problem, choose).device
+            numbers = np.array([choose(0, 2) for _ in device], np.int32)
+            own = Placement(device, call=numbers) if execution == "subgraph" else Placement(device, order=numbers)
+            judgement = judge_placement(problem, own)
+            assert not (judgement.valid and proof)
+            if judgement.valid:
+                assert bound <= judgement.value
+                judged += 1
+    assert judged > 200
+
+
+def alike(count: int, seconds: list[float], *, memory: float = np.inf, cpus: int = 0, slow: float = 4.0) -> Problem:
+    """Ops without edges, of 1 byte each, on equal accelerators and on CPUs that are slower."""
+    builder = GraphBuilder()
+    for op in range(len(seconds)):
+        builder.add_op(f"op{op}", "Op", state_bytes=1)
+    devices = [Device(f"acc{i}", memory=memory) for i in range(count)]
+    devices += [Device(f"cpu{i}", kind="cpu") for i in range(cpus)]
+    links = tuple(Link(*ends, 1.0) for d in devices[:count] for ends in ((d.name, HOST), (HOST, d.name)))
+    cluster = Cluster(tuple(devices), links)
+    table = np.array([[time] * count + [time * slow] * cpus for time in seconds])
+    costs = CostTable.given(table, np.zeros((0, len(cluster.class_bandwidth))))
+    return Problem(builder.build(), cluster, costs, Objective("throughput", memory="sum"))
+
+
+def test_work_over_devices():
+    """Ten seconds of work in small ops on four devices: 2.5 s."""
+    bound = lower_bound(alike(4, [0.1] * 100))
+    assert bound.value == pytest.approx(2.5, rel=1e-9)
+    assert bound.method == "fractional assignment"
+
+
+def test_largest_group():
+    """One op of 7 s cannot be shared out."""
+    assert lower_bound(alike(4, [7, 1, 1])).value == pytest.approx(7, rel=1e-9)
+
+
+def test_cpus_work_too():
+    """The CPU takes its share at a quarter of the speed: 9 s of work at a pace of 2 + 1/4 take 4 s."""
+    assert lower_bound(alike(2, [0.1] * 90, cpus=1)).value == pytest.approx(4.0, rel=1e-6)
+
+
+def test_memory_drives_work_to_the_cpu():
+    """Two of ten ops fit on accelerators; the other eight take 4 s each on one CPU."""
+    bound = lower_bound(alike(2, [1.0] * 10, memory=1, cpus=1))
+    assert bound.value == pytest.approx(32, rel=1e-6)
+
+
+def test_time_and_memory_together():
+    """Three accelerators that hold m ops each, and two CPUs: the linear program's value, by hand.
+
+    With work W on accelerators, W ≤ 3 T and W ≤ G, the 3 m longest ops; the rest takes slow (Σ − W) ≤ 2 T.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        times = rng.integers(1, 9, 12).astype(float)
+        room, slow = int(rng.integers(1, 4)), float(rng.integers(1, 6))
+        longest = float(np.sort(times)[::-1][: 3 * room].sum())
+        pace = max(slow * times.sum() / (2 + 3 * slow), slow * (times.sum() - longest) / 2)
+        bound = lower_bound(alike(3, times.tolist(), memory=room, cpus=2, slow=slow))
+        assert bound.value >= pace * (1 - 1e-6)
+
+
+def test_streams_share_a_group():
+    """On a device with two streams a group of two ops takes as long as the longer one."""
+    builder = GraphBuilder()
+    for op in range(2):
+        builder.add_op(f"op{op}", "Op", group=0)
+    cluster = Cluster((Device("cpu", kind="cpu", streams=2),))
+    problem = Problem(builder.build(), cluster, CostTable.given(np.ones((2, 1)), np.zeros((0, 1))), Objective())
+    assert judge_placement(problem, Placement.on(0, 2)).value == 1
+    assert lower_bound(problem).value == pytest.approx(1, rel=1e-9)
+
+
+def test_a_chain_is_its_critical_path():
+    """A chain at its best times; the faster device of each op counts."""
+    builder = GraphBuilder()
+    for op in range(5):
+        builder.add_op(f"op{op}", "Op")
+        if op:
+            builder.add_edge(builder.add_tensor(op - 1, nbytes=1), op)
+    cluster = Cluster(tuple(Device(f"cpu{i}", kind="cpu") for i in range(2)))
+    table = np.array([[1.0, 2.0], [3.0, 1.0], [1.0, 1.0], [2.0, 1.0], [1.0, 5.0]])
+    for execution in ("operator", "subgraph", "sequential"):
+        problem = Problem(
+            builder.build(), cluster, CostTable.given(table, np.zeros((4, 1))), Objective(execution=execution)
+        )
+        assert lower_bound(problem).value == pytest.approx(5, rel=1e-9)
+        assert evaluate(problem, candidates(problem)).min() == 5
+
+
+def test_nothing_to_bound():
+    """An empty graph, an op that may run nowhere, and a graph of zero cost are bounded by zero."""
+    problem = alike(2, [1.0, 1.0])
+    nowhere = problem.with_(costs=CostTable.given(np.full((2, 2), np.inf), problem.costs.transfer_seconds))
+    assert lower_bound(nowhere).value == 0
+    assert lower_bound(alike(2, [0.0, 0.0])).value == 0
+    empty = alike(2, [1.0])
+    empty = Problem(
+        GraphBuilder().build(), empty.cluster, CostTable.given(np.zeros((0, 2)), empty.costs.transfer_seconds)
+    )
+    assert lower_bound(empty).value == 0
+    assert why_infeasible(empty) == ""

@@ -1,0 +1,235 @@
+"""Bounds from paths: by hand, and against every placement and every way of cutting calls of small problems."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from published import ROOT, needs_workloads
+from simulate_problems import random_problem, seeded
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.readers.workload import read_workload
+from placewise.simulate import evaluate, judge_placement
+from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
+from placewise.simulate.bounds.paths import hop_bound, path_bound
+
+SUBGRAPH = Objective("latency", execution="subgraph", memory="sum")
+
+
+def rows_of(problem: Problem) -> list[np.ndarray]:
+    """Every placement [n_ops] that keeps groups together on devices that may run them."""
+    homes = [
+        np.flatnonzero(problem.allowed[problem.block == block].all(axis=0)).tolist()
+        for block in range(problem.n_blocks)
+    ]
+    return [np.array(choice, np.int32)[problem.block] for choice in itertools.product(*homes)]
+
+
+def valid_values(problem: Problem) -> list[float]:
+    """Values of the valid placements, the calls cut by the published rule, least first; only the first few."""
+    rows = rows_of(problem)
+    if not rows:
+        return []
+    values = evaluate(problem, np.stack(rows))
+    for k in np.argsort(values, kind="stable").tolist():
+        if np.isfinite(values[k]) and judge_placement(problem, Placement(rows[k])).valid:
+            return [float(values[k])]
+    return []
+
+
+def grouped(problem: Problem, seed: int) -> Problem:
+    """The same problem with neighbours in the order of the ops colocated now and then."""
+    joined = np.random.default_rng(seed).random(problem.n_ops) < 0.6
+    ops = replace(problem.graph.ops, group=np.cumsum(joined))
+    return problem.with_(graph=replace(problem.graph, ops=ops))
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("memory", ["live", "sum"])
+def test_no_placement_is_below_the_bound(memory, groups):
+    """Every placement of 150 random problems with scarce memory, links of all kinds and colocation."""
+    bounded = tight = 0
+    for seed in range(150):
+        problem = random_problem(
+            seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, rules=seed % 3 == 0, scarce=seed % 4 != 0
+        )
+        problem = problem.with_(objective=replace(SUBGRAPH, memory=memory))
+        problem = grouped(problem, seed) if groups else problem
+        bound = path_bound(problem)
+        for best in valid_values(problem):
+            assert bound.value <= best
+            bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
+    assert bounded > 60
+    assert tight > 20
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("execution", ["operator", "sequential"])
+def test_hops_are_never_too_many(execution, groups):
+    """Every placement of 150 random problems in the other executions, and often one that costs just as much."""
+    bounded = tight = 0
+    for seed in range(150):
+        problem = random_problem(
+            seeded(seed), max_ops=6, max_devices=3, objective=Objective(execution=execution), rules=seed % 3 == 0,
+            scarce=seed % 4 != 0,
+        )  # fmt: skip
+        problem = grouped(problem, seed) if groups else problem
+        bound = hop_bound(problem)
+        for best in valid_values(problem):
+            assert bound.value <= best
+            bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
+    assert bounded > 60
+    assert tight > 10
+
+
+def test_memory_forces_a_hop():
+    """Four ops of 1 s, two bytes per accelerator: the cheapest place to cross costs 1 s each way, staged."""
+    for execution in ("operator", "sequential"):
+        problem = in_a_row([1, 1, 1, 1], [5, 1, 5, 5], memory=2, slow=100)
+        problem = problem.with_(objective=Objective(execution=execution, memory="sum"))
+        assert hop_bound(problem).value == pytest.approx(4 + 2, rel=1e-9)
+        assert min(valid_values(problem)) == pytest.approx(6)
+
+
+def test_no_calls_are_below_the_bound():
+    """Any numbers of calls on any placement that keeps resident memory: the bound is below every one that can run."""
+    rng = np.random.default_rng(0)
+    ran = 0
+    for seed in range(120):
+        problem = random_problem(seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, scarce=seed % 2 == 0)
+        problem = problem.with_(objective=SUBGRAPH)
+        problem = grouped(problem, seed) if seed % 3 == 0 else problem
+        bound, rows = path_bound(problem), rows_of(problem)
+        for _ in range(12):
+            device = rows[rng.integers(len(rows))]
+            judgement = judge_placement(problem, Placement(device, rng.integers(0, 4, problem.n_ops)))
+            if judgement.valid:
+                assert bound.value <= judgement.value
+                ran += 1
+    assert ran > 300
+
+
+def test_what_lies_between_is_in_the_call():
+    """a → b → d and a → c → d: a call with a, b and d has c too, and four bytes do not fit, so that it is cut."""
+    builder = GraphBuilder()
+    for op, sources in enumerate(((), (0,), (0,), (1, 2))):
+        builder.add_op("abcd"[op], "Op", state_bytes=1)
+        builder.add_tensor(op, nbytes=1)
+        for source in sources:
+            builder.add_edge(source, op)
+    devices = (Device("acc0", memory=3), Device("acc1", memory=3), Device("cpu", kind="cpu"))
+    cluster = Cluster(devices, tuple(Link(*ends, 1.0) for d in ("acc0", "acc1") for ends in ((d, HOST), (HOST, d))))
+    transfer = np.zeros((4, len(cluster.class_bandwidth)))
+    transfer[:, 1:] = 5.0
+    seconds = np.array([[3.0, 3.0, 100.0]] * 2 + [[1.0, 1.0, 100.0]] + [[3.0, 3.0, 100.0]])
+    problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
+    assert path_bound(problem).value == pytest.approx(3 + 5 + 5 + (3 + 1 + 3), rel=1e-9)
+    assert min(valid_values(problem)) == pytest.approx(20)
+
+
+def test_the_cheapest_call_is_the_cheapest():
+    """Against all sets of ops: no call that fits is cheaper, and where memory is plenty the cheapest costs as much."""
+    compared = 0
+    for seed in range(60):
+        problem = random_problem(seeded(seed), max_ops=7, max_devices=3, objective=SUBGRAPH, scarce=seed % 2 == 0)
+        problem = problem.with_(objective=SUBGRAPH)
+        costs = call_costs(problem)
+        network, rng = CheapestCall(problem, costs), np.random.default_rng(seed)
+        side = rng.integers(0, 3, problem.n_ops)
+        inside, outside = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
+        if not len(inside) or not np.isfinite(costs.seconds[inside]).all():
+            continue
+        found, call = network.cheapest(inside, outside)
+        assert call[inside].all() and not call[outside].any()
+        assert np.isfinite(found) == (costs.held[np.unique(problem.block[inside])].sum() <= costs.room)
+        free = np.flatnonzero(side == 2)
+        calls = [(*inside, *more) for size in range(len(free) + 1) for more in itertools.combinations(free, size)]
+        priced = [price(problem, costs, call) for call in calls]
+        assert found <= min((value for value, held in priced if held <= costs.room), default=np.inf)
+        if not np.isfinite(costs.room):
+            assert found == pytest.approx(min(value for value, _ in priced), rel=1e-9, abs=1e-9)
+        compared += 1
+    assert compared > 25
+
+
+def price(problem: Problem, costs: CallCosts, call: tuple[int, ...]) -> tuple[float, float]:
+    """Seconds and bytes of a call, op by op and tensor by tensor."""
+    graph, members = problem.graph, {int(op) for op in call}
+    total = costs.overhead + sum(float(costs.seconds[op]) for op in members)
+    for tensor in range(graph.n_tensors):
+        readers, maker = set(graph.consumers_of(tensor).tolist()), int(graph.tensors.producer[tensor])
+        if maker in members and (graph.tensors.output[tensor] or readers - members):
+            total += float(costs.send[tensor])
+        if maker not in members and readers & members:
+            total += float(costs.receive[tensor])
+    blocks = {int(problem.block[op]) for op in members}
+    return total, sum(float(costs.held[block]) for block in blocks)
+
+
+def in_a_row(
+    seconds: list[float], links: list[float], memory: float, slow: float, groups: list[int] | None = None
+) -> Problem:
+    """A chain of ops of one byte on two accelerators and a CPU that is `slow` times slower; tensors take `links`."""
+    builder = GraphBuilder()
+    for op in range(len(seconds)):
+        builder.add_op(f"op{op}", "Op", state_bytes=1, group=groups[op] if groups else -1)
+        if op:
+            builder.add_edge(op - 1, op)
+        builder.add_tensor(op, nbytes=1)
+    devices = (Device("a", memory=memory), Device("b", memory=memory), Device("cpu", kind="cpu"))
+    cluster = Cluster(devices, tuple(Link(*ends, 1.0) for d in "ab" for ends in ((d, HOST), (HOST, d))))
+    transfer = np.zeros((len(seconds), len(cluster.class_bandwidth)))
+    transfer[:, 1:] = np.array(links)[:, None]
+    table = np.array([[time, time, slow * time] for time in seconds])
+    return Problem(builder.build(), cluster, CostTable.given(table, transfer), SUBGRAPH)
+
+
+def test_a_chain_is_cut_where_it_is_cheap():
+    """Four ops of 1 s, two bytes per accelerator: cut in the middle 4 s + 2 × 1 s; all else costs more."""
+    problem = in_a_row([1, 1, 1, 1], [5, 1, 5, 5], memory=2, slow=100)
+    assert path_bound(problem).value == pytest.approx(4 + 2, rel=1e-9)
+    assert min(valid_values(problem)) == pytest.approx(6)
+
+
+def test_the_host_may_be_cheaper_than_a_transfer():
+    """The last op costs 1 s more on the host than elsewhere, and sending its input twice costs 4 s."""
+    problem = in_a_row([1, 1, 0.5], [5, 2, 2], memory=2, slow=3)
+    assert path_bound(problem).value == pytest.approx(2 + 2 + 1.5, rel=1e-9)
+    assert min(valid_values(problem)) == pytest.approx(5.5)
+
+
+def test_groups_are_not_torn_apart_for_a_cheap_cut():
+    """The free tensor is inside a group of two, so that both calls that meet there need one accelerator of 4 bytes."""
+    links = [5.0, 0.0, 5.0, 5.0]
+    free = in_a_row([1, 1, 1, 1], links, memory=3, slow=100)
+    assert path_bound(free).value == pytest.approx(4, rel=1e-9)
+    tied = in_a_row([1, 1, 1, 1], links, memory=3, slow=100, groups=[0, 1, 1, 2])
+    assert path_bound(tied).value == pytest.approx(4 + 2 * 5, rel=1e-9)
+    assert min(valid_values(tied)) == pytest.approx(14)
+
+
+def test_work_may_end_at_any_moment():
+    """Fewer cuts prove less, and never more than all of them."""
+    problem = in_a_row([1.0] * 12, [3, 1, 2, 4, 1, 5, 2, 1, 3, 2, 4, 1], memory=3, slow=20)
+    values = [path_bound(problem, work=work).value for work in (0, 200, 1000, 1e6)]
+    assert values[0] == 0
+    assert values == sorted(values)
+    stopped = path_bound(problem, go_on=lambda: False).value
+    assert 0 < stopped <= values[-1]
+
+
+@needs_workloads
+def test_bert24_is_solved():
+    """The value that the published greedy reaches on 24 layers of BERT, 100.2185 ms, is optimal."""
+    problem = read_workload(
+        ROOT / "dnn-partitioning/latency/LayerGraphs/bert24_inference.json", objective="latency"
+    ).problem
+    assert problem is not None
+    assert path_bound(problem).value == pytest.approx(0.1002185, rel=1e-6)
