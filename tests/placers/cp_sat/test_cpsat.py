@@ -100,7 +100,7 @@ def test_the_note_on_rounding_is_true(problem: Problem, units: int, seed: int) -
     unit, lost = float(said[1]), float(said[2])
     value = judge_placement(problem, proposal.placement).value
     slack = 1e-11 * value
-    assert best - lost - slack <= proposal.bound.value <= best <= value <= best + lost + slack
+    assert best - lost - slack <= proposal.bound.value <= best + slack and best - slack <= value <= best + lost + slack
     assert lost <= 1.01 * unit * (problem.n_blocks + problem.graph.n_tensors) + slack
     if said[3] is not None:
         assert 0.99 * lost / value <= float(said[3]) / 100 <= 1.02 * lost / value + 1e-300
