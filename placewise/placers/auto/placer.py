@@ -176,7 +176,8 @@ class _Portfolio:
         most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        hints = replace(self.hints, placements=history.placements, by=(), baselines={}, bound=history.bound)
+        known = () if turn.contiguous else history.placements
+        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
         problem = as_chain(self.problem) if turn.contiguous else self.problem
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=history.price, on_progress=history.report)
         proposal = sound(placer.info, self.problem, proposal)
