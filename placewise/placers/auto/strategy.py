@@ -32,8 +32,9 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
-CHAIN_SHARE = 0.25
-"""Of the time, for stages in a chain where any sets are allowed: on large graphs a chain is often the better start."""
+CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
+"""Of the time, for stages in a chain where any sets are allowed: often a better start on graphs of some thousand ops.
+On larger ones the search for a chain takes longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def main(problem: Problem) -> tuple[Turn, ...]:
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
-    chain = (Turn("multilevel", share=CHAIN_SHARE, contiguous=True),) if problem.n_ops > MANY_OPS else ()
+    chain = (Turn("multilevel", share=CHAIN_SHARE, contiguous=True),) if MANY_OPS < problem.n_ops <= CHAIN_OPS else ()
     return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
 
 
