@@ -11,7 +11,7 @@ NEVER = -1e9
 """The score of positions after the end of a sentence."""
 
 
-class EncoderMemory(NamedTuple):
+class AttentionMemory(NamedTuple):
     """What the decoder attends to: values and keys [batch, places, width], and which places exist [batch, places]."""
 
     values: NetValue
@@ -26,15 +26,15 @@ class Additive(NamedTuple):
     score: Weight
 
 
-def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> EncoderMemory:
+def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> AttentionMemory:
     """The outputs [batch, width] of all encoder steps, and their keys."""
     batch, width = outputs[0].shape
     exists = net.input("source.exists", batch, len(outputs), dtype="bool")
     values = net.reshape(net.concat(outputs, axis=1), batch, len(outputs), width)
-    return EncoderMemory(values, net.dense(values, units, bias=False, name="keys"), exists)
+    return AttentionMemory(values, net.dense(values, units, bias=False, name="keys"), exists)
 
 
-def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, query: NetValue) -> NetValue:
+def attend_additively(net: NetBuilder, weights: Additive, over: AttentionMemory, query: NetValue) -> NetValue:
     """The context [batch, width] for a query [batch, width]."""
     batch, places, units = over.keys.shape
     projected = net.reshape(net.matmul(query, weights.query), batch, 1, units)
@@ -43,7 +43,7 @@ def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, q
     return _context(net, over, net.op("ReduceSum", weighted, shape=(batch, places), axes=(2,), keepdims=0))
 
 
-def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, transposed: NetValue, query: NetValue) -> NetValue:
+def attend_multiplicatively(net: NetBuilder, over: AttentionMemory, transposed: NetValue, query: NetValue) -> NetValue:
     """The context [batch, width] for a query, by products with the transposed keys [batch, units, places].
 
     Luong et al. 2015, "general".
@@ -53,7 +53,7 @@ def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, transposed: Ne
     return _context(net, over, net.reshape(scores, batch, places))
 
 
-def _context(net: NetBuilder, over: EncoderMemory, scores: NetValue) -> NetValue:
+def _context(net: NetBuilder, over: AttentionMemory, scores: NetValue) -> NetValue:
     batch, places, width = over.values.shape
     scores = net.op("Where", over.exists, scores, net.constant(NEVER), shape=scores.shape)
     shares = net.reshape(net.each("Softmax", scores, axis=-1), batch, 1, places)
