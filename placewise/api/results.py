@@ -16,13 +16,16 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
 from placewise.errors import PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import find_model, load_plan_unless_split, save_plan
+from placewise.files.cluster_record import cluster_record
+from placewise.files.plan_file import PlanFile, find_model, load_plan_unless_split, save_plan
+from placewise.files.problem_file import constraints_record, objective_record
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
     OPTIMAL_GAP,
     Bound,
     Improvement,
+    Judgement,
     Outcome,
     Reason,
     Result,
@@ -121,8 +124,8 @@ class Plan:
         Returns
         -------
         Plan
-            The bound, status and history of the file are kept where the placement's value is what the file says;
-            otherwise the bound is computed again. The naive baselines are not restored.
+            The bound, status and history of the file are kept where objective, rules, devices and value are those of
+            the file; otherwise the bound is computed again. The naive baselines are not restored.
 
         Raises
         ------
@@ -337,22 +340,33 @@ def load_result(
     source = find_model(path, None) if model is None else model
     problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
     judgement = judge_placement(problem, placement)
-    same = file is not None and math.isclose(file.value, judgement.value, rel_tol=1e-9)
-    bound = Bound(file.lower_bound, file.bound_method) if file is not None and same else lower_bound(problem)
-    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    proof = file if file is not None and _answers(file, problem, judgement) else None
+    bound = lower_bound(problem) if proof is None else Bound(proof.lower_bound, proof.bound_method)
+    optimal = judgement.valid and gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
     outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE if judgement.valid else Outcome.UNKNOWN
-    reason = Reason(file.reason) if file is not None and same else Reason.PROVED if optimal else Reason.FINISHED
-    steps = file.history if file is not None and same else ()
+    reason = Reason.PROVED if optimal else Reason.FINISHED
+    made_by = ("", 0.0, 0, ()) if file is None else (file.placer, file.seconds, file.seed, file.notes)
+    placer, seconds, seed, notes = made_by
     return Result(
         problem,
         placement,
-        Status(outcome, reason),
+        Status(outcome, reason if proof is None else Reason(proof.reason)),
         judgement,
         bound,
-        file.placer if file is not None else "",
-        file.seconds if file is not None else 0.0,
-        file.seed if file is not None else 0,
+        placer,
+        seconds,
+        seed,
         {},
-        tuple(Improvement(step.seconds, step.value, step.placer) for step in steps),
-        file.notes if file is not None else (),
+        () if proof is None else tuple(Improvement(s.seconds, s.value, s.placer) for s in proof.history),
+        notes,
+    )
+
+
+def _answers(file: PlanFile, problem: Problem, judgement: Judgement) -> bool:
+    """Whether a file's bound holds: the same objective, rules, devices and value. Another problem needs its own."""
+    return (
+        file.objective == objective_record(problem.objective)
+        and file.constraints == constraints_record(problem.constraints)
+        and file.cluster == cluster_record(problem.cluster)
+        and math.isclose(file.value, judgement.value, rel_tol=1e-9)
     )

@@ -169,3 +169,13 @@ def test_problems_and_plans_are_saved_and_loaded(tmp_path: Path) -> None:
     assert (again.value, again.lower_bound, again.status) == (plan.value, plan.lower_bound, plan.status)
     assert again.assignment == plan.assignment and again.result.placer == plan.result.placer
     assert pw.check(problem, tmp_path / "plan.json") == () and pw.judge(problem, again).value == plan.value
+
+
+def test_a_bound_is_kept_for_its_own_problem_only(tmp_path: Path) -> None:
+    """The proof of the best chain says nothing of placements that need not be one, though the value is the same."""
+    problem = pw.build("zoo:random-branchy", "2xL4,cpu", pw.ProblemOptions(dims={"n_ops": 30}, objective="throughput"))
+    plan = pw.place(problem, placer="dp")
+    plan.save(tmp_path / "plan.json")
+    assert plan.status == "optimal"
+    free = pw.Plan.load(tmp_path / "plan.json", problem, contiguous=False)
+    assert free.value == plan.value and free.result.bound == pw.lower_bound(free.problem)
