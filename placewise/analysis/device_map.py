@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from placewise._util.units import parse_seconds
 from placewise.catalog import read_cluster
 from placewise.core.build import Devices, build
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
+from placewise.core.search_limits import budget_from
 from placewise.errors import InputError, MissingExtraError
 from placewise.exporters.device_map import Value, map_modules
 from placewise.exporters.module_units import NUMBERED, Modules, colocated_ops, find_units, find_whole_modules
@@ -82,10 +82,9 @@ def device_map_of(
     imported = open_model(on_meta, options, _example_inputs(model, example_inputs))
     units = find_units(imported.graph, modules)
     options = replace(options, together=colocated_ops(imported.graph, units))
-    if not isinstance(budget, Budget):
-        budget = Budget() if budget is None else Budget(parse_seconds(budget))
+    limits = budget_from(budget=budget)
     for attempt in _list_attempts(options, cluster, offload):
-        result = place(build(imported, cluster, attempt), "auto", budget)
+        result = place(build(imported, cluster, attempt), "auto", limits)
         if result.placement is not None:
             break
     if result.placement is None:

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from placewise.analysis.measure_placements import Setting
 from placewise.api.results import Training
-from placewise.api.search_limits import budget_from
 from placewise.core.build import Devices, build, start_of
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
+from placewise.core.search_limits import budget_from
 from placewise.model.placement import Placement
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.training.pretrain_result import Pretrained

@@ -9,11 +9,11 @@ from typing import Any, Unpack
 from placewise.analysis.compare import compare as run_all
 from placewise.analysis.compare import parse_placers
 from placewise.api.results import Leaderboard, Plan
-from placewise.api.search_limits import budget_from
 from placewise.core.build import Devices, build, start_of
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.core.place import place as place_problem
+from placewise.core.search_limits import budget_from
 from placewise.model.placement import Placement
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 

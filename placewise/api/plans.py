@@ -13,10 +13,10 @@ from placewise.analysis.explain import explain as explain_op
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.report import open_plan
 from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, write_report
-from placewise.api.search_limits import budget_from
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
+from placewise.core.search_limits import budget_from
 from placewise.errors import ExportError, InputError
 from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
 from placewise.files.plan_file import find_model, require_same_file, save_plan

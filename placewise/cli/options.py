@@ -129,11 +129,9 @@ def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def budget_of(time_limit: str | None, gap: str, seed: int, threads: int | None) -> Budget:
     """The shared search options as a `Budget`. Raises InputError."""
-    from placewise._util.units import parse_fraction, parse_seconds
-    from placewise.placers.base import Budget
+    from placewise.core.search_limits import budget_from
 
-    seconds = parse_seconds(time_limit) if time_limit is not None else float("inf")
-    return Budget(seconds, gap=parse_fraction(gap), seed=seed, threads=threads)
+    return budget_from(time_limit, gap, seed, threads)
 
 
 def parse_dims(texts: list[str] | None) -> dict[str, int]:

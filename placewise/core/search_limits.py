@@ -1,4 +1,4 @@
-"""When a search ends: the limits of every public function, as a `Budget`."""
+"""When a search ends: the limits of every function and command, as a `Budget`."""
 
 from __future__ import annotations
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
-from placewise.model.columns import Ints
-
 
 class DisjointSets:
     """Sets of the numbers 0 … count − 1, each a set of its own at first; the smallest member stands for a set.
 
     >>> sets = DisjointSets(4)
     >>> sets.join(3, 1)
-    >>> sets.labels().tolist(), sets.groups()
+    >>> sets.roots(), sets.groups()
     ([0, 1, 2, 1], [-1, 0, -1, 0])
     """
 
@@ -37,13 +33,8 @@ class DisjointSets:
         """The smallest member of the set of each item."""
         return [self.find(item) for item in range(len(self._parent))]
 
-    def labels(self) -> Ints:
-        """The set of each item, numbered from 0 by first member."""
-        numbers: dict[int, int] = {}
-        return np.array([numbers.setdefault(root, len(numbers)) for root in self.roots()], np.int32)
-
     def groups(self) -> list[int]:
-        """The same for sets of two and more members, −1 for items that are alone."""
+        """The set of each item, numbered from 0 by first member; −1 for items that are alone."""
         roots, numbers = self.roots(), dict[int, int]()
         sizes = Counter(roots)
         return [numbers.setdefault(root, len(numbers)) if sizes[root] > 1 else -1 for root in roots]

@@ -161,7 +161,11 @@ class _Portfolio:
             placer = create(turn.placer, turn.options)
         except MissingExtraError:
             return None
-        return placer if placer.supports(self.problem) is None else None
+        return placer if placer.supports(self._problem(turn)) is None else None
+
+    def _problem(self, turn: Turn) -> Problem:
+        """What the placer of a turn is asked to solve."""
+        return as_chain(self.problem) if turn.contiguous else self.problem
 
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
@@ -178,8 +182,9 @@ class _Portfolio:
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
         known = () if turn.contiguous else history.placements
         hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
-        problem = as_chain(self.problem) if turn.contiguous else self.problem
-        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=history.price, on_progress=history.report)
+        proposal = run_placer(
+            placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
+        )
         proposal = sound(placer.info, self.problem, proposal)
         if turn.contiguous:
             proposal = replace(proposal, bound=None, infeasible="")

@@ -23,7 +23,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Hints, PlacerInfo, Progress, SearchContext, Stopwatch, run_placer, sound
 from placewise.placers.multilevel.levels import Level, level_shares, levels_of, tightened
-from placewise.placers.registry import create, known_names
+from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.starting_placements import find_starting_placements
@@ -300,9 +300,7 @@ class _Descents:
 
 def _supporting(calls: Calls, problem: Problem) -> list[tuple[str, dict[str, Any]]]:
     """The calls of placers that are registered and support the problem."""
-    return [
-        (name, options) for name, options in calls if name in known_names() and create(name).supports(problem) is None
-    ]
+    return [(name, options) for name, options in calls if create(name).supports(problem) is None]
 
 
 def _best_first(problem: Problem, devices: list[Ints], threads: int | None) -> list[Ints]:

@@ -16,7 +16,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, SearchContext, ignore, run_placer
-from placewise.placers.registry import create, known_names
+from placewise.placers.registry import create
 from placewise.placers.shared.priors import draw_placements, read_priors
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import judge_placement, lower_bound
@@ -150,8 +150,8 @@ class _StartFinder:
     ) -> None:
         """Run one placer, if it supports the problem, and collect its placement, bound and proof."""
         search, starts, problem = self.search, self.starts, self.search.problem
-        placer = create(name, options) if name in known_names() else None
-        if placer is None or placer.supports(problem) is not None:
+        placer = create(name, options)
+        if placer.supports(problem) is not None:
             return
         budget: Budget = replace(search.watch.rest(), seconds=seconds, iterations=None, evaluations=evaluations)
         starts.asked.append(name)
