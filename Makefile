@@ -7,7 +7,7 @@ NATIVE := $(shell find native -name '*.?pp')
 # Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
 export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
 
-.PHONY: demo test fuzz build stub native-check
+.PHONY: demo test audit soak fuzz build stub native-check
 
 demo: $(VENV)/.installed
 	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xL4,cpu --dim batch=8 --objective throughput
@@ -23,6 +23,19 @@ test: $(VENV)/.tested
 	$(BIN)/python scripts/write_native_stub.py --check
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# What bandit finds in the code, and pip-audit in the packages that are installed (it asks a service on the network, and
+# lists what it could not ask about).
+audit: $(VENV)/.tested
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive placewise scripts
+	$(BIN)/pip-audit --progress-spinner off --skip-editable
+
+# Before a release: every test with FACTOR times the random cases and the tests marked `soak`, then the two searches below.
+FACTOR ?= 10
+soak: $(VENV)/.tested
+	PLACEWISE_SOAK=$(FACTOR) $(BIN)/pytest -n 2 --dist worksteal -m ""
+	$(MAKE) fuzz
+	$(MAKE) native-check
 
 # Damaged files of every format (tests/fuzzing): `make fuzz CASES=2000 SEED=7 FAMILY=onnx`; REPORT=FILE.json keeps counts.
 CASES ?= 100000

@@ -40,7 +40,7 @@ MODEL, DEVICES = "random-layered", "16xV100-16GB"
 OBJECTIVES = ("throughput", "latency")
 PLACERS = ("auto", "dp")
 LIMITS = (5.0, 20.0)
-MOST_RATIO, MOST_GIB = 1.10, 2.0
+MAX_RATIO, MAX_GIB = 1.10, 2.0
 
 Row = dict[str, Any]
 
@@ -148,7 +148,7 @@ def _page(done: Row) -> str:
         "# Time limits that are kept\n",
         f"{done['machine']['cores']} cores, load {min(loads):.1f} to {max(loads):.1f} at the start of a row.",
         "`python benchmarks/limits.py --load 4`; what was not run stays blank. At most "
-        f"{MOST_RATIO:.2f} times the limit is allowed.\n",
+        f"{MAX_RATIO:.2f} times the limit is allowed.\n",
     ]
     for objective in OBJECTIVES:
         for placer in _takers(objective):
@@ -176,9 +176,9 @@ def _missed(done: Row) -> int:
     """1, and words, if a goal is missed."""
     words = []
     for key, row in done.get("rows", {}).items():
-        if row["ratio"] > MOST_RATIO:
+        if row["ratio"] > MAX_RATIO:
             words.append(f"{key}: {row['seconds']:.2f} s, {row['ratio']:.2f} times the limit")
-        if row["peak GiB"] > MOST_GIB:
+        if row["peak GiB"] > MAX_GIB:
             words.append(f"{key}: {row['peak GiB']:.2f} GiB")
     for word in words:
         print(f"missed: {word}", file=sys.stderr)

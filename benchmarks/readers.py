@@ -32,7 +32,7 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
-from placewise.readers import ReadOptions, read_model
+from placewise.readers.formats import ReadOptions, read_model
 from placewise.transform.fold import fold
 
 HERE = Path(__file__).parent

@@ -52,7 +52,7 @@ SEARCHERS = ("metis", "mincut", "multilevel")
 """Those that use the seconds that they get."""
 LIMIT, SEARCH, COMMAND_LIMIT = 20.0, 10.0, 60
 """Seconds for a quick placer, for one that searches, and for the command."""
-MOST_SECONDS, MOST_GIB = 120.0, 4.0
+MAX_SECONDS, MAX_GIB = 120.0, 4.0
 GNMT, GNMT_DEVICES, GNMT_SECONDS, RIVALS = "zoo:gnmt-8", "8xP100", 30.0, ("metis", "expert", "sct")
 LINES = ("read and price", "bound and proofs", "judge", "balanced", "dpl", "etf", "heft")
 """What the plot shows, where it was measured."""
@@ -311,7 +311,7 @@ def _missed(done: Row) -> int:
     """1, and words, if a goal is missed."""
     words = []
     for row in done.get("command", {}).values():
-        if row["seconds"] > MOST_SECONDS or row["peak GiB"] > MOST_GIB:
+        if row["seconds"] > MAX_SECONDS or row["peak GiB"] > MAX_GIB:
             words.append(f"{row['command']} took {row['seconds']:.1f} s and {row['peak GiB']:.2f} GiB")
     for objective, row in done.get("gnmt", {}).items():
         if row["first valid"] > 1:

@@ -4,6 +4,9 @@ import os
 import signal
 from collections.abc import Iterator
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anyone reads it: pytest has workers for both cores, and threads
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # that wait for tiny tensors spin
+
 import pytest
 from hypothesis import settings
 

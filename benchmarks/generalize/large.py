@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "expert": ("--placer", "expert"),
     "auto": ("--placer", "auto"),
 }
-MOST_SECONDS, MOST_BYTES = 30.0, 8 << 30
+MAX_SECONDS, MAX_BYTES = 30.0, 8 << 30
 
 Found = dict[str, Any]
 
@@ -69,10 +69,8 @@ def faults(rows: Mapping[str, Found]) -> list[str]:
         return []
     if mine["value"] is None:
         return [f"zero-shot found nothing: {mine['said']}"]
-    wrong = (
-        [f"zero-shot takes {mine['wall']:.1f} s, not under {MOST_SECONDS:g}"] if mine["wall"] >= MOST_SECONDS else []
-    )
-    if mine["peak_bytes"] >= MOST_BYTES:
+    wrong = [f"zero-shot takes {mine['wall']:.1f} s, not under {MAX_SECONDS:g}"] if mine["wall"] >= MAX_SECONDS else []
+    if mine["peak_bytes"] >= MAX_BYTES:
         wrong.append(f"zero-shot takes {mine['peak_bytes'] / 2**30:.1f} GiB")
     for other in ("metis", "expert"):
         theirs = rows.get(other, {}).get("value")
@@ -105,7 +103,7 @@ def main() -> int:
     """Run what is asked for, write, tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=tuple(METHODS), action="append", help="this method; may be repeated")
-    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="limit of every method")
+    parser.add_argument("--seconds", type=float, default=MAX_SECONDS, help="limit of every method")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     path = options.results / "generalize" / "large.json"

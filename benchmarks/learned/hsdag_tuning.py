@@ -23,7 +23,7 @@ from placewise.placers.base import Budget
 from placewise.placers.registry import create
 
 CLUSTER = Path(__file__).parent / "clusters" / "inception_v3-folded.toml"
-EVALUATIONS, LEAST_UPDATES = 2000, 500
+EVALUATIONS, MIN_UPDATES = 2000, 500
 GRAPHS: tuple[tuple[str, int, int, str, float], ...] = (
     ("branchy", 200, 900, "sequential", 1.07),
     ("series-parallel", 300, 901, "operator", 1.07),
@@ -71,7 +71,7 @@ def trained(problem: Problem, policy: str, options: dict[str, Any], count: int, 
     """The best of so many placements that training saw, and the policy's own choice."""
     trainer: Any = create(policy, options).trainer(problem, None, seed)  # type: ignore[attr-defined]
     trainer.begin()
-    trainer.run(Budget(iterations=LEAST_UPDATES, evaluations=count))
+    trainer.run(Budget(iterations=MIN_UPDATES, evaluations=count))
     best = float(trainer.pricing.value)
     return best, float(np.nanmin(trainer.pricing(trainer.policy.greedy(trainer.pricing))))
 

@@ -59,9 +59,9 @@ TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
 RUNTIMES = {"dataflow": "onnxruntime", "hetero": "openvino"}
 CARE = MeasuringEffort(side_by_side=8)
 LAST = Protocol(rounds=15, samples=4)
-MOST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 """A policy that is not done by then ends with what it has."""
-BATCH, MOST_MOVED = 8, 6
+BATCH, MAX_MOVED = 8, 6
 """Of `climb`: neighbours that are measured at a time, and blocks that one of them moves at most."""
 
 
@@ -162,7 +162,7 @@ def climb(problem: Problem, price: Noted, evaluations: int, seed: int) -> Placem
         rows = []
         for _ in range(min(BATCH, evaluations - price.evaluations)):
             moved, first = home.copy(), int(rng.integers(problem.n_blocks))
-            some = slice(first, first + int(rng.integers(1, MOST_MOVED + 1)))  # neighbours in the order of the graph
+            some = slice(first, first + int(rng.integers(1, MAX_MOVED + 1)))  # neighbours in the order of the graph
             device = int(rng.integers(problem.n_devices))
             moved[some] = np.where(barred[some, device], moved[some], device)
             rows.append(moved[problem.block])
@@ -184,7 +184,7 @@ def table(options: argparse.Namespace) -> Table:
                 ]
             for name, placer, count in named:
                 kind = "placer" if placer == "auto" else "search" if placer == "climb" else "policy"
-                method = Measured(name, kind, placer, evaluations=count, seconds=MOST_SECONDS, workload=workload)
+                method = Measured(name, kind, placer, evaluations=count, seconds=MAX_SECONDS, workload=workload)
                 rows.append(Row("measured", workload, method, seed))
     about = "rewards measured on this machine"
     return Table("measured", about, tuple(rows), partial(text, rows=tuple(rows), options=options))

@@ -30,9 +30,9 @@ from placewise.placers.learned.units import chain_labels
 from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 """A row that takes longer ends with what it has, and says so."""
-FRESH, LEAST_UPDATES = 8, 3000
+FRESH, MIN_UPDATES = 8, 3000
 """A policy has one update for every so many placements, and never fewer than the second: it may draw known ones too.
 
 Unless its options say how many updates it makes.
@@ -63,7 +63,7 @@ class Method:
     device: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
-    seconds: float = MOST_SECONDS
+    seconds: float = MAX_SECONDS
 
     def run(self, problem: Problem, seed: int) -> Found:
         """Value (None if nothing was found), bound, evaluations, wall seconds, and how the best came about."""
@@ -173,7 +173,7 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     trainer = placer.trainer(problem, None, seed)
     trainer.begin()
     begun = trainer.pricing.value
-    most = method.options.get("updates", max(method.evaluations // FRESH, LEAST_UPDATES))
+    most = method.options.get("updates", max(method.evaluations // FRESH, MIN_UPDATES))
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
     proposal = build_proposal(problem, trainer, method.placer, reason)

@@ -36,7 +36,7 @@ from placewise.simulate import judge_placement
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 CALIBRATION, TEST, NEAR, BATCH = 12, 36, 12, 6
-MOST_ERROR, LEAST_RANK, WITHIN = 0.15, 0.9, 1.1
+MAX_ERROR, MIN_RANK, WITHIN = 0.15, 0.9, 1.1
 
 
 def drawn(problem: Problem, best: Placement, count: int, near: int, seed: int) -> list[Placement]:
@@ -110,9 +110,9 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     """What misses the goals."""
     found = []
     for one in rows:
-        if one["error"] > MOST_ERROR:
+        if one["error"] > MAX_ERROR:
             found.append(f"{one['model']}: median error {one['error']:.1%}")
-        if one["rank"] < LEAST_RANK * one["halves"]:
+        if one["rank"] < MIN_RANK * one["halves"]:
             found.append(f"{one['model']}: rank correlation {one['rank']:.3f}, halves {one['halves']:.3f}")
     return found
 

@@ -45,7 +45,7 @@ from placewise.runtimes.measure import Protocol, check_outputs, input_source, me
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
-LEAST_OF_REPLICAS, LEAST_OVER_EVEN = 0.95, 1.3
+MIN_OF_REPLICAS, MIN_OVER_EVEN = 0.95, 1.3
 _BURN = "import os\nos.sched_setaffinity(0, {%d})\nwhile True:\n    sum(range(100000))\n"
 
 
@@ -122,9 +122,9 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     """What is below the goals."""
     found = []
     for one in rows:
-        if not one["unequal"] and one["of_replicas"] < LEAST_OF_REPLICAS:
+        if not one["unequal"] and one["of_replicas"] < MIN_OF_REPLICAS:
             found.append(f"{one['model']}: {one['of_replicas']:.2f}× two replicas on equal cores")
-        if one["unequal"] and one["over_even"] < LEAST_OVER_EVEN:
+        if one["unequal"] and one["over_even"] < MIN_OVER_EVEN:
             found.append(f"{one['model']}: {one['over_even']:.2f}× the even split on unequal cores")
     return found
 

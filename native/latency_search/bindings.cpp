@@ -16,7 +16,7 @@ using namespace nb::literals;
 namespace {
 
 constexpr double INF = std::numeric_limits<double>::infinity();
-constexpr Index MOST_MOVES = Index{1} << 31, MOST_OPS = Index{1} << 60;  // of one run
+constexpr Index MAX_MOVES = Index{1} << 31, MAX_OPS = Index{1} << 60;  // of one run
 
 // Bytes that are not negative, and whose sum is a whole number too.
 void require_bytes(std::span<const std::int64_t> bytes) {
@@ -291,11 +291,11 @@ void bind_latency_search(nb::module_& m) {
         .def(
             "run",
             [](BoundChain& chain, Index moves, Index ops, double seconds, const StopFlag* stop) {
-                require(0 <= moves && moves <= MOST_MOVES && 0 <= ops && ops <= MOST_OPS,
+                require(0 <= moves && moves <= MAX_MOVES && 0 <= ops && ops <= MAX_OPS,
                         "no such number of moves or ops");
                 return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.run(moves, ops, i); });
             },
-            "moves"_a, "ops"_a = MOST_OPS, "seconds"_a = INF, "stop"_a.none() = nb::none(),
+            "moves"_a, "ops"_a = MAX_OPS, "seconds"_a = INF, "stop"_a.none() = nb::none(),
             "Make so many moves, or until so many ops are simulated; True if a candidate awaits a verdict.")
         .def(
             "resolve",

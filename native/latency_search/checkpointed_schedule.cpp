@@ -10,7 +10,7 @@ namespace {
 constexpr double INF = std::numeric_limits<double>::infinity();
 // By how much sums in another order may differ.
 constexpr double ROUNDING = 1e-9;
-constexpr Index MOST_CHECKPOINTS = 16;
+constexpr Index MAX_CHECKPOINTS = 16;
 // The most bytes that the checkpoints of one chain may take: large graphs get fewer.
 constexpr Index CHECKPOINT_BYTES = Index{64} << 20;
 
@@ -39,7 +39,7 @@ CheckpointedSchedule::CheckpointedSchedule(const LatencySearchProblem& search, c
     state_.link_free.resize(problem_.n_queues);
     state_.last_sent.resize(problem_.n_queues);
     const Index op_bytes = sizeof(OpProgress) * std::max<Index>(n, 1);
-    checkpoints_.resize(std::clamp<Index>(CHECKPOINT_BYTES / op_bytes, 2, MOST_CHECKPOINTS));
+    checkpoints_.resize(std::clamp<Index>(CHECKPOINT_BYTES / op_bytes, 2, MAX_CHECKPOINTS));
 }
 
 // The state at time 0: what reads nothing is ready, model inputs are on their way.

@@ -6,10 +6,10 @@ namespace placewise {
 
 namespace {
 
-constexpr double INITIAL_WEIGHT = 0.5, LEAST_WEIGHT = 0.04, LEARNING_RATE = 0.03;
+constexpr double INITIAL_WEIGHT = 0.5, MIN_WEIGHT = 0.04, LEARNING_RATE = 0.03;
 constexpr double REWARDS[] = {0.0, 0.2, 1.0};
 // The most blocks of each size class; those of the last are all.
-constexpr Index MOST_OF_SIZE[] = {1, 4, 16, 64, 512};
+constexpr Index MAX_OF_SIZE[] = {1, 4, 16, 64, 512};
 
 }  // namespace
 
@@ -31,11 +31,11 @@ void MoveOperators::reward(Reward reward) {
 
 Index MoveOperators::draw_weighted() {
     double total = 0.0;
-    for (const double weight : weights_) total += weight + LEAST_WEIGHT;
+    for (const double weight : weights_) total += weight + MIN_WEIGHT;
     double rest = rng_.uniform() * total;
     const auto last = static_cast<Index>(weights_.size()) - 1;
     for (Index i = 0; i < last; ++i) {
-        rest -= weights_[i] + LEAST_WEIGHT;
+        rest -= weights_[i] + MIN_WEIGHT;
         if (rest < 0) return i;
     }
     return last;
@@ -44,8 +44,8 @@ Index MoveOperators::draw_weighted() {
 // How many blocks at most; 0 where there are fewer than the size class begins with.
 Index MoveOperators::draw_size(Index size_class) {
     const Index n = search_.n_blocks();
-    const Index low = size_class == 0 ? 1 : MOST_OF_SIZE[size_class - 1] + 1;
-    const Index high = size_class + 1 == N_SIZES ? n : std::min(MOST_OF_SIZE[size_class], n);
+    const Index low = size_class == 0 ? 1 : MAX_OF_SIZE[size_class - 1] + 1;
+    const Index high = size_class + 1 == N_SIZES ? n : std::min(MAX_OF_SIZE[size_class], n);
     return low > n ? 0 : low + rng_.below(high - low + 1);
 }
 

@@ -6,12 +6,12 @@ namespace placewise {
 
 namespace {
 constexpr std::size_t GAPS_LOOKED_AT = 64;
-constexpr std::size_t MOST_GAPS = 1024;
+constexpr std::size_t MAX_GAPS = 1024;
 constexpr std::size_t GAPS_OF_ALL = std::size_t{1} << 22;
 }  // namespace
 
 std::size_t most_gaps_each(std::size_t resources) {
-    return std::max<std::size_t>(std::min(MOST_GAPS, GAPS_OF_ALL / std::max<std::size_t>(resources, 1)), 8);
+    return std::max<std::size_t>(std::min(MAX_GAPS, GAPS_OF_ALL / std::max<std::size_t>(resources, 1)), 8);
 }
 
 std::size_t IdleIntervals::first_ending_after(double moment) const {

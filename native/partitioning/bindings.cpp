@@ -15,7 +15,7 @@ namespace {
 
 using Offsets = In<std::int64_t>;
 using Targets = In<std::int32_t>;
-constexpr std::int64_t MOST_STATES = std::int64_t{1} << 20;
+constexpr std::int64_t MAX_STATES = std::int64_t{1} << 20;
 
 void late_ranks(const Offsets& offsets, const Targets& predecessors, const Out<std::int32_t>& rank) {
     shift_late(neighbours(offsets, predecessors, static_cast<Index>(rank.shape(0))), view(rank));
@@ -52,11 +52,11 @@ auto stages_of(const In<std::int64_t, 2>& ends, const In<std::int64_t>& count) {
     const auto devices = view(count);
     require(table.rows() == static_cast<Index>(devices.size()), "ends are not one row per class");
     require(table.columns() > 0, "a line has an end for each position");
-    require(within(devices, 0, MOST_STATES), "a class has too many devices");
+    require(within(devices, 0, MAX_STATES), "a class has too many devices");
     std::int64_t states = 1;
     for (const std::int64_t number : devices) {
         states *= number + 1;
-        require(states <= MOST_STATES, "too many devices of too many classes");
+        require(states <= MAX_STATES, "too many devices of too many classes");
     }
     for (Index kind = 0; kind < table.rows(); ++kind) {
         require(within(std::span(table.row(kind)), 0, table.columns()), "a stage ends beyond its line");

@@ -12,7 +12,7 @@ namespace {
 constexpr double INF = std::numeric_limits<double>::infinity();
 constexpr std::int64_t UNLIMITED = std::int64_t{1} << 60;
 // What a step of the local search costs at least, so that there are not too many of them where blocks are few.
-constexpr std::int64_t LEAST_WORK = 2'000;
+constexpr std::int64_t MIN_WORK = 2'000;
 constexpr double KICK = 0.03;
 
 }  // namespace
@@ -250,7 +250,7 @@ bool MemoryRepair::search(std::uint64_t seed, std::int64_t work, Interrupt& inte
         }
         const Index source = draw_overloaded(rng);
         list_blocks();
-        work -= 4 * n + LEAST_WORK;
+        work -= 4 * n + MIN_WORK;
         Exchange chosen;
         chosen.rate = INF;
         for (Index target = 0; target < n_devices(); ++target) {

@@ -10,7 +10,7 @@ namespace placewise {
 namespace {
 
 // Where graphs branch more than this on average, their ideals are too many to be listed anyway.
-constexpr Index MOST_STEPS_PER_IDEAL = 12;
+constexpr Index MAX_STEPS_PER_IDEAL = 12;
 
 }  // namespace
 
@@ -56,7 +56,7 @@ private:
             for (std::uint64_t left = ready_[ideal * found_.width_ + w]; left != 0; left &= left - 1) {
                 const Index component = 64 * w + std::countr_zero(left);
                 const Index target = find_or_add(ideal, component);
-                if (count() > most_ || static_cast<Index>(found_.steps_.size()) >= MOST_STEPS_PER_IDEAL * most_ ||
+                if (count() > most_ || static_cast<Index>(found_.steps_.size()) >= MAX_STEPS_PER_IDEAL * most_ ||
                     interrupt.stop()) {
                     found_.complete_ = false;
                     return;

@@ -40,7 +40,7 @@ public:
           n_blocks_(static_cast<Index>(price.shape(0))),
           n_limits_(static_cast<Index>(limits.shape(0))) {
         require(within(view(order), 0, n_blocks_), "a diagram decides blocks that have no price");
-        require(1 <= n_limits_ && n_limits_ <= std::min(static_cast<Index>(cost.shape(2)), MOST_RESOURCES),
+        require(1 <= n_limits_ && n_limits_ <= std::min(static_cast<Index>(cost.shape(2)), MAX_RESOURCES),
                 "a diagram has from one to four resources, and no more limits than these");
     }
 

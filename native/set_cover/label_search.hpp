@@ -40,7 +40,7 @@ struct LabelOptions {
 
 class LabelSearch {
 public:
-    static constexpr Index MOST_RESOURCES = 4;
+    static constexpr Index MAX_RESOURCES = 4;
 
     // `price` [n_blocks], Σ |price| below 2^52; of the diagram's resources the first count, as many as `limits` has.
     LabelSearch(const DecisionDiagram& diagram, std::span<const std::int64_t> price,

@@ -11,7 +11,7 @@ namespace {
 // After so many moves loads are measured in a new unit.
 constexpr Index SLICE_STEPS = 1 << 14;
 constexpr Index FIRST_SLICE_STEPS = 64;
-constexpr Index LEAST_SLICE_STEPS = 16;
+constexpr Index MIN_SLICE_STEPS = 16;
 // How often temperatures follow the clock.
 constexpr double SLICE_SECONDS = 0.004;
 
@@ -60,7 +60,7 @@ void ThroughputWalk::run_for(double seconds, double hot, double cold, Interrupt&
         const double before = now;
         now = elapsed();
         const double faster = std::min(2.0, SLICE_SECONDS / std::max(now - before, 1e-6));
-        steps = std::max(LEAST_SLICE_STEPS, static_cast<Index>(static_cast<double>(steps) * faster));
+        steps = std::max(MIN_SLICE_STEPS, static_cast<Index>(static_cast<double>(steps) * faster));
     }
 }
 

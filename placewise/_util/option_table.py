@@ -118,6 +118,7 @@ OTHER_OPTIONS = (
     OptionInfo("in_flight", "--in-flight", "whole", ""),
     OptionInfo("rounds", "--rounds", "whole", ""),
     OptionInfo("measure_time", "--measure-time", "text", ""),
+    OptionInfo("trust_model", "--trust-model", "switch", ""),
     OptionInfo("policy", "--policy", "text", ""),
     OptionInfo("reward", "--reward", "text", ""),
     OptionInfo("updates", "--updates", "whole", ""),

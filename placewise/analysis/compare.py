@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -193,8 +194,13 @@ def _rank_record(row: LeaderboardRow) -> RankRecord:
     )
 
 
-def parse_placers(text: str) -> tuple[str, ...]:
-    """``"dp,etf"`` → names; ``"all"`` → every placer. Raises PlacerError for an unknown name."""
+def parse_placers(given: str | Sequence[str]) -> tuple[str, ...]:
+    """``"dp,etf"``, or names → names; ``"all"`` → every placer. Raises PlacerError for an unknown name."""
+    if not isinstance(given, str) and not (
+        isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+    ):
+        raise PlacerError(f"the placers are {reprlib.repr(given)}", remedy="give names, like 'dp,etf' or ['dp', 'etf']")
+    text = given if isinstance(given, str) else ",".join(given)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if names in ((), ("all",)):
         return registry.known_names()

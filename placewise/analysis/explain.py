@@ -29,7 +29,7 @@ from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import storage_bytes
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 """How many devices are tried at most: those of `why_not`, then the first of the others."""
 
 
@@ -61,7 +61,7 @@ def explain(
     targets = _find_targets(problem, placement, here, why_not)
     judged = judge_placement(problem, placement)
     together = np.isin(problem.block, problem.block[ops])
-    candidates = list(dict.fromkeys((here, *targets, *range(problem.n_devices))))[:MOST_DEVICES]
+    candidates = list(dict.fromkeys((here, *targets, *range(problem.n_devices))))[:MAX_DEVICES]
     choices = {d: _judge_choice(problem, placement, judged, together, d, chosen=d == here) for d in sorted(candidates)}
     results, forced = [], []
     for d in targets:
@@ -214,6 +214,6 @@ def _list_notes(problem: Problem, placement: Placement, judged: Judgement) -> tu
         notes.append(f"the plan itself breaks a rule: {judged.violations[0].message}")
     if placement.call is not None:
         notes.append("the calls of the plan are cut anew where something moves")
-    if problem.n_devices > MOST_DEVICES:
-        notes.append(f"{MOST_DEVICES} of {problem.n_devices} devices were tried")
+    if problem.n_devices > MAX_DEVICES:
+        notes.append(f"{MAX_DEVICES} of {problem.n_devices} devices were tried")
     return tuple(notes)

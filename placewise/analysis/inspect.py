@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
 from placewise.costing.work import work_of
+from placewise.errors import InputError
 from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.readers.base import ImportedModel
@@ -64,7 +67,9 @@ class Inspection:
 
 
 def inspect(imported: ImportedModel, *, depth: int = 2) -> Inspection:
-    """Inspect a model; scopes are cut to `depth` parts."""
+    """Inspect a model; scopes are cut to `depth` parts. Raises InputError."""
+    if isinstance(depth, bool) or not isinstance(depth, Integral) or depth < 0:
+        raise InputError(f"the depth is {reprlib.repr(depth)}", remedy="give a whole number, 0 or more")
     graph = imported.graph
     work = work_of(graph) if imported.problem is None and imported.op_seconds is None else None
     flops = np.zeros(graph.n_ops) if work is None else work.flops * graph.op_repeats

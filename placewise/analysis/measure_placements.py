@@ -40,7 +40,8 @@ class Setting:
 
     `runtime` defaults to the usual one for the model's format. `binding` maps the plan's devices to those of this
     machine (see `runtimes.binding`). `inputs` default to random ones. `model` and `example` are the live model and its
-    example inputs, if there is one. A worker has `seconds` for any one reply.
+    example inputs, if there is one. A worker has `seconds` for any one reply. With `trust_model`, loading the model
+    file may run code that it holds.
     """
 
     runtime: str | None = None
@@ -52,6 +53,7 @@ class Setting:
     options: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     seconds: float = 300.0
+    trust_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +123,9 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
     places = bind(problem.cluster, setting.binding)
     fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_place_on_one_device(executed))
-    job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
+    job = Job(
+        executed, alone, places, setting.model, setting.example, setting.options, setting.seconds, setting.trust_model
+    )
     return MeasurementContext(runtime, executed, job, fresh)
 
 

@@ -53,7 +53,7 @@ def open_plan(
         return PlanView(plan, name, missing=f"the plan {error.problem}: give the model with --model")
     if not plan.assignment:
         return PlanView(plan, name, missing=plan.unmet or f"the plan holds no placement: it is {plan.status}")
-    problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
+    problem, placement = build_for_plan(source, path, devices, options, example_inputs=inputs)
     if model is None:
         require_same_file(path, problem.graph)
     return make_view(plan, name, problem, placement, judge_placement(problem, placement))

@@ -42,6 +42,7 @@ def train(
     start: str | os.PathLike[str] | Placement | None = None,
     bind: Mapping[str, str] | None = None,
     inputs: Mapping[str, Any] | None = None,
+    trust_model: bool = False,
     example_inputs: Any = None,
     on_progress: OnProgress = ignore,
     **problem_options: Unpack[ProblemKeywords],
@@ -78,7 +79,7 @@ def train(
         Processes that roll out and learn, and for each of them processes that measure.
     ray : str
         The address of a Ray cluster for them.
-    bind, inputs
+    bind, inputs, trust_model
         Of a measured reward, as in `run`.
 
     Returns
@@ -103,9 +104,12 @@ def train(
 
     problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-    limits = budget_from(time_limit, None, seed or None, threads, budget, iterations=updates, evaluations=evaluations)
+    limits = budget_from(time_limit, None, seed, threads, budget, iterations=updates, evaluations=evaluations)
     live = None if isinstance(model, (str, os.PathLike)) else model
-    measuring = Setting(binding=dict(bind or {}), inputs=inputs, model=live, example=example_inputs, seed=limits.seed)
+    measuring = Setting(
+        binding=dict(bind or {}), inputs=inputs, model=live, example=example_inputs, seed=limits.seed,
+        trust_model=trust_model,
+    )  # fmt: skip
     policy, settings = with_weights(
         weights, policy, {**(options or {}), **({} if patience is None else {"patience": patience})}
     )
@@ -176,7 +180,7 @@ def pretrain(
     from placewise.training.pretrain import pretrain as learn
     from placewise.training.train import worker_config
 
-    limits = budget_from(time_limit, None, seed or None, None, budget, iterations=updates)
+    limits = budget_from(time_limit, None, seed, None, budget, iterations=updates)
     crew = worker_config(controllers, None, ray, None)
     chosen = dict(options or {})
     setting = PretrainSetting(corpus, policy, chosen, limits, checkpoint, every, resume, weights, tensorboard, crew)

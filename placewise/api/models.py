@@ -118,6 +118,7 @@ def profile(
     loaded: bool = False,
     cache: bool = True,
     afresh: bool = False,
+    trust_model: bool = False,
     seed: int = 0,
     **options: Unpack[ProblemKeywords],
 ) -> ProfileFile:
@@ -143,6 +144,8 @@ def profile(
         Keep times for the next profile, and use those that were kept. Default: True.
     afresh : bool
         Measure what is kept again. Default: False.
+    trust_model : bool
+        As in `run`. Default: False.
     seed : int
         Of the random inputs. Default: 0.
     **options
@@ -166,7 +169,8 @@ def profile(
     """
     problem = build(model, devices, options_from(options))
     kept = ProfileCache() if cache else None
-    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, kept, afresh, seed))
+    how = Profiling(runtime, dict(bind or {}), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
+    made = measure(problem, how)
     if path is not None:
         save_profile(made, path)
     return made

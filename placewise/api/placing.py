@@ -85,7 +85,7 @@ def place(
     'optimal'
 
     """
-    given = budget_from(time_limit, gap or None, seed or None, threads, budget)
+    given = budget_from(time_limit, gap, seed, threads, budget)
     problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
     return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
@@ -137,8 +137,8 @@ def compare(
     2
 
     """
-    names = parse_placers(placers if isinstance(placers, str) else ",".join(placers))
-    given = budget_from(time_limit, gap or None, seed or None, threads, budget)
+    names = parse_placers(placers)
+    given = budget_from(time_limit, gap, seed, threads, budget)
     problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
     human = None if expert is None else start_of(expert, problem)
     return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))

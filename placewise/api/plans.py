@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 from placewise._util.units import parse_seconds
@@ -73,9 +72,7 @@ def judge(
         return judge_placement(model, plan)
     if isinstance(plan, Plan):
         return judge_placement(*_problem_of(plan, model, example_inputs, options))
-    problem, placement = build_for_plan(
-        model, Path(plan), devices, options_from(options), example_inputs=example_inputs
-    )
+    problem, placement = build_for_plan(model, plan, devices, options_from(options), example_inputs=example_inputs)
     return judge_placement(problem, placement)
 
 
@@ -126,6 +123,7 @@ def run(
     rounds: int = 10,
     measure_time: float | str = "60s",
     options: Mapping[str, Any] | None = None,
+    trust_model: bool = False,
     seed: int = 0,
     example_inputs: Any = None,
     **problem_options: Unpack[ProblemKeywords],
@@ -152,6 +150,8 @@ def run(
         Stop measuring after this long. Default: "60s".
     options : mapping of str to value
         Options of the runtime.
+    trust_model : bool
+        Load a .pt2 file also if that runs code that the file holds (SECURITY.md). Default: False.
     seed : int
         Of the random inputs. Default: 0.
     example_inputs, **problem_options
@@ -177,7 +177,9 @@ def run(
     live = None if isinstance(model, (str, os.PathLike)) else model
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     texts = {name: str(value) for name, value in (options or {}).items()}
-    setting = Setting(runtime, dict(bind or {}), inputs, protocol, live, example_inputs, texts, seed)
+    setting = Setting(
+        runtime, dict(bind or {}), inputs, protocol, live, example_inputs, texts, seed, trust_model=trust_model
+    )
     return RunResult(measure_placements(problem, {PLAN: placement}, setting))
 
 
@@ -293,7 +295,7 @@ def explain(
     """
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
-    limits = budget_from(None if budget else time_limit, gap or None, seed or None, threads, budget)
+    limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=on_progress)
     return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
 
@@ -386,7 +388,7 @@ def _problem_of(
     options = options_from(problem_options)
     if not isinstance(plan, Plan):
         source = find_model(plan, None) if model is None else model
-        return build_for_plan(source, Path(plan), None, options, example_inputs=example_inputs)
+        return build_for_plan(source, plan, None, options, example_inputs=example_inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
     return plan.problem, plan.placement

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Unpack
 
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
@@ -338,7 +337,7 @@ def load_result(
     """The result behind a plan file: its placement judged again, with the file's bound if the value is the same."""
     file = load_plan_unless_split(path)
     source = find_model(path, None) if model is None else model
-    problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
+    problem, placement = build_for_plan(source, path, devices, options, example_inputs=inputs)
     judgement = judge_placement(problem, placement)
     proof = file if file is not None and _answers(file, problem, judgement) else None
     bound = lower_bound(problem) if proof is None else Bound(proof.lower_bound, proof.bound_method)

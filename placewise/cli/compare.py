@@ -41,6 +41,7 @@ def compare(
     in_flight: InFlight = None,
     rounds: Rounds = 10,
     measure_time: Seconds = "60s",
+    trust_model: opt.TrustModel = False,
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the best plan here, with the leaderboard in it, for placewise report.")
     ] = None,
@@ -82,9 +83,8 @@ def compare(
         save(best, save_plan)
     if measure is not None:
         protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
-        board = add_measurements(
-            board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol)
-        )
+        setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, trust_model=trust_model)
+        board = add_measurements(board, entries, measure, setting)
     if output is not None:
         with atomic_write(output) as file:
             file.write(render_leaderboard(board, form))

@@ -49,6 +49,7 @@ def run(
     rounds: Rounds = 10,
     measure_time: Seconds = "60s",
     option: RuntimeOption = None,
+    trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
     *,
     problem_options: ProblemOptions,
@@ -77,7 +78,9 @@ def run(
         problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
-    setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)
+    setting = Setting(
+        runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed, trust_model=trust_model
+    )
     found = measure_placements(problem, {PLAN: placement}, setting)
     sheet = tabulate_measurements(found, PLAN)
     if as_json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
 
 
-_MOST_ROWS = 30
+_MAX_ROWS = 30
 
 
 @guarded
@@ -65,9 +65,9 @@ def _print(found: Inspection) -> None:
     ]
     show(rows_table(("", ""), lines), "")
     show(rows_table(_columns("kind"), [_cells(row) for row in found.by_kind]), "")
-    show(rows_table(_columns("scope"), [_cells(row) for row in found.by_scope[:_MOST_ROWS]]))
-    if len(found.by_scope) > _MOST_ROWS:
-        show(f"… and {len(found.by_scope) - _MOST_ROWS} more scopes: --json shows all")
+    show(rows_table(_columns("scope"), [_cells(row) for row in found.by_scope[:_MAX_ROWS]]))
+    if len(found.by_scope) > _MAX_ROWS:
+        show(f"… and {len(found.by_scope) - _MAX_ROWS} more scopes: --json shows all")
 
 
 def _columns(what: str) -> tuple[str, ...]:

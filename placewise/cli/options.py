@@ -36,6 +36,9 @@ Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_pan
 Threads = Annotated[
     int | None, typer.Option(help="Threads for searches; all cores by default.", rich_help_panel="Search")
 ]
+TrustModel = Annotated[
+    bool, typer.Option("--trust-model", help="Load a .pt2 file also if that runs code that the file holds.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings.")]
 

@@ -30,6 +30,7 @@ def profile(
     ] = False,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
     afresh: Annotated[bool, typer.Option("--afresh", help="Ignore kept times, and replace them.")] = False,
+    trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
     *,
     problem_options: ProblemOptions,
@@ -52,7 +53,8 @@ def profile(
         ensure_writable(output)
     with working(quiet, "reading the model"):
         problem = build(model, devices, problem_options)
-    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, ProfileCache() if cache else None, afresh, seed)
+    kept = ProfileCache() if cache else None
+    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
     found = measure(problem, how)
     warn(found.notes, quiet)
     if output is not None:

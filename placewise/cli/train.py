@@ -115,6 +115,7 @@ def train(
     ] = None,
     bind: Bind = None,
     inputs: Inputs = None,
+    trust_model: opt.TrustModel = False,
     time_limit: opt.TimeLimit = None,
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
@@ -171,7 +172,7 @@ def train(
             remedy="say which: --reward onnxruntime",
         )
     policy, options = with_weights(weights, policy, options)
-    measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
+    measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed, trust_model=trust_model)
     setting = TrainingSetting(
         policy,
         options,

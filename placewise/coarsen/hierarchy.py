@@ -30,7 +30,7 @@ RATIO = 4.0
 """Approximate ratio of the numbers of groups of consecutive levels."""
 SLACK = 2.0
 """The most seconds of a group, relative to the mean of its level."""
-LUMP = 0.05
+MAX_MEMORY_SHARE = 0.05
 """The largest fraction of the smallest memory that a group may take."""
 STALLED = 0.95
 """Passes end when one leaves more than this fraction of the groups."""
@@ -114,7 +114,9 @@ def _limits(problem: Problem, quotient: Quotient, target: float) -> Limits:
     room = problem.capacity[np.isfinite(problem.capacity)].min(initial=np.inf)
     share = SLACK / max(target, 1.0)
     most = share * float(quotient.bytes.sum())
-    return Limits(share * float(quotient.seconds.sum()), max(most, LUMP * room) if np.isfinite(room) else np.inf)
+    return Limits(
+        share * float(quotient.seconds.sum()), max(most, MAX_MEMORY_SHARE * room) if np.isfinite(room) else np.inf
+    )
 
 
 def _label_components(component: Ints, n: int, label: npt.NDArray[Integer]) -> npt.NDArray[Integer]:

@@ -55,7 +55,7 @@ def build(
 
 def build_for_plan(
     model: Model,
-    plan: str | Path,
+    plan: str | PathLike[str],
     devices: Devices | None = None,
     options: ProblemOptions = NO_OPTIONS,
     *,
@@ -310,11 +310,11 @@ def _with_notes(problem: Problem) -> Problem:
     """The problem with a warning for each wish that changes nothing here, and for what a wish leaves out."""
     graph, objective, notes = problem.graph, problem.objective, []
     trains = bool(graph.ops.backward.any())
-    if problem.most_replicas > 1 and trains and not len(graph.weight_edges):
+    if problem.max_replicas > 1 and trains and not len(graph.weight_edges):
         notes.append(
             "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
         )
-    if objective.step_samples and problem.most_replicas == 1:
+    if objective.step_samples and problem.max_replicas == 1:
         notes.append("no stage is replicated: step samples change nothing; allow replicas to use them")
     options = {} if graph.source is None else graph.source.options.get("dims", {})
     stages, in_flight = int(problem.allowed.any(axis=0).sum()), options.get("sequences", 1)

@@ -15,8 +15,8 @@ from placewise.files.graph_file import load_graph
 from placewise.files.problem_file import load_problem
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.readers import ReadOptions, read_model
 from placewise.readers.base import ImportedModel
+from placewise.readers.formats import ReadOptions, read_model
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.torch.module import read_live
 from placewise.transform.fold import fold

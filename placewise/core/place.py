@@ -35,8 +35,8 @@ from placewise.placers.base import (
     Progress,
     Stopwatch,
     ignore,
+    make_sound,
     run_placer,
-    sound,
 )
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
@@ -165,7 +165,7 @@ def _propose(
     try:
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
         history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
-        return sound(placer.info, problem, replace(proposal, history=history))
+        return make_sound(placer.info, problem, replace(proposal, history=history))
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
 
@@ -174,7 +174,8 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
     free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False, ordered=False))
     packer = registry.create(PACKER)
-    if " bytes)" in found.infeasible or packer.supports(free) is not None:
+    said = " bytes)" in found.infeasible and not found.infeasible.startswith("none of the ")
+    if said or packer.supports(free) is not None:
         return found
     packed = run_placer(packer, free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
     if packed.infeasible:

@@ -13,8 +13,8 @@ from placewise.model.tables import Edges, Tensors, Weights
 
 MAX_ARGUMENTS = 256
 """A row with more entries counts as unique."""
-_MOST_KEYS = 1 << 62
-_MOST_SPREAD = 8
+_MAX_KEYS = 1 << 62
+_MAX_SPREAD = 8
 
 
 def signatures(graph: Graph) -> Longs:
@@ -32,7 +32,7 @@ def signatures(graph: Graph) -> Longs:
 def pair_columns(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
     """Dense codes of the pairs (first, second), row by row."""
     columns = first, second
-    if _span(first) * _span(second) > _MOST_KEYS:
+    if _span(first) * _span(second) > _MAX_KEYS:
         columns = rank_values(first), rank_values(second)
     a, b = (column.astype(np.int64) - column.min(initial=0) for column in columns)
     return rank_values(a * _span(b) + b)
@@ -41,7 +41,7 @@ def pair_columns(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
 def rank_values(column: npt.NDArray[Any]) -> Longs:
     """The rank of every entry among the distinct ones; no sorting if these are close together."""
     span, low = _span(column), column.min(initial=0)
-    if span > _MOST_SPREAD * len(column) + _MOST_SPREAD:
+    if span > _MAX_SPREAD * len(column) + _MAX_SPREAD:
         return np.unique(column, return_inverse=True)[1]
     place = column - low
     present = np.zeros(span, np.bool_)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.scratch import scratch_folder
 from placewise.readers.openvino.counterparts import device_affinities, find_open_cut, match_ops
 from placewise.readers.openvino.folded_model import FORMATS, FoldedModel, import_openvino, input_shapes, load_folded
 from placewise.readers.openvino.parse import parse_ir
@@ -195,15 +195,15 @@ def _document(
 
 
 def _serialized(model: Any) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-        import_openvino().save_model(model, Path(folder) / MODEL, compress_to_fp16=False)
-        return {name: (Path(folder) / name).read_bytes() for name in (MODEL, WEIGHTS)}
+    with scratch_folder() as folder:
+        import_openvino().save_model(model, folder / MODEL, compress_to_fp16=False)
+        return {name: (folder / name).read_bytes() for name in (MODEL, WEIGHTS)}
 
 
 def _list_layers(exported: Exported) -> list[str]:
     """The names of all layers of the IR, read by Placewise's own reader."""
-    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-        path = Path(folder) / MODEL
+    with scratch_folder() as folder:
+        path = folder / MODEL
         content = exported.files[MODEL]
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return [layer.name for layer in parse_ir(path)[0].layers]

@@ -20,26 +20,27 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.transform.stages import stage_order
 
-STAGES, SCRIPT, CUTTING = "stages.json", "run_pipeline.py", "cutting.py"
-MOST_UNITS = 500
+STAGES, SCRIPT, CUTTING, LOADING = "stages.json", "run_pipeline.py", "cutting.py", "loading.py"
+MAX_UNITS = 500
 _SCRIPT = f'''\
 """Run the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [MICRO-BATCHES]
 
-The inputs are those that the program was exported with; the last stage compares its outputs with the whole program.
+Inputs are drawn at random; the last stage compares its outputs with the whole program. Nothing that the model's file
+holds is run; --trust-model loads it with torch.export.load, which may run code of the file.
 """
 
+import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.utils import _pytree as pytree
 
-from {Path(CUTTING).stem} import MicrobatchStage, build_stage, calls_of, outputs_of
+from {Path(CUTTING).stem} import MicrobatchStage, build_stage, calls_of
+from {Path(LOADING).stem} import load_program, sample_inputs
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
 
@@ -50,7 +51,7 @@ def example(program, names):
     return [torch.empty([int(size) for size in values[name].shape], dtype=values[name].dtype) for name in names]
 
 
-def main(model=SAID["model"], micro_batches=4):
+def main(model, micro_batches, trust_model):
     torch.set_grad_enabled(False)
     rank, count, device = int(os.environ["RANK"]), len(SAID["devices"]), torch.device("cpu")
     if int(os.environ["WORLD_SIZE"]) != count:
@@ -61,7 +62,7 @@ def main(model=SAID["model"], micro_batches=4):
         device = torch.device(SAID["devices"][rank])
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo")
-    program = torch.export.load(model)
+    program = load_program(model, trust_model=trust_model)
     names = [call.name for call in calls_of(program)]
     if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
         raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
@@ -75,7 +76,7 @@ def main(model=SAID["model"], micro_batches=4):
         tuple(value[None] if last else value for value in made),
     )
     schedule = ScheduleGPipe(stage, micro_batches)
-    inputs = pytree.tree_leaves(program.example_inputs)
+    inputs = sample_inputs(program)
     given = [torch.stack([value] * micro_batches).to(device) for value in inputs] if first else []
     schedule.step(*given)
     dist.barrier()
@@ -84,8 +85,8 @@ def main(model=SAID["model"], micro_batches=4):
     dist.barrier()
     seconds = (time.perf_counter() - begin) / micro_batches
     if last:
-        wanted = dict(zip(outputs_of(program), pytree.tree_leaves(program.module()(*program.example_inputs[0],
-                      **program.example_inputs[1]))))
+        whole = build_stage(program, {{}}, 0, device="cpu")
+        wanted = dict(zip(whole.makes, whole.module(*inputs)))
         for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
             torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=1e-3, atol=1e-4)
         print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
@@ -93,7 +94,11 @@ def main(model=SAID["model"], micro_batches=4):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?", default=SAID["model"])
+    parser.add_argument("micro_batches", nargs="?", type=int, default=4)
+    parser.add_argument("--trust-model", action="store_true", help="run code that the model's file may hold")
+    main(**vars(parser.parse_args()))
 '''
 
 
@@ -102,7 +107,7 @@ class PipeliningExporter:
 
     info = ExportInfo(
         "pipelining",
-        writes=f"{STAGES} (call → stage), {CUTTING} (cuts a program) and {SCRIPT} (runs it under torchrun)",
+        writes=f"{STAGES} (call → stage), {CUTTING} and {LOADING} (cut and load a program), {SCRIPT} (for torchrun)",
         loaded_by="PyTorch 2.13 (torch.distributed.pipelining)",
         verified="executed",
         cannot_say="devices that feed each other in a circle; replicas",
@@ -128,7 +133,8 @@ class PipeliningExporter:
             "split_points": _find_split_points(problem, placement.device, order),
             "calls": _list_calls(problem, placement.device, order),
         }
-        files = {STAGES: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT, CUTTING: _read_cutting()}
+        said = json.dumps(document, indent=1) + "\n"
+        files = {STAGES: said, SCRIPT: _SCRIPT, **{name: _read_copy(name) for name in (CUTTING, LOADING)}}
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, notes)
 
@@ -148,7 +154,7 @@ class PipeliningExporter:
 def _project_to_line(problem: Problem, placement: Placement) -> Placement:
     """The nearest placement with one stage per device, cut between the ops in their order."""
     count = problem.n_ops
-    unit = np.arange(count) * min(count, MOST_UNITS) // max(count, 1)
+    unit = np.arange(count) * min(count, MAX_UNITS) // max(count, 1)
     low, high = (np.full(problem.n_blocks, bound) for bound in (count, -1))
     np.minimum.at(low, problem.block, unit)
     np.maximum.at(high, problem.block, unit)
@@ -209,9 +215,9 @@ def _torch_device(problem: Problem, device: int) -> str:
     return one.name
 
 
-def _read_cutting() -> str:
-    """The source of the module that cuts programs, which needs PyTorch only."""
-    spec = find_spec("placewise.readers.torch.cutting")
+def _read_copy(name: str) -> str:
+    """The source of a module that needs PyTorch only."""
+    spec = find_spec(f"placewise.readers.torch.{Path(name).stem}")
     if spec is None or spec.origin is None:
-        raise ExportError("the module that cuts programs is not installed")
+        raise ExportError(f"the module {name} is not installed")
     return Path(spec.origin).read_text(encoding="utf-8")

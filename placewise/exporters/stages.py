@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import held_by_several
 
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """The least share of the seconds of all layers that the stack must have."""
 
 
@@ -84,7 +84,7 @@ def require_stack(problem: Problem, target: str, *, transformer: bool = True) ->
     fault = ""
     if stack is None:
         fault = "the scopes of this model number no layers"
-    elif stack.share < LEAST_SHARE:
+    elif stack.share < MIN_SHARE:
         fault = f"the longest list of layers here, {stack.path}, is but {stack.share:.0%} of all layers"
     elif transformer and not stack.attends:
         fault = f"there is no attention in the layers of {stack.path}"

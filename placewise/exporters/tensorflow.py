@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.scratch import scratch_folder
 from placewise.readers.tensorflow import read_tensorflow
 from placewise.readers.tensorflow.file import detect_binary_kind, resolve_file
 from placewise.readers.tensorflow.protos import MESSAGES
@@ -157,8 +157,8 @@ def _node_of(reference: str) -> str:
 
 def _require_same_graph(data: bytes, graph: Graph) -> None:
     assert graph.source is not None
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / FILE
+    with scratch_folder() as folder:
+        path = folder / FILE
         path.write_bytes(data)
         again = read_tensorflow(path, dims=graph.source.options.get("dims", {})).graph
     if (again if graph.source.view == "raw" else fold(again)).digest() != graph.digest():

@@ -23,7 +23,7 @@ from placewise.model.problem import Problem
 from placewise.simulate import judge_placement, memory_while
 
 FILE = "trace.json"
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 MICROSECONDS = 1e6
 ROUNDING, INSIDE = 1e-12, 0.01
 """Shares of time: the overlap of slices that counts as rounding; how far before its end an arrow leaves a slice."""
@@ -41,14 +41,14 @@ class TraceExporter:
         cannot_say="replicas of stages",
         suffix=".json",
         disk=True,
-        options={"samples": ExportOption(4, f"how many samples of a pipeline to show, 1 to {MOST_SAMPLES}")},
+        options={"samples": ExportOption(4, f"how many samples of a pipeline to show, 1 to {MAX_SAMPLES}")},
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
         samples = int(options["samples"])
-        if not 1 <= samples <= MOST_SAMPLES:
-            raise ExportError(f"samples is {samples}", remedy=f"show 1 to {MOST_SAMPLES}")
+        if not 1 <= samples <= MAX_SAMPLES:
+            raise ExportError(f"samples is {samples}", remedy=f"show 1 to {MAX_SAMPLES}")
         placement = replace(placement, replicas=None)
         judged = judge_placement(problem, placement)
         if not math.isfinite(judged.value):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +15,12 @@ from placewise._util.units import format_seconds
 from placewise.errors import ExportError, InternalError, OutputError
 from placewise.exporters.base import Exported, ExportInfo, OptionValue
 from placewise.exporters.registry import complete_options, create_exporter, require_library
-from placewise.files.atomic import atomic_write
+from placewise.files.atomic import atomic_write, hidden_beside, make_locked
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.processes.abandoned import unlock
 from placewise.simulate import judge_placement, lower_bound
 
 SMALLEST = 5e-4
@@ -127,9 +127,9 @@ def _atomic_folder(target: Path) -> Iterator[Path]:
         _make_folder(target)
         yield target
         return
-    hidden = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
+    hidden, lock = hidden_beside(target), -1
     try:
-        _make_folder(hidden)
+        lock = make_locked(hidden, _make_folder)
         yield hidden
         hidden.rename(target)
     except OutputError as error:
@@ -139,6 +139,7 @@ def _atomic_folder(target: Path) -> Iterator[Path]:
         raise _folder_error(target, error) from None
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+        unlock(lock)
 
 
 def _write_file(path: Path, content: str | bytes) -> None:

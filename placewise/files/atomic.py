@@ -6,12 +6,32 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from placewise.errors import OutputError
+from placewise.processes.abandoned import lock_path, remove_abandoned, unlock
+
+HIDDEN = (".placewise-", ".tmp")
+"""How names of hidden files and folders begin and end; what a killed process leaves of them is removed later."""
+
+
+def hidden_beside(target: Path) -> Path:
+    """A new name for what will replace `target`."""
+    return target.with_name(secrets.token_hex(8).join(HIDDEN))
+
+
+def make_locked(hidden: Path, make: Callable[[Path], object]) -> int:
+    """Make what will replace a file or folder, and lock it; removes what killed processes have left beside it."""
+    remove_abandoned(hidden.parent, *HIDDEN)
+    while True:
+        make(hidden)
+        lock = lock_path(hidden, wait=True)
+        if hidden.exists():
+            return lock
+        unlock(lock)  # another process found it before it was locked, and removed it
 
 
 @contextmanager
@@ -19,8 +39,8 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
     """Open `path` for writing; its old content stays intact until the new content is safely on disk.
 
     The content goes to a hidden file in the same directory, which replaces `path` at the end and is removed if
-    anything fails. Pipes and devices such as ``/dev/stdout`` are written directly. Text is UTF-8. Raises OutputError
-    with the path and the remedy.
+    anything fails; if this process is killed, the next writer in that directory removes it. Pipes and devices such as
+    ``/dev/stdout`` are written directly. Text is UTF-8. Raises OutputError with the path and the remedy.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -44,9 +64,10 @@ def _open_direct(target: Path, mode: str) -> Iterator[IO[Any]]:
 
 @contextmanager
 def _open_replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
-    temporary = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
+    temporary, lock = hidden_beside(target), -1
     try:
-        with temporary.open(mode.replace("w", "x"), **_text_options(mode)) as file:
+        lock = make_locked(temporary, lambda path: path.touch(exist_ok=False))
+        with temporary.open(mode, **_text_options(mode)) as file:
             if target.exists():
                 shutil.copymode(target, temporary)
             yield file
@@ -57,6 +78,8 @@ def _open_replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
         with suppress(OSError):
             temporary.unlink()
         raise
+    finally:
+        unlock(lock)
 
 
 def _text_options(mode: str) -> dict[str, Any]:

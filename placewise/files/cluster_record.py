@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from placewise.errors import ClusterError
-from placewise.files.records import Amount, Record, parse_versioned
+from placewise.files.records import Amount, Record, Whole, parse_versioned
 from placewise.model.cluster import Cluster, Device, Link
 
 MAX_DEVICES = 4096
@@ -29,7 +29,7 @@ class DeviceRecord(Record):
     op_overhead: Amount = Field(0.0, description="seconds per op")
     call_overhead: Amount = Field(0.0, description="seconds per call")
     efficiency: dict[str, Amount] = Field({}, description="achieved fraction of the peak by class of op")
-    streams: int = Field(1, description="ops that run concurrently")
+    streams: Whole = Field(1, description="ops that run concurrently")
     weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read in every run")
     unsupported: _Names = Field(frozenset(), description="op kinds that the device cannot run")
     available: bool = Field(True, description="false: the device is not used")

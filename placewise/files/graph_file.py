@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from placewise.errors import GraphError, ModelFileError
 from placewise.files.attributes import attributes_from_json, attributes_to_json
 from placewise.files.columns import Array, ColumnReader, ragged_arrays, read_columns, string_arrays, write_columns
-from placewise.files.records import Record, locate_errors
+from placewise.files.records import Record, Whole, locate_errors
 from placewise.model.builder import plain
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph, Source
@@ -41,7 +41,7 @@ class PhaseRecord(Record):
     """A phase of a graph: its ops run `repeats` times per sample, after the previous phases."""
 
     name: str
-    repeats: int = Field(1, ge=1)
+    repeats: Whole = Field(1, ge=1)
 
 
 class GraphHeader(Record):

@@ -22,7 +22,16 @@ from placewise.files.problem_file import (
     constraints_record,
     objective_record,
 )
-from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
+from placewise.files.records import (
+    Amount,
+    Record,
+    Whole,
+    json_bytes,
+    locate_errors,
+    parse_json,
+    parse_versioned,
+    read_bytes,
+)
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -35,7 +44,7 @@ class DeviceUseRecord(Record):
     """One device under the plan: seconds per sample and bytes."""
 
     device: str
-    ops: int = Field(description="number of ops on the device")
+    ops: Whole = Field(description="number of ops on the device")
     compute: Amount = Field(description="seconds")
     send: Amount = Field(description="seconds")
     receive: Amount = Field(description="seconds")
@@ -48,7 +57,7 @@ class DeviceUseRecord(Record):
     forward: float | None = Field(None, description="seconds of the forward phase, with the schedule gpipe")
     backward: float | None = Field(None, description="seconds of the backward phase, with the schedule gpipe")
     sync: Amount = Field(0.0, description="seconds of synchronizing the weights of a replicated stage")
-    replicas: int = Field(1, description="number of devices that share its stage")
+    replicas: Whole = Field(1, description="number of devices that share its stage")
     repeats: str = Field("", description="the device that holds the ops of the shared stage in `assignment`")
 
 
@@ -56,7 +65,7 @@ class PhaseUseRecord(Record):
     """One phase of the model under the plan, for the objective latency."""
 
     phase: str
-    repeats: int = Field(ge=1, description="runs per sample")
+    repeats: Whole = Field(ge=1, description="runs per sample")
     seconds: Amount = Field(description="of one run")
 
 
@@ -77,7 +86,7 @@ class BaselineRecord(Record):
 
     value: Amount = Field(description="seconds")
     valid: bool
-    violations: int = Field(description="number of broken rules")
+    violations: Whole = Field(description="number of broken rules")
     broken: str = Field("", description="message of the first broken rule")
     devices: tuple[str, ...] = Field((), description="devices that run at least one op")
 
@@ -90,14 +99,14 @@ class RankRecord(Record):
     lower_bound: Amount = Field(0.0, description="seconds: the bound that this placer proved")
     status: str = Field("", description="status of its result")
     seconds: Amount = Field(0.0, description="run time of the placer")
-    devices: int = Field(0, description="number of devices that run an op")
+    devices: Whole = Field(0, description="number of devices that run an op")
     remark: str = Field("", description="why there is no placement, or why the placer did not run")
 
 
 class ImprovementRecord(Record):
     """An improvement during the search."""
 
-    seconds: Amount = Field(description="after the start")
+    seconds: float = Field(ge=0, allow_inf_nan=False, description="after the start")
     value: Amount = Field(description="seconds")
     placer: str
 

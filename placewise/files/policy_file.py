@@ -23,7 +23,16 @@ from placewise.errors import MissingExtraError, ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
+from placewise.files.records import (
+    Amount,
+    Record,
+    Whole,
+    json_bytes,
+    locate_errors,
+    parse_json,
+    parse_versioned,
+    read_bytes,
+)
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -35,21 +44,21 @@ class SectionRecord(Record):
     """One section of the policy's input features."""
 
     name: str
-    columns: int = Field(ge=0)
+    columns: Whole = Field(ge=0)
 
 
 class BudgetRecord(Record):
     """The training budget: the first limit reached ends the training."""
 
     seconds: Amount = Field(None, validate_default=True, description="of training")
-    updates: int | None = None
-    evaluations: int | None = Field(None, description="new placements that were priced")
+    updates: Whole | None = None
+    evaluations: Whole | None = Field(None, description="new placements that were priced")
 
 
 class StepRecord(Record):
     """An improvement during training."""
 
-    evaluations: int
+    evaluations: Whole
     seconds: float = Field(description="of training")
     value: float = Field(description="seconds by the reward, measured or simulated")
 
@@ -61,7 +70,7 @@ class PolicyFile(Record):
     version: Literal[1] = 1
     policy: str = Field(description="name of the policy, as in the placer registry")
     options: dict[str, bool | int | float | str] = Field({}, description="options of the training and of the network")
-    network: int = Field(1, description="version of the network; other versions are incompatible")
+    network: Whole = Field(1, description="version of the network; other versions are incompatible")
     features: tuple[SectionRecord, ...] = Field((), description="the features of every unit, in order")
     devices: tuple[str, ...] = Field(description="device names, in the order of the policy's outputs")
     corpus: dict[str, Any] | None = Field(None, description="the corpus file, if the policy was trained on one")
@@ -74,9 +83,9 @@ class PolicyFile(Record):
     source: SourceRecord | None = Field(None, description="the model file")
     graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
     problem_hash: str = Field("", description="sha256 of graph, devices, costs, objective and rules")
-    updates: int = Field(0, ge=0, description="updates so far")
-    asked: int = Field(0, ge=0, description="placements sampled from the policy")
-    evaluations: int = Field(0, ge=0, description="new placements among them that were priced")
+    updates: Whole = Field(0, ge=0, description="updates so far")
+    asked: Whole = Field(0, ge=0, description="placements sampled from the policy")
+    evaluations: Whole = Field(0, ge=0, description="new placements among them that were priced")
     seconds: float = Field(0.0, ge=0, description="training time so far")
     figures: dict[str, Any] = Field({}, description="further training state: baseline, scale, …")
     value: Amount = Field(None, validate_default=True, description="seconds of the best placement, by the reward")

@@ -11,7 +11,7 @@ from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_re
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
 from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
-from placewise.files.records import Amount, Record, locate_errors
+from placewise.files.records import Amount, Record, Whole, locate_errors
 from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
 
@@ -23,7 +23,7 @@ class ObjectiveRecord(Record):
     execution: Literal["operator", "subgraph", "sequential"] = Field("operator", description="for latency")
     memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
     schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="for throughput of training pipelines")
-    step_samples: int = Field(
+    step_samples: Whole = Field(
         0, ge=0, description="samples per synchronization of replicated stages; 0: one per replica"
     )
 
@@ -51,7 +51,7 @@ class ConstraintsRecord(Record):
     contiguous: bool = Field(False, description="stages form a chain of ideals")
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
     convex: bool = Field(False, description="no path of forward ops leaves a device and returns to it")
-    replicas: int = Field(1, ge=0, description="maximum devices per stage; 0: any number")
+    replicas: Whole = Field(1, ge=0, description="maximum devices per stage; 0: any number")
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
     spare: tuple[HeadroomRecord, ...] = Field((), description="free memory per device, instead of the headroom")
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")

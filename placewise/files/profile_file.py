@@ -13,7 +13,7 @@ from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
+from placewise.files.records import Record, Whole, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 FORMAT = "placewise-profile"
 _START = 4096
@@ -24,7 +24,7 @@ class Figures(Record):
 
     whole: float | None = Field(None, description="median time of the whole model in one call, without the profiler")
     spread: float = Field(0.0, description="interquartile range of the runs, as a fraction of the median")
-    runs: int = Field(0, description="number of runs of the whole model")
+    runs: Whole = Field(0, description="number of runs of the whole model")
     kernels: float = Field(0.0, description="total time of all kernels, by the profiler")
     outside: float = Field(0.0, description="the part of `kernels` that belongs to no op: layout changes, copies")
     dispatch: float = Field(0.0, description="overhead of the run per kernel; included in `ops`")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 from pydantic_core import from_json, to_json
 
 from placewise._util.safe_open import read_regular
@@ -26,6 +26,9 @@ Amount = Annotated[
     WithJsonSchema({"type": ["number", "null"]}),
 ]
 """A number; infinite, unlimited or undefined values are ``null`` in the file and inf in memory."""
+
+Whole = Annotated[int, Field(gt=-(1 << 31) - 1, lt=1 << 31)]
+"""A count or a number of something, which columns of 32 bits hold."""
 
 ErrorType = type[InputError]
 R = TypeVar("R", bound=BaseModel)
@@ -55,6 +58,8 @@ def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
 
 def read_bytes(path: str | os.PathLike[str], error: ErrorType, largest: int = LARGEST_JSON) -> bytes:
     """The content of a file. Raises `error` if it is missing, unreadable or larger than `largest` bytes."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise error(f"the path of a file is {reprlib.repr(path)}", remedy="give a text or a Path")
     try:
         return read_regular(path, largest)
     except OSError as cause:

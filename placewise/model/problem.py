@@ -185,7 +185,7 @@ class Problem:
         return int(self.block.max()) + 1 if len(self.block) else 0
 
     @property
-    def most_replicas(self) -> int:
+    def max_replicas(self) -> int:
         """The most devices that may run one stage: 1 for latency, and no more than a training step has samples."""
         if self.objective.kind != "throughput":
             return 1
@@ -222,7 +222,7 @@ class Problem:
 _DERIVED: WeakKeyDictionary[Problem, dict[str, Any]] = WeakKeyDictionary()
 
 
-def once(derive: Callable[[Problem], T]) -> Callable[[Problem], T]:
+def cached_per_problem(derive: Callable[[Problem], T]) -> Callable[[Problem], T]:
     """A function of a problem that is worked out once for each and kept with it; nobody may write to its result."""
     name = f"{derive.__module__}.{derive.__qualname__}"
 

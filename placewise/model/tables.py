@@ -15,7 +15,7 @@ from placewise.model.dtypes import DTYPES
 T = TypeVar("T")
 Attributes = Mapping[str, Any]
 
-MOST_REPEATS = 1 << 32
+MAX_REPEATS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Phase:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        if not self.name or not 1 <= self.repeats <= MOST_REPEATS:
+        if not self.name or not 1 <= self.repeats <= MAX_REPEATS:
             raise GraphError(
-                f"phase {self.name!r} is repeated {self.repeats} times", remedy=f"name it, and say 1 to {MOST_REPEATS}"
+                f"phase {self.name!r} is repeated {self.repeats} times", remedy=f"name it, and say 1 to {MAX_REPEATS}"
             )
 
 

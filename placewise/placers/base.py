@@ -39,9 +39,9 @@ class PlacerInfo:
     replicates: bool = False
 
 
-MOST_COUNT = 1 << 31
+MAX_COUNT = 1 << 31
 """Seeds, iterations and evaluations stay below it: what every library here can count."""
-MOST_THREADS = 1 << 10
+MAX_THREADS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Budget:
         for name, count in counts.items():
             if count is None and name != "seed":
                 continue
-            if not _whole(count) or not 0 <= count < MOST_COUNT:
+            if not _whole(count) or not 0 <= count < MAX_COUNT:
                 raise InputError(f"the budget's {name} is {count!r}", remedy="give a whole number from 0 to 2^31 − 1")
-        if self.threads is not None and not (_whole(self.threads) and 1 <= self.threads <= MOST_THREADS):
-            remedy = f"give a whole number from 1 to {MOST_THREADS}"
+        if self.threads is not None and not (_whole(self.threads) and 1 <= self.threads <= MAX_THREADS):
+            remedy = f"give a whole number from 1 to {MAX_THREADS}"
             raise InputError(f"the budget's number of threads is {self.threads!r}", remedy=remedy)
 
     @property
@@ -161,10 +161,10 @@ def ignore(_: Progress) -> None:
 NO_HINTS = Hints()
 
 
-def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
+def make_sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
     """The proposal in calls that run, without a bound that leaves out replicated stages where they are allowed."""
     placement = None if proposal.placement is None else make_runnable(problem, proposal.placement)
-    told = info.replicates or problem.most_replicas == 1
+    told = info.replicates or problem.max_replicas == 1
     return replace(proposal, placement=placement, bound=proposal.bound if told else None)
 
 

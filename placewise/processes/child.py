@@ -71,7 +71,7 @@ def _portable_error(error: Exception) -> Any:
     from placewise.errors import PlacewiseError, RunError
 
     if isinstance(error, PlacewiseError):
-        return RunError(str(error))
+        return RunError(*error.args)  # worded for the parent's reader there
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
 

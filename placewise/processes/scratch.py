@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from placewise.processes.abandoned import lock_path, remove_abandoned
+
 _PREFIX = "placewise-scratch-"
 
 
@@ -23,7 +25,7 @@ class ScratchFolder:
         remove_stale_folders()
         while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._lock = _lock_folder(self.path)
+            self._lock = lock_path(self.path)
             if self._lock >= 0 and self.path.exists():
                 break
 
@@ -48,24 +50,4 @@ def scratch_folder() -> Iterator[Path]:
 def remove_stale_folders() -> None:
     """Remove the scratch folders whose processes have ended."""
     with suppress(OSError):
-        for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-            lock = _lock_folder(path)
-            if lock >= 0:
-                shutil.rmtree(path, ignore_errors=True)
-                os.close(lock)
-
-
-def _lock_folder(path: Path) -> int:
-    """A descriptor that locks a folder; −1 if another process holds the lock or the folder does not exist."""
-    import fcntl
-
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return -1
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return -1
-    return fd
+        remove_abandoned(Path(tempfile.gettempdir()), _PREFIX)

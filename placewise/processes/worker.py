@@ -25,6 +25,8 @@ START, ANSWER, GRACE = 120.0, 300.0, 2.0
 STDERR_TAIL = 4096
 """Bytes of standard error that a failure report reads."""
 _CHILD = "placewise.processes.child"
+QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
+"""ONNX Runtime sends nothing to its makers and writes no file for that, unless the caller's environment says so."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TBB_NUM_THREADS")
 
 
@@ -174,7 +176,7 @@ def _environment(threads: int, extra: Mapping[str, str] | None) -> dict[str, str
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     limits = dict.fromkeys(_THREADS, str(threads)) if threads else {}
-    return {**os.environ, **limits, "PYTHONPATH": path, **(extra or {})}
+    return {**QUIET, **os.environ, **limits, "PYTHONPATH": path, **(extra or {})}
 
 
 def _end_process(process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes]) -> None:

@@ -19,10 +19,10 @@ from placewise.files.profile_file import DeviceProfile, ProfileFile
 from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Floats, Longs
 
-MOST_CANDIDATES = 200
+MAX_CANDIDATES = 200
 """Values to try for a factor: quantiles of those that explain a kernel exactly."""
-MOST_ROUNDS = 30
-LEAST_KERNELS = 3
+MAX_ROUNDS = 30
+MIN_KERNELS = 3
 """A class with fewer kernels keeps the factor of the catalogue."""
 _FREE, _MEMORY, _OVERHEAD = "free", "memory", "op_overhead"
 
@@ -136,11 +136,11 @@ def predict_seconds(device: Device, kernels: KernelTable) -> Floats:
 
 def fit_device(device: Device, kernels: KernelTable) -> Device:
     """The device with the factors whose roofline explains kernels best; a class with few kernels keeps its factor."""
-    counted = [name for name in catalog().behaviour["cpu"].efficiency if kernels.op_class.count(name) >= LEAST_KERNELS]
+    counted = [name for name in catalog().behaviour["cpu"].efficiency if kernels.op_class.count(name) >= MIN_KERNELS]
     names = [_OVERHEAD, _MEMORY, *counted]
     value = {_OVERHEAD: device.op_overhead, **{name: device.efficiency.get(name, 1.0) for name in names[1:]}}
     best = _loss(_with_factors(device, value), kernels)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         start = best
         for name in names:
             for candidate in _candidates(_with_factors(device, value), kernels, name):
@@ -179,9 +179,9 @@ def _candidates(device: Device, kernels: KernelTable, name: str) -> list[float]:
         in_class = np.array([op_class == name for op_class in kernels.op_class])
         values = (kernels.flops / (kernels.peak * over))[in_class]
     values = values[np.isfinite(values) & (values >= (0 if name == _OVERHEAD else 1e-9))]
-    if len(values) <= MOST_CANDIDATES:
+    if len(values) <= MAX_CANDIDATES:
         return sorted(set(values.tolist()))
-    return np.unique(np.quantile(values, np.linspace(0, 1, MOST_CANDIDATES))).tolist()  # type: ignore[no-any-return]
+    return np.unique(np.quantile(values, np.linspace(0, 1, MAX_CANDIDATES))).tolist()  # type: ignore[no-any-return]
 
 
 def _loss(device: Device, kernels: KernelTable) -> float:

@@ -24,7 +24,7 @@ CHAIN = 24
 SMALL, LARGE = 16, 1 << 18
 """Elements (float32) of the tensors: a cache line, and the result of a layer."""
 SAMPLES = 40
-MOST_PAIRS = 6
+MAX_PAIRS = 6
 _KINDS = ("Abs", "Neg")
 
 Pair = tuple[str, str]
@@ -37,11 +37,11 @@ def measure_hops(
     the call of the piece that reads it (`calls`, by device), and the bytes/s at which larger tensors cost more.
 
     A chain of ops that changes the device after every op is compared with the same chain on one device, so the figures
-    cover both directions together. Of more than `MOST_PAIRS` pairs, some are measured, and the others get all figures
+    cover both directions together. Of more than `MAX_PAIRS` pairs, some are measured, and the others get all figures
     of these. Raises RunError.
     """
     pairs = list(combinations([number for number, place in enumerate(places) if place.kind == "cores"], 2))
-    rows = sorted({row * len(pairs) // MOST_PAIRS for row in range(MOST_PAIRS)}) if pairs else []
+    rows = sorted({row * len(pairs) // MAX_PAIRS for row in range(MAX_PAIRS)}) if pairs else []
     figures: dict[Pair, tuple[list[float], list[float]]] = {}
     with scratch_folder() as folder:
         small, large = (write_chain(folder / f"{size}.onnx", size) for size in (SMALL, LARGE))

@@ -33,6 +33,7 @@ from placewise.profiling.profile_cache import (
 )
 from placewise.profiling.servers.registry import installed_version, start_profiler
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
+from placewise.runtimes.base import warn_of_trust
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
@@ -54,7 +55,8 @@ class Profiling:
 
     `runtime`: "" for the default of the model's format. `binding`: where devices are. `repeats`: the least number of
     runs. `loaded`: measure also with all devices busy. `cache`: None for none; `afresh` measures again and replaces
-    what is cached. A worker that does not answer within `seconds` has failed.
+    what is cached. A worker that does not answer within `seconds` has failed. With `trust_model`, loading the model may
+    run code that its file holds.
     """
 
     runtime: str = ""
@@ -65,6 +67,7 @@ class Profiling:
     afresh: bool = False
     seed: int = 0
     seconds: float = 300.0
+    trust_model: bool = False
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -124,12 +127,16 @@ def _measure(
     """Measure what is not cached: each device alone, then all at once if a loaded time is missing."""
     alone = [device for device in devices if "idle" not in device.results]
     missing = any(state not in device.results for device in devices for state in states)
+    if how.trust_model and missing and runtime == "torch":
+        warn_of_trust(source.path)
     with ExitStack() as stack:
         workers: dict[int, Worker] = {}
         for number, device in enumerate(devices) if missing else ():
             if device in alone or len(states) > 1:
                 try:
-                    worker = start_profiler(runtime, problem.graph, source, device.place, start=how.seconds)
+                    worker = start_profiler(
+                        runtime, problem.graph, source, device.place, start=how.seconds, trust_model=how.trust_model
+                    )
                     workers[number] = stack.enter_context(worker)
                     device.notes = worker.ask("about")
                 except RunError as error:

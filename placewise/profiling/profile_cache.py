@@ -29,7 +29,7 @@ from placewise.profiling.op_times import Fused
 
 REACH = 3
 """How many tensors away from an op its context reaches."""
-MOST_ENTRIES, MOST_MODELS = 100_000, 20
+MAX_ENTRIES, MAX_MODELS = 100_000, 20
 _VERSION = 1
 
 
@@ -148,8 +148,8 @@ def add_figures(
             ambiguous.add(context)
     kept, new = ({c: entry for c, entry in ops.items() if c not in ambiguous} for ops in (cached.ops, added))
     models = {**cached.models, _digest(list(contexts)): {"figures": figures.model_dump(), "fused": fused}}
-    newest_ops = dict([*kept.items(), *new.items()][-MOST_ENTRIES:])
-    return CachedProfile(newest_ops, call, dict([*models.items()][-MOST_MODELS:]))
+    newest_ops = dict([*kept.items(), *new.items()][-MAX_ENTRIES:])
+    return CachedProfile(newest_ops, call, dict([*models.items()][-MAX_MODELS:]))
 
 
 class ProfileCache:
@@ -189,14 +189,21 @@ class ProfileCache:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder by the convention of the system, or in XDG_CACHE_HOME."""
+    """The user's cache folder by the convention of the system, or in XDG_CACHE_HOME.
+
+    Users who have no home, as in containers with a number for a user, have none: nothing can be read or written there.
+    """
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "placewise"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "placewise"
+        return home / "Library" / "Caches" / "placewise"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "placewise" / "Cache"
-    return Path.home() / ".cache" / "placewise"
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "placewise" / "Cache"
+    return home / ".cache" / "placewise"
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 
-MOST_ROUTES = 4
+MAX_ROUTES = 4
 """How many transfer routes a table lists on their own."""
 
 
@@ -84,13 +84,13 @@ def copy_rows(problem: Problem, placement: Placement, timeline: Timeline | None)
     copies, names = list_copies(problem, placement, timeline), (*problem.cluster.names, HOST)
     routes, tensors = group_by_route(problem, copies), problem.graph.tensors
     rows: list[tuple[str, ...]] = []
-    for route in routes[:MOST_ROUTES]:
+    for route in routes[:MAX_ROUTES]:
         tensor = int(copies.tensor[route.rows[0]])
         largest = f"{tensors.name[tensor]} ({format_bytes(max(int(tensors.bytes[tensor]), 0))})"
         name = f"{names[route.source]} → {names[route.target]}"
         rows.append((name, str(len(route.rows)), format_bytes(route.bytes), format_seconds(route.seconds), largest))
-    if len(routes) > MOST_ROUTES:
-        rest = routes[MOST_ROUTES:]
+    if len(routes) > MAX_ROUTES:
+        rest = routes[MAX_ROUTES:]
         count, seconds = str(sum(len(route.rows) for route in rest)), format_seconds(sum(r.seconds for r in rest))
         rows.append((f"{len(rest)} more", count, format_bytes(sum(route.bytes for route in rest)), seconds, ""))
     return rows

@@ -30,7 +30,7 @@ _DROPS = ((), ("",), ("send", "receive"), ("compute",), _PHASES, ("free",), ("wa
 """The columns to drop, step by step, as the terminal gets narrower."""
 FULL = 0.95
 """The share of memory from which on a device counts as full."""
-MOST_KINDS = 3
+MAX_KINDS = 3
 """How many kinds of op, weights or tensors a sentence names."""
 _MEMORY_KINDS = (("weight", "weights"), ("state", "state"), ("tensor", "tensors"))
 
@@ -118,8 +118,8 @@ def _bar(load: float, value: float) -> str:
 def device_remarks(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[str]:
     """Sentences about unsupported kinds, full memory and, if a placement is given, weights with several copies."""
     names = () if placement is None else held_by_several(problem, placement.device)
-    more = f" and {len(names) - MOST_KINDS} more" if len(names) > MOST_KINDS else ""
-    copies = [f"held by every device that uses it: {', '.join(names[:MOST_KINDS])}{more}"] if names else []
+    more = f" and {len(names) - MAX_KINDS} more" if len(names) > MAX_KINDS else ""
+    copies = [f"held by every device that uses it: {', '.join(names[:MAX_KINDS])}{more}"] if names else []
     return [*_unsupported_remarks(problem), *_memory_remark(problem, judgement), *copies]
 
 
@@ -134,8 +134,8 @@ def _unsupported_remarks(problem: Problem) -> list[str]:
             devices_by_kinds.setdefault(kinds, []).append(device.name)
     lines = []
     for kinds, devices in devices_by_kinds.items():
-        ops, names = sum(count[kind] for kind in kinds), ", ".join(sorted(kinds)[:MOST_KINDS])
-        more = f" and {len(kinds) - MOST_KINDS} kinds more" if len(kinds) > MOST_KINDS else ""
+        ops, names = sum(count[kind] for kind in kinds), ", ".join(sorted(kinds)[:MAX_KINDS])
+        more = f" and {len(kinds) - MAX_KINDS} kinds more" if len(kinds) > MAX_KINDS else ""
         elsewhere = "1 op is on another device" if ops == 1 else f"{ops} ops are on other devices"
         lines.append(f"{', '.join(devices)} cannot run {names}{more}: {elsewhere}")
     return lines
@@ -160,8 +160,8 @@ def peak_line(peak: MemoryPeak) -> str:
     for kind, plural in _MEMORY_KINDS:
         parts = [part for part in peak.held if part.kind == kind]
         if parts:
-            names = [f"{part.name} {format_bytes(part.bytes)}" for part in parts[:MOST_KINDS]]
-            names += [f"{len(parts) - MOST_KINDS:,} more"] if len(parts) > MOST_KINDS else []
+            names = [f"{part.name} {format_bytes(part.bytes)}" for part in parts[:MAX_KINDS]]
+            names += [f"{len(parts) - MAX_KINDS:,} more"] if len(parts) > MAX_KINDS else []
             kinds.append(f"{plural} {format_bytes(peak.total(kind))} ({', '.join(names)})")
     content = "; ".join(kinds) or "nothing"
     return f"{peak.device} holds most, {format_bytes(peak.bytes)}, while {peak.op} runs: {content}"

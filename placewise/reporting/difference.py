@@ -17,7 +17,7 @@ from placewise.reporting.console import rows_table
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.moves import Move
 
-MOST_PARTS, MOST_DEVICES = 10, 24
+MAX_PARTS, MAX_DEVICES = 10, 24
 """How many parts and devices get a row; the parts beyond share one, so that the sum stays the value."""
 EQUAL = 1e-9
 """Values that differ by a smaller share are equal."""
@@ -146,7 +146,7 @@ def explain_change(changes: Sequence[PartChange]) -> str:
 
 def changes_table(changes: Sequence[PartChange], names: tuple[str, str]) -> RenderableType:
     """The parts of two values; the last row has their sums, which are the values."""
-    shown, rest = list(changes[:MOST_PARTS]), changes[MOST_PARTS:]
+    shown, rest = list(changes[:MAX_PARTS]), changes[MAX_PARTS:]
     if rest:
         shown.append(_sum_changes(f"{len(rest)} smaller parts", rest))
     rows = [_change_cells(change) for change in shown if change.before or change.after]
@@ -222,13 +222,13 @@ def _devices_table(diff: Difference) -> RenderableType:
     """What every device does before and after."""
     names = list(dict.fromkeys((*diff.before.uses, *diff.after.uses)))
     rows = []
-    for name in names[:MOST_DEVICES]:
+    for name in names[:MAX_DEVICES]:
         a, b = diff.before.uses.get(name), diff.after.uses.get(name)
         seconds = [_change_cell(a, b, key, format_seconds) for key in ("compute", "copies", "idle")]
         ops = _change_cell(a, b, "ops", lambda ops: f"{ops:.0f}")
         rows.append((name, ops, *seconds, _change_cell(a, b, "peak", format_bytes)))
     table = rows_table(("device", "ops ", "compute ", "copies ", "idle ", "memory "), rows)
-    left = len(names) - MOST_DEVICES
+    left = len(names) - MAX_DEVICES
     return Group(table, Text(f"… and {left} more devices: --json has them", style="dim")) if left > 0 else table
 
 

@@ -16,7 +16,7 @@ from placewise.reporting.console import rows_table
 from placewise.reporting.difference import EQUAL, PartChange, changes_table, compare_values, explain_change, is_same
 from placewise.reporting.leaderboard import finite
 
-MOST_CHOICES, MOST_NAMES = 16, 4
+MAX_CHOICES, MAX_NAMES = 16, 4
 """How many devices get a row, and how many ops are named."""
 
 
@@ -177,7 +177,7 @@ def _choices_table(explanation: OpExplanation) -> RenderableType:
     """A row per device: what the ops cost there, and the value of the plan if nothing else moves."""
     forced = {move.device for move in explanation.forced}
     ranked = sorted(explanation.choices, key=lambda c: (not c.chosen, c.device not in forced, c.value))
-    names = {choice.device for choice in ranked[:MOST_CHOICES]}
+    names = {choice.device for choice in ranked[:MAX_CHOICES]}
     shown = [choice for choice in explanation.choices if choice.device in names]
     table = rows_table(_COLUMNS, [_choice_row(explanation, choice) for choice in shown])
     lines = [f"{choice.device}: {objection}" for choice in shown if (objection := _objection(choice))]
@@ -217,8 +217,8 @@ def _objection(choice: Choice) -> str:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return f"{', '.join(map(repr, names[:MOST_NAMES]))}{f' and {more} more' if more > 0 else ''}"
+    more = len(names) - MAX_NAMES
+    return f"{', '.join(map(repr, names[:MAX_NAMES]))}{f' and {more} more' if more > 0 else ''}"
 
 
 def _finite_values(document: dict[str, Any]) -> dict[str, Any]:

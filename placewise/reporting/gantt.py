@@ -20,7 +20,7 @@ from placewise.reporting.plain import lines
 
 WIDEST, NARROWEST, LONGEST_NAME = 72, 16, 24
 """Characters of the lines, at most and at least, and of the names before them."""
-MOST_LANES = 16
+MAX_LANES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Gantt:
         width = min(options.max_width - before - len("  100 %"), WIDEST)
         if not names or width < NARROWEST:
             return
-        lanes, left = busiest_lanes(lanes_of(self.problem, self.placement, self.judgement, width, path), MOST_LANES)
+        lanes, left = busiest_lanes(lanes_of(self.problem, self.placement, self.judgement, width, path), MAX_LANES)
         value = self.judgement.value
         yield Text(f"{'':{before}}  0{f'{format_seconds(value)}':>{width - 1}}", style="dim")
         for lane in lanes:

@@ -13,7 +13,7 @@ import numpy as np
 from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Ints, Longs
 
-MOST_LINES, MOST_PAIRS = 24, 12
+MAX_LINES, MAX_PAIRS = 24, 12
 """Lines in all, and pairs of devices that get lines of their own."""
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})$")
 
@@ -55,11 +55,11 @@ def list_moves(paths: Sequence[Path], before: Sequence[str], after: Sequence[str
         if source != target:
             pairs[source, target].append(path)
     ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))
-    room = max(1, MOST_LINES // max(1, min(len(ranked), MOST_PAIRS)))
+    room = max(1, MAX_LINES // max(1, min(len(ranked), MAX_PAIRS)))
     sizes = _count_ops(paths)
     moves: list[Move] = []
     for number, ((source, target), moved) in enumerate(ranked):
-        lines = room if number < MOST_PAIRS else 1
+        lines = room if number < MAX_PAIRS else 1
         moves += [Move(source, target, *line) for line in _summarize_moves(sizes, moved, lines)]
     return tuple(moves)
 

@@ -17,7 +17,7 @@ from placewise.reporting.plain import plain
 
 SLOTS, LABEL, HIGH, GAP = 600, 200, 16, 5
 """Width of the drawing and of the names beside it, height of a lane and of the gap between two, in pixels."""
-MOST_LANES = 24
+MAX_LANES = 24
 SHARE_OF_HEIGHT = {MARKED: 1.0, BUSY: 0.6, PARTLY: 0.25}
 """Marks differ by height, so that no colour is needed."""
 
@@ -30,7 +30,7 @@ def text_html(*parts: RenderableType, width: int = 120) -> str:
 
 def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -> str:
     """The timeline as SVG, with a lane per device and link; "" for a placement that cannot run."""
-    lanes, left = busiest_lanes(lanes_of(problem, placement, judgement, SLOTS), MOST_LANES)
+    lanes, left = busiest_lanes(lanes_of(problem, placement, judgement, SLOTS), MAX_LANES)
     if not lanes:
         return ""
     height = (len(lanes) + 2) * (HIGH + GAP)

@@ -12,7 +12,7 @@ from placewise._util.units import format_seconds
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
 
-MOST_FINDS = 6
+MAX_FINDS = 6
 """How many improvements of a search are listed."""
 
 
@@ -131,8 +131,8 @@ def history_line(result: Result) -> str:
         last = step.placer
     if len(finds) < 2:
         return ""
-    if len(finds) > MOST_FINDS:
-        finds = [finds[0], f"{len(finds) - MOST_FINDS} more", *finds[2 - MOST_FINDS :]]
+    if len(finds) > MAX_FINDS:
+        finds = [finds[0], f"{len(finds) - MAX_FINDS} more", *finds[2 - MAX_FINDS :]]
     return f"found by {', '.join(finds)}"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -38,7 +39,8 @@ class Job:
     """A placement to run: the problem, whose graph names the model file, the placement, and where the devices are.
 
     `model` is the live model if there is one (a PyTorch module, with its example inputs as `example`); else the file is
-    read. `options` are the runtime's own. A worker that does not answer within `seconds` counts as hanging.
+    read. `options` are the runtime's own. A worker that does not answer within `seconds` counts as hanging. With
+    `trust_model`, loading the file may run code that it holds.
     """
 
     problem: Problem
@@ -48,10 +50,11 @@ class Job:
     example: Any = None
     options: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 300.0
+    trust_model: bool = False
 
     def on(self, placement: Placement) -> Job:
         """The same job with another placement."""
-        return Job(self.problem, placement, self.places, self.model, self.example, self.options, self.seconds)
+        return replace(self, placement=placement)
 
     def alone(self, device: int) -> Job:
         """The same job with every op on one device."""
@@ -126,6 +129,13 @@ class Runtime(Protocol):
 
     def prepare(self, job: Job) -> PreparedPlacement:
         """Prepare the placement of `job`. Raises RunError if it cannot run, MissingExtraError, InputError."""
+
+
+def warn_of_trust(path: str) -> None:
+    """Say that loading a file may run what it holds."""
+    logging.getLogger("placewise").warning(
+        f"warning: {path} is loaded with --trust-model: code that the file holds runs with your rights"
+    )
 
 
 def share_of_time(problem: Problem, device: npt.NDArray[np.int32], in_place: Bools) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of, frozen, sealed
 from placewise.model.graph import Graph
-from placewise.model.problem import Problem, once
+from placewise.model.problem import Problem, cached_per_problem
 
 SMALL = 1e-4
 """Weights with a smaller share of all bytes, such as constants, are not reported as copied."""
@@ -33,7 +33,7 @@ class OpTimes(NamedTuple):
     of: Ints
 
 
-@once
+@cached_per_problem
 def op_times(problem: Problem) -> OpTimes:
     """The distinct columns of `op_seconds`; with many equal devices there are few, which are quicker to sum."""
     seconds = problem.costs.op_seconds

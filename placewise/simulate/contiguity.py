@@ -16,7 +16,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
-from placewise.model.problem import Problem, once
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 
 
@@ -41,7 +41,7 @@ class Contraction:
         return tails, self.successors
 
 
-@once
+@cached_per_problem
 def contract(problem: Problem) -> Contraction:
     """The components that a contiguous placement keeps whole, and their order; linear in ops and edges.
 

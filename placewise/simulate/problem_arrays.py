@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
-from placewise.model.problem import Problem, once
+from placewise.model.problem import Problem, cached_per_problem
 
 
 class ProblemArrays(NamedTuple):
@@ -37,7 +37,7 @@ class ProblemArrays(NamedTuple):
     n_wires: int
 
 
-@once
+@cached_per_problem
 def arrays_of(problem: Problem) -> ProblemArrays:
     graph, cluster = problem.graph, problem.cluster
     return ProblemArrays(

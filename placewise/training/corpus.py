@@ -25,7 +25,7 @@ from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 from placewise.zoo import registry as zoo
 
-MOST_DRAWS = 200
+MAX_DRAWS = 200
 """Draws until a problem is not left out, not too large, and has a placement."""
 ZOO = "zoo:"
 
@@ -81,9 +81,9 @@ class Corpus:
         return self._titles.get(number) or self.draw(number).title
 
     def draw(self, number: int) -> CorpusProblem:
-        """Problem `number` and its title. Raises InputError if `MOST_DRAWS` draws give none."""
+        """Problem `number` and its title. Raises InputError if `MAX_DRAWS` draws give none."""
         why = "every draw is left out"
-        for attempt in range(MOST_DRAWS):
+        for attempt in range(MAX_DRAWS):
             # Models that are left out change no other draw: corpora that differ in them alone share all other problems.
             rng = np.random.default_rng([self.recipe.seed, number, attempt])
             model = self._choose_model(rng, number)
@@ -98,7 +98,7 @@ class Corpus:
                 self._titles[number] = drawn.title
                 return drawn
             why = f"devices are left out, graphs have more than {self.recipe.most_ops} ops, or nothing fits"
-        raise InputError(f"no problem came of {MOST_DRAWS} draws ({why})", where=f"problem {number}",
+        raise InputError(f"no problem came of {MAX_DRAWS} draws ({why})", where=f"problem {number}",
                          remedy="give smaller dimensions, more memory, or leave out less")  # fmt: skip
 
     def _choose_model(self, rng: np.random.Generator, number: int) -> ModelRecord:

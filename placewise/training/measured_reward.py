@@ -41,7 +41,7 @@ REWARDS = (SIMULATED, *registry.names())
 """The sources of a reward: the judge, or a runtime."""
 BRIEF_PROTOCOL = Protocol(rounds=3, samples=1, warm_up=1)
 """How a placement is timed: briefly, since there are many; more rounds follow if that is not enough."""
-_MOST_MOVES = 64
+_MAX_MOVES = 64
 """Placements after which workers are closed, which frees memory that they leak."""
 
 
@@ -213,7 +213,7 @@ class MeasuredReward(Closing):
 
     def _keep_or_close(self, workers: _SpareWorkers, *, failed: bool) -> None:
         spares = self._spares[workers.devices]
-        reusable = not failed and isinstance(workers.prepared, Movable) and workers.moves < _MOST_MOVES
+        reusable = not failed and isinstance(workers.prepared, Movable) and workers.moves < _MAX_MOVES
         if reusable and len(spares) < self._effort.side_by_side:
             spares.append(workers)
         else:

@@ -32,9 +32,9 @@ _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
 _REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-_MOST_GROWTH = 1 << 10
+_MAX_GROWTH = 1 << 10
 """Bytes by which a known value may exceed its arguments: shape arithmetic does, slightly."""
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 """Rounds in the search for candidates; longer chains of results make every op a candidate."""
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
@@ -138,7 +138,7 @@ def _candidates(graph: Graph) -> list[int]:
         starts |= graph.ops.kind.equals(kind)
     maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
     candidates = starts
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         reached = np.ones(graph.n_ops, np.bool_)
         reached[reader[(maker < 0) | ~candidates[maker]]] = False
         before, candidates = candidates, starts | reached
@@ -204,7 +204,7 @@ def _changes_size(graph: Graph, op: int, kind: str) -> bool:
     dtype = tensors.dtype[results]
     growth = (_count_entries(tensors.bytes[results], dtype) - entries_in) * int(BITS[dtype].max(initial=0)) / 8
     is_table = kind in _LOOKUPS and "float" in DTYPES[int(dtype[0])]
-    return growth > _MOST_GROWTH or (is_table and -growth > _MOST_GROWTH)
+    return growth > _MAX_GROWTH or (is_table and -growth > _MAX_GROWTH)
 
 
 def _count_entries(nbytes: Longs, dtype: Bytes8) -> int:

@@ -42,7 +42,7 @@ CLI_ONLY = {"output", "as_json", "quiet", "plan"}
 VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "place": (place.place, pw.place, set()),
     "compare": (compare.compare, pw.compare, {"form", "measure", "runtime", "bind", "inputs", "in_flight", "rounds",
-                                              "measure_time", "save_plan"}),
+                                              "measure_time", "trust_model", "save_plan"}),
     "judge": (price.judge, pw.judge, set()),
     "check": (price.check, pw.check, set()),
     "run": (execute.run, pw.run, set()),

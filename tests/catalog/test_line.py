@@ -6,8 +6,9 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.catalog import read_cluster, this_machine
 from placewise.catalog.detect import core_count
@@ -143,7 +144,7 @@ def test_bad_specifications_get_one_clear_sentence(spec, message):
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-@settings(max_examples=200, deadline=None)
+@examples(150)
 @given(st.text(max_size=30) | st.from_regex(r"(\d?x?(A100|L4|cpu|this|foo)(@\d+GiB)?,?){1,3}", fullmatch=True))
 def test_any_text_is_a_cluster_or_an_input_error(text):
     """No text raises anything but our own error."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.catalog import read_cluster
 from placewise.catalog.topology import read_topology
@@ -134,7 +135,7 @@ def test_topologies_that_cannot_be_read(topology: object, text: str, devices: st
     assert "topo.txt" in str(error.value) and "; " in str(error.value) and "\n" not in str(error.value)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.text(max_size=80) | st.lists(st.sampled_from([*OLD.split("\t"), "GPU0", "\n", "X", "NV2"])).map(" ".join))
 def test_any_text_is_a_topology_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     """No text raises anything but our own error."""

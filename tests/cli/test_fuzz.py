@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
-from fuzzing import pool
-from fuzzing.cases import SHARES, case, run
+from fuzzing import names, pool
+from fuzzing.bombs import xml_bomb, zip_bomb
+from fuzzing.cases import SHARES, Case, Damage, case, run
+from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
 from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
 from fuzzing.verdict import FAULT, LOADED, REFUSED, Verdict, flaw_of, kind_of, verdict_on
 
@@ -19,6 +24,7 @@ from placewise.errors import InputError, InternalError
 QUICK = [name for name in SHARES if name != "hugging face"]
 """Families without transformers, whose import takes longer than all the rest."""
 CASES = 15
+MEGABYTE_CASE = next(n for n in range(1_000) if names.has_megabyte(Random(n)))
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,47 @@ def test_damaged_files(seeds: dict[str, tuple[Seed, ...]], family: str) -> None:
         made, rng = case(family, number, seeds[family], chance=0)
         verdict = run(made, rng, Path.cwd())
         assert verdict.outcome != FAULT, f"{made.name}: {verdict.words}"
+
+
+def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
+    """It goes through every output like any other name."""
+    names.journey(tmp_path / "plan.json", Seed("made", ".json", b"{}"), Random(MEGABYTE_CASE))
+
+
+@pytest.mark.parametrize(("family", "bomb", "suffix"), [
+    ("openvino", xml_bomb, ".xml"), ("torch", zip_bomb, ".pt2"), ("graph", zip_bomb, ".npz"),
+])  # fmt: skip
+def test_bombs(seeds: dict[str, tuple[Seed, ...]], family: str, bomb: Damage, suffix: str, tmp_path: Path) -> None:
+    """Files that unfold a thousand times are refused, or the member is not read, in little memory."""
+    for number, seed in enumerate(seeds[family][:3]):
+        made = Case(family, number, seed, suffix, bomb(Random(number), seed.data, seed.data))
+        tracemalloc.start()
+        try:
+            verdict = run(made, Random(number), tmp_path)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert verdict.outcome != FAULT, verdict.words
+        assert peak < 48 << 20
+
+
+def test_every_leaf_is_reached(seeds: dict[str, tuple[Seed, ...]]) -> None:
+    """Swapped leaves are JSON but for NaN, Infinity and their like, and one place is another."""
+    (data,) = (seed.data for seed in seeds["plan"] if seed.name == "latency")
+    changed = [leaf_swapped(Random(number), data, data) for number in range(200)]
+    assert len(set(changed)) > 150
+    assert all(isinstance(json.loads(text), (dict, list, str, int, float, type(None))) for text in changed)
+
+
+@pytest.mark.parametrize(("family", "name", "swapped"), [
+    ("cluster", "0", toml_swapped), ("times", "csv", csv_swapped), ("openvino", "small", xml_swapped),
+    ("onnx", "tensors", onnx_swapped), ("tensorflow", "small", tensorflow_swapped),
+])  # fmt: skip
+def test_leaves_of_every_format(seeds: dict[str, tuple[Seed, ...]], family: str, name: str, swapped: Damage) -> None:
+    """Each format has leaves, which are swapped one at a time."""
+    (data,) = (seed.data for seed in seeds[family] if seed.name == name)
+    changed = {swapped(Random(number), data, data) for number in range(60)}
+    assert len(changed) > 30
 
 
 def test_the_same_number_is_the_same_case(seeds: dict[str, tuple[Seed, ...]]) -> None:

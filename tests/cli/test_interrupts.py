@@ -44,7 +44,7 @@ from placewise import _native
 from placewise.placers.registry import placer_class
 kind, program = placer_class({name!r}), _native.StageExpansion
 propose, expand = kind.propose, program.expand
-def once(*args):
+def cached_per_problem(*args):
     program.expand = expand
     os.kill(os.getpid(), signal.SIGINT)
     return expand(*args)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
+from soak import examples, seeds
 
 from placewise.coarsen.hierarchy import Grouping, cut_intervals, heavy_edges, hierarchy, sole_children, sole_parents
 from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
@@ -42,7 +43,7 @@ def acyclic(quotient: Quotient, label: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 @given(problem=problems(max_ops=24, rules=True), limit=st.integers(1, 12))
-@settings(deadline=None, max_examples=60)
+@examples(15)
 def test_a_method_makes_no_cycle_and_keeps_limits_and_keys(method: Grouping, problem: Problem, limit: int) -> None:
     """On any graph, training or not: groups can be ordered, are of one key, and no larger than allowed."""
     _, quotient = build_quotient(problem)
@@ -56,7 +57,7 @@ def test_a_method_makes_no_cycle_and_keeps_limits_and_keys(method: Grouping, pro
             assert quotient.bytes[members].sum() <= 2 * limit
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_heavy_edges_make_no_cycle_on_larger_graphs(seed: int) -> None:
     """Pass after pass, hundreds of ops, no limits: whatever is grouped can be ordered, and something is."""
     problem = random_problem(seeded(seed), max_ops=400, objective=Objective("throughput"))
@@ -106,7 +107,7 @@ def test_scopes_group_steps_and_layers() -> None:
 
 
 @given(st.data(), problems(max_ops=24, rules=True))
-@settings(deadline=None, max_examples=60)
+@examples(30)
 def test_a_hierarchy_is_nested_whole_and_pure(data: st.DataObject, problem: Problem) -> None:
     """Each label groups the one before, keeps blocks and keys whole, and can be ordered as components are."""
     chosen = st.lists(st.integers(0, 2), min_size=problem.n_blocks, max_size=problem.n_blocks)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from published import WORKLOADS, needs_workloads
 from simulate_problems import problems, random_problem, seeded
+from soak import examples
 
 from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.quotient import build_quotient
@@ -101,7 +102,7 @@ def test_what_does_not_repeat_stays_apart() -> None:
 
 
 @given(problems(max_ops=24, rules=True))
-@settings(deadline=None, max_examples=80)
+@examples(20)
 def test_layers_are_whole_ordered_and_always_the_same(problem: Problem) -> None:
     """On any graph, training or not."""
     label = repeated_layers(problem)
@@ -117,7 +118,7 @@ def test_larger_random_graphs_are_cut_without_cycles(seed: int) -> None:
 
 
 @given(st.integers(2, 40), st.booleans())
-@settings(deadline=None, max_examples=20)
+@examples(20)
 def test_a_hierarchy_without_scopes_goes_by_layers(wanted: int, backward: bool) -> None:
     """Levels are nested and ordered; groups of the first one part no layer that may be whole, and mix none."""
     problem = stack([(SMALL, 30)], backward=backward)

@@ -5,9 +5,10 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from locations import DATA
+from soak import examples
 
 from placewise.costing.measured import content, load_measured
 from placewise.costing.measured.load import read_timings
@@ -350,7 +351,7 @@ def test_too_many_and_too_deep(tmp_path, monkeypatch):
     deep = trace_of(*(call("aten::add", place, 2000 - 2 * place) for place in range(1000)))
     with pytest.raises(CostError, match="nested too deeply"):
         rows_of(written(tmp_path, deep))
-    monkeypatch.setattr(content, "MOST_EVENTS", 10)
+    monkeypatch.setattr(content, "MAX_EVENTS", 10)
     with pytest.raises(CostError, match="more than 10 events"):
         rows_of(written(tmp_path, [node("a", 1, 1)] * 11))
 
@@ -365,7 +366,7 @@ def test_events_across_pieces(tmp_path, monkeypatch, size):
     assert [*content.events(written(tmp_path, json.dumps(values).encode()))] == values
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_bytes(tmp_path, data):
     """A real file with some bytes changed is read or refused, and nothing else."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 from costing_helpers import one_op
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.costing.flops import CONTROL, RULES
 from placewise.costing.op_instance import CLASSES
@@ -236,7 +237,7 @@ def test_arguments_that_do_not_fit_are_a_clear_error(kind, inputs, attributes):
         work_of(one_op(kind, inputs, [(1,)], **attributes))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(80)
 @given(
     st.sampled_from(sorted(RULES)),
     st.lists(st.lists(st.integers(-1, 5), max_size=5), max_size=5),

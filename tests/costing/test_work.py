@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from costing_helpers import one_op
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.costing import signatures as module
 from placewise.costing.op_instance import CLASSES
@@ -75,7 +76,7 @@ def described(graph, op):
     return graph.ops.kind[op], repr(graph.ops.attributes[op]), graph.ops.dtype[op], tuple(values), tuple(outs)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.data())
 def test_signatures_are_equal_exactly_for_equal_ops(data):
     """Vectorized codes agree with comparing every op's description in plain Python."""
@@ -87,7 +88,7 @@ def test_signatures_are_equal_exactly_for_equal_ops(data):
             assert (codes[i] == codes[j]) == (a == b)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.data())
 def test_sharing_signatures_changes_no_cost(data):
     """Every op costs in the graph what it costs when nothing is shared."""

@@ -31,7 +31,9 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
 def test_the_makefile_has_the_two_commands_of_the_readme() -> None:
     """`make demo` and `make test`; what else a person may call is for those who change the code, and told to them."""
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert phony is not None and phony[1].split() == ["demo", "test", "fuzz", "build", "stub", "native-check"]
+    assert phony is not None and phony[1].split() == [
+        "demo", "test", "audit", "soak", "fuzz", "build", "stub", "native-check",
+    ]  # fmt: skip
     assert "make demo" in README and "make test" in README
     told = (ROOT / "CONTRIBUTING.md").read_text()
     assert all(f"make {target}" in told for target in phony[1].split()[1:])

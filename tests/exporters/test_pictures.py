@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from export_models import on, stack_graph, stack_problem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import placed
+from soak import examples
 
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported
@@ -46,7 +47,7 @@ def runnable(**options: Any) -> st.SearchStrategy[tuple[Problem, Placement]]:
     return placed(**options).filter(lambda both: math.isfinite(judge_placement(*both).value))
 
 
-@settings(max_examples=120, deadline=None)
+@examples(40)
 @given(runnable(max_ops=8), st.integers(1, 3))
 def test_a_trace_adds_up_to_what_the_judge_says(both: tuple[Problem, Placement], samples: int) -> None:
     """Per device: seconds of ops and of copies, the peak of memory; every op once per sample; the last end."""
@@ -75,7 +76,7 @@ def test_a_trace_adds_up_to_what_the_judge_says(both: tuple[Problem, Placement],
         assert last / SECOND == pytest.approx(judged.timeline.makespan, abs=1e-9)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(40)
 @given(runnable(max_ops=8))
 def test_slices_of_a_track_do_not_overlap_and_arrows_lead_forwards(both: tuple[Problem, Placement]) -> None:
     """Perfetto takes no slices that overlap without nesting; what arrives has left before, inside a slice."""
@@ -124,7 +125,7 @@ def test_a_trace_has_no_replicas_and_a_limit() -> None:
             export_placement(problem, plan, "trace", {"samples": samples})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(50)
 @given(runnable(max_ops=8), st.integers(1, 9))
 def test_every_op_is_in_one_box_on_its_device(both: tuple[Problem, Placement], most: int) -> None:
     """Read back from the clusters, however few boxes there may be; and there are no more than devices need."""

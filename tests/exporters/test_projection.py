@@ -7,9 +7,10 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pytest
 from export_models import on, stack_graph, stack_problem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import random_placement, random_problem
+from soak import examples
 
 from placewise.exporters.projection import cut_into_stages, order_devices, project_units, stage_devices
 from placewise.exporters.stack import find_stack, op_seconds_on
@@ -72,7 +73,7 @@ def test_memory_moves_the_cut() -> None:
     assert stages.layers == (2, 2) and judge_placement(tight, stages.placement()).valid
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_stages_are_as_near_as_any_cut(data: st.DataObject) -> None:
     """Where every device has a stage, no cut of the line moves fewer seconds."""
@@ -91,7 +92,7 @@ def test_stages_are_as_near_as_any_cut(data: st.DataObject) -> None:
     assert moved(problem, plan, Placement(stage_devices(found, line)[unit])) == pytest.approx(best, abs=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(st.data())
 def test_the_nearest_placement_by_unit_is_as_near_as_any(data: st.DataObject) -> None:
     """Without a lack of memory, no placement of whole units (and blocks) moves fewer seconds."""

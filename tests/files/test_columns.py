@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.columns import ColumnReader, format_name, read_columns, string_arrays, write_columns
@@ -239,7 +240,7 @@ def test_odd_members(tmp_path: Path) -> None:
     refused(archive(path, {"header.json": HEADER_BYTES}, zipfile.ZIP_BZIP2), "neither stored nor deflated")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_any_damage_is_an_input_error(data: st.DataObject) -> None:
     """Bytes changed or cut anywhere, checksums mended or not: read whole, or refused with an InputError."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from files_strategies import columns_of, graphs
-from hypothesis import given, settings
+from hypothesis import given
+from soak import examples
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.attributes import attributes_from_json, attributes_to_json
@@ -41,7 +42,7 @@ def round_trip(graph: Graph) -> Graph:
         return load_graph(Path(folder) / "g.npz")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(graphs())
 def test_any_graph_comes_back(graph: Graph) -> None:
     """Every column bit by bit, attributes, source and digest."""

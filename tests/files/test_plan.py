@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from files_strategies import placements_for, problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.errors import OutputError, PlanError
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, placement_of, plan_of, save_plan
@@ -164,7 +165,7 @@ def test_ops_without_device_are_left_out() -> None:
         placement_of(plan, two_ops(), machine())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_placement_comes_back(data: st.DataObject) -> None:
     """Devices, calls and order of any placement of any problem, through a file."""
@@ -237,6 +238,8 @@ SOURCE = {"path": "m.onnx", "sha256": "", "format": "onnx"}
         ({"source": {**SOURCE, "options": {"dims": {"batch": -1}}}}, "does not map names to sizes"),
         ({"source": {**SOURCE, "options": {"graph": 1}}}, "'source.options.graph' is not a string"),
         ({"source": {**SOURCE, "view": "zz"}}, "'source.view' is 'zz'; choose folded or raw"),
+        ({"history": [{"seconds": None, "value": 1.0, "placer": "a"}]}, "'history.0.seconds' must be a number"),
+        ({"cluster": {**ONE, "devices": [{"name": "c", "streams": int("1" * 40)}]}}, "streams' must be below"),
     ],
 )
 def test_parts_that_mean_nothing(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

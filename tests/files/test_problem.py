@@ -13,6 +13,7 @@ from files_strategies import clusters, columns_of, problems
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import RootModel
+from soak import examples
 
 from placewise.costing.measured import load_measured
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
@@ -198,7 +199,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(st.data())
 def test_any_lie_is_an_input_error(data: st.DataObject) -> None:
     """One number, length, type or header field changed at random: a valid problem, or an InputError with the file."""

@@ -33,6 +33,8 @@ def main() -> None:
         os.chdir(folder)
         furnished(folder)
         seeds = model_seeds() | other_seeds()
+        if asked.family:
+            seeds = {name: seeds[name] for name in asked.family}
         if asked.repeat:
             _repeat(asked.repeat, seeds, asked.seed, folder, out)
             return

@@ -9,6 +9,9 @@ import warnings
 import zipfile
 from random import Random
 
+import numpy as np
+
+from fuzzing.leaves import leaf_swapped
 from fuzzing.raw import damaged
 from fuzzing.tokens import text
 from fuzzing.tree import json_damaged
@@ -53,9 +56,10 @@ def _content(rng: Random, name: str, content: bytes, donors: Members) -> bytes:
     alike = [data for other, data in donors if other.rpartition(".")[2] == name.rpartition(".")[2]] or [content]
     other = rng.choice(alike)
     if name.endswith(".json") and rng.random() < 0.85 and _is_json(content):
-        return json_damaged(rng, content, other if _is_json(other) else content)
-    if name.endswith(".npy") and rng.random() < 0.6:
-        return _numbers(rng, content)
+        change = leaf_swapped if rng.random() < 0.3 else json_damaged
+        return change(rng, content, other if _is_json(other) else content)
+    if name.endswith(".npy") and rng.random() < 0.7:
+        return (_numbers if rng.random() < 0.7 else _recast)(rng, content)
     return damaged(rng, content, other)
 
 
@@ -79,3 +83,16 @@ def _numbers(rng: Random, content: bytes) -> bytes:
         "<d", rng.choice((float("nan"), float("inf"), -1.0, 1e308, 0.0))
     )  # fmt: skip
     return content[:place] + new + content[place + 8 :]
+
+
+def _recast(rng: Random, content: bytes) -> bytes:
+    """The array with elements of another type, or of another shape."""
+    try:
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+        kinds = ("<i1", "<u8", "<f2", "<f8", "<c16", "?", "<U3", "S5", "<M8[s]", ">i4", [("a", "<i4"), ("b", "<f8")])
+        new = [array.astype("<f8").astype(rng.choice(kinds)), array[:0], array[None], array.reshape(-1), array[..., :1]]
+    except Exception:  # it is damaged already
+        return content
+    out = io.BytesIO()
+    np.save(out, rng.choice((new[0], rng.choice(new))), allow_pickle=False)
+    return out.getvalue()

@@ -9,7 +9,10 @@ from pathlib import Path
 from random import Random
 
 from fuzzing.archive import zip_damaged
+from fuzzing.bombs import xml_bomb, zip_bomb
+from fuzzing.external import external_damaged
 from fuzzing.journeys import JOURNEYS
+from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
 from fuzzing.markup import xml_damaged
 from fuzzing.raw import MOST, damaged, words_damaged
 from fuzzing.seeds import Seed
@@ -19,7 +22,8 @@ from fuzzing.wire import wire_damaged
 
 Damage = Callable[[Random, bytes, bytes], bytes]
 SHARES: Mapping[str, float] = {
-    "onnx": 26, "openvino": 10, "tensorflow": 12, "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
+    "onnx": 19, "external": 1, "names": 1, "options": 5, "openvino": 10, "tensorflow": 12,
+    "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
     "pipedream": 4, "graph": 3, "problem": 3, "cluster": 6, "cluster line": 3, "topology": 1, "plan": 6, "split": 1.8,
     "profile": 2, "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
 }  # fmt: skip
@@ -28,11 +32,21 @@ _BY_SUFFIX: Mapping[str, Damage] = {
     ".onnx": wire_damaged, ".pb": wire_damaged, ".meta": wire_damaged, ".xml": xml_damaged, ".json": json_damaged,
     ".toml": toml_damaged, ".topo": words_damaged, ".pt2": zip_damaged, ".npz": zip_damaged,
 }  # fmt: skip
+_SWAPPED: Mapping[str, Damage] = {
+    ".toml": toml_swapped, ".xml": xml_swapped, ".csv": csv_swapped, ".onnx": onnx_swapped,
+    ".pb": tensorflow_swapped, ".meta": tensorflow_swapped,
+}  # fmt: skip
+"""Typed swaps of leaves, by suffix, besides JSON; members of archives have theirs (`zip_damaged`)."""
 _SUFFIXES = (*_BY_SUFFIX, ".pbtxt", ".csv", ".txt", ".JSON", "")
 _BY_CONTENT = ("cluster", "cluster line", "topology")
 """Families whose files are what the case says, whatever they are called."""
+_BOMBS: Mapping[str, Damage] = {".xml": xml_bomb, ".pt2": zip_bomb, ".npz": zip_bomb}
 _UNDERSTOOD = 0.75
 """Share of cases that keep the form of their format, so that they get further than its parser."""
+
+
+_SWAPS = 0.3
+"""Share of cases with one leaf of another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +71,16 @@ def case(family: str, number: int, seeds: tuple[Seed, ...], chance: int) -> tupl
     others = [one for one in seeds if one.suffix == seed.suffix]
     other = rng.choice(others).data
     change = _BY_SUFFIX.get(seed.suffix, damaged) if rng.random() < _UNDERSTOOD else damaged
-    if change is json_damaged and seed.data[:1] not in b"{[":
+    is_json = seed.suffix in ("", ".json") and seed.data[:1] in (b"{", b"[")
+    swapped = leaf_swapped if is_json else _SWAPPED.get(seed.suffix)
+    if change is json_damaged and not is_json:
         change = damaged
+    if family == "external":
+        change = external_damaged
+    elif swapped is not None and rng.random() < _SWAPS:
+        change = swapped
+    elif seed.suffix in _BOMBS and rng.random() < 0.03:
+        change = _BOMBS[seed.suffix]
     data = change(rng, seed.data, other)[:MOST]
     if family == "times" and rng.random() < 0.2:
         data = gzip.compress(data, 1, mtime=0)

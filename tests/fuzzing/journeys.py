@@ -9,10 +9,12 @@ from random import Random
 
 import numpy as np
 
+from fuzzing import external, names, option_matrix
 from fuzzing.seeds import BEHIND, DEVICES, MODEL, Seed
 from fuzzing.tokens import text
 from fuzzing.verdict import Unsound
 from placewise.analysis.inspect import inspect
+from placewise.analysis.report import open_plan, render_page
 from placewise.catalog import read_cluster
 from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
@@ -84,6 +86,8 @@ def plan(path: Path, seed: Seed, rng: Random) -> None:
     behind = find_model(path, None if rng.random() < 0.3 and seed.name != "made" else given)
     problem, placement = build_for_plan(behind, path)
     _printed(plain(judgement_view(problem, _checked(problem, placement))))
+    if rng.random() < 0.3:
+        render_page(open_plan(path, behind))
 
 
 def costs(path: Path, seed: Seed, rng: Random) -> None:
@@ -120,6 +124,9 @@ JOURNEYS: Mapping[str, Journey] = {
     **dict.fromkeys(("onnx", "openvino", "tensorflow", "tensorflow text"), model),
     **dict.fromkeys(("torch", "hugging face", "pipedream", "graph"), model),
     "workload": whole,
+    "external": external.journey,
+    "names": names.journey,
+    "options": option_matrix.journey,
     "problem": whole,
     "cluster": cluster,
     "cluster line": line,

@@ -42,6 +42,7 @@ def document_of(done: list[Done], seed: int, seconds: float, processes: int) -> 
 
 def written(document: dict[str, Any], path: Path) -> None:
     """The document as .json, and a table of it as .md beside it."""
+    document = document | {"command": document["command"].replace("fuzz.json", path.with_suffix(".json").name)}
     path.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     head = "| family | cases | loaded | refused | faults | processor, s | slowest, s |\n|---|---|---|---|---|---|---|\n"
     rows = "".join(
@@ -54,11 +55,11 @@ def written(document: dict[str, Any], path: Path) -> None:
     path.with_suffix(".md").write_text(
         f"""# Bad input
 
-`{document["command"]}`: {document["cases"]} damaged files, {document["seconds"]} s; processes at
+`{document["command"]}`: {document["cases"]} cases, {document["seconds"]} s; processes at
 once: {document["processes"]}, cores: {document["cores"]}. A case is *loaded* where it goes through reading, pricing and
-judging with figures that are figures, *refused* where one sentence of ours says why not, and at *fault* with anything
-else: a traceback, a word of a library, control characters, more than 10 s of the
-processor, more than 2 GiB of memory.
+judging with figures that are figures (`options`: with a placement that keeps every rule, above its bound), *refused*
+where one sentence of ours says why not, and at *fault* with anything else: a traceback, a word of a library, control
+characters, more than 10 s of the processor, more than 2 GiB of memory.
 
 {head}{rows}
 Slowest: {slow}.

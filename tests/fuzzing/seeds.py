@@ -19,6 +19,7 @@ from fuzzing.models import onnx_models
 from placewise.api import place
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
+from placewise.files.costs_file import save_costs
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import save_plan
 from placewise.files.problem_file import save_problem
@@ -80,6 +81,7 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
     ).SerializeToString()))  # fmt: skip
     return {
         "onnx": (*made, *examples),
+        "external": tuple(one for one in made if one.name == "tensors"),
         "openvino": tuple(ir),
         "tensorflow": tuple(flow),
         "tensorflow text": (_file(DATA / "tensorflow" / "costs.pbtxt"),
@@ -88,6 +90,7 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
         "hugging face": tuple(_shallow(path) for path in sorted(PRESETS.glob("*.json"))),
         "workload": (Seed("made", ".json", json.dumps(texts.WORKLOAD).encode()),),
         "pipedream": (Seed("made", ".txt", texts.PIPEDREAM),),
+        **dict.fromkeys(("names", "options"), (Seed("made", ".json", b"{}"),)),
     }  # fmt: skip
 
 
@@ -104,6 +107,7 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
     save_problem(problem, "problem.npz")
     save_problem(build(PHASED, DEVICES, ProblemOptions()), "phases.npz")
     save_profile(_profile(problem.graph), "profile.json")
+    save_costs(problem.costs, problem.graph, problem.cluster, "costs.npz")
     for name, plan in plans.items():
         save_plan(plan, f"{name}.json")
     measured = DATA / "measured"
@@ -118,6 +122,7 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
         "profile": (_file(Path("profile.json")),),
         "times": (
             Seed("csv", ".csv", texts.TIMES_CSV),
+            _file(Path("costs.npz")),
             Seed("json", ".json", json.dumps(texts.TIMES_JSON).encode()),
             Seed("list", ".json", json.dumps(texts.TIMES_LIST).encode()),
             *(_file(path) for path in sorted(measured.glob("*.gz")) if not path.name.startswith("small")),

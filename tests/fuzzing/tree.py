@@ -26,9 +26,13 @@ def json_damaged(rng: Random, data: bytes, other: bytes) -> bytes:
 def toml_damaged(rng: Random, data: bytes, other: bytes) -> bytes:
     """The same of a TOML text."""
     table = _changed(rng, tomllib.loads(data.decode()), tomllib.loads(other.decode()))
+    return _MARKED.sub(r"\1", toml_of(table)).encode("utf-8", "surrogatepass")
+
+
+def toml_of(table: Any) -> str:
+    """The values as a TOML text."""
     pairs = table.items() if isinstance(table, dict) else [("devices", table)]
-    lines = [f"{json.dumps(str(key))} = {_toml(value)}" for key, value in pairs if value is not None]
-    return _MARKED.sub(r"\1", "\n".join(lines)).encode("utf-8", "surrogatepass")
+    return "\n".join(f"{json.dumps(str(key))} = {_toml(value)}" for key, value in pairs if value is not None)
 
 
 def _toml(value: Any) -> str:

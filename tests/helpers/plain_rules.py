@@ -105,13 +105,11 @@ def with_replicas(problem: Problem, plain: Iterator[tuple[list[int], float]]) ->
     for device, value in plain:
         used = set(device)
         choices = [
-            [d, *(e for e in sorted(used) if kind[e] == kind[d])]
-            if d not in used and problem.most_replicas > 1
-            else [d]
+            [d, *(e for e in sorted(used) if kind[e] == kind[d])] if d not in used and problem.max_replicas > 1 else [d]
             for d in devices
         ]
         for stage in product(*choices):
-            if max(map(stage.count, stage)) > problem.most_replicas:
+            if max(map(stage.count, stage)) > problem.max_replicas:
                 continue
             alone = list(stage) == list(devices)
             column = None if alone else np.array(stage, np.int32)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
@@ -68,7 +69,7 @@ def test_costs_count_every_repetition() -> None:
     assert graph.tensor_repeats[graph.tensors.producer >= 0].tolist() == [1, 1, 1, 10, 10, 10, 10, 10, 10]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.integers(0, 2), min_size=LAYERS, max_size=LAYERS), st.sampled_from(["operator", "sequential"]))
 def test_latency_is_prefill_and_tokens(homes: list[int], execution: str) -> None:
     """The makespan of both phases is that of the prompt and ten times that of a token, wherever the layers are."""

@@ -62,6 +62,7 @@ def test_the_recorder_sees_functions_constructors_and_methods() -> None:
     assert any("." in name for name in recorder.calls)
 
 
+@pytest.mark.soak
 def test_a_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     """`pip wheel` makes a wheel of package and extension; installed elsewhere it places a model."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -6,8 +6,9 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import is_chain, leaves_and_returns, naive_edges
+from soak import examples
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
@@ -27,7 +28,7 @@ def reach(n: int, edges: set[tuple[int, int]]) -> np.ndarray:
     return closed
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(problems(max_ops=8, rules=False))
 def test_components_are_the_cycles_of_the_quotient(problem: Problem) -> None:
     """Blocks share a component exactly if each reaches the other, and components are numbered topologically."""
@@ -49,7 +50,7 @@ def test_components_are_the_cycles_of_the_quotient(problem: Problem) -> None:
     assert backwards == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30)
 @given(problems(max_ops=8, rules=False))
 def test_depth_first_is_another_topological_order(problem: Problem) -> None:
     """Every component has its own position, behind its predecessors."""
@@ -60,7 +61,7 @@ def test_depth_first_is_another_topological_order(problem: Problem) -> None:
     assert (position[tail] < position[head]).all()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(problems(max_ops=5, max_devices=3, training=True, rules=False))
 def test_device_cycle_is_the_definition(problem: Problem) -> None:
     """No cycle exactly where an order of devices makes the stages a chain of ideals; cycles are real."""
@@ -76,7 +77,7 @@ def test_device_cycle_is_the_definition(problem: Problem) -> None:
             assert len(cycle) >= 2 and all(closed[a, b] for a in cycle for b in cycle)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(problems(max_ops=6, max_devices=3, rules=False))
 def test_path_back_is_the_definition(problem: Problem) -> None:
     """A path is found exactly where following all paths finds one, it is one, and a chain of stages has none."""

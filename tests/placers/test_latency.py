@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
+from soak import examples, seeds
 from strategies import problems
 
 from placewise import _native
@@ -54,7 +55,7 @@ def best_of_all(problem: Problem) -> float:
 def test_optimal_on_small_problems(execution, memory):
     """On problems of up to five ops the best of all placements is found wherever there is one to start from."""
     optimal = tried = 0
-    for seed in range(12):
+    for seed in seeds(12):
         problem = random_problem(
             seeded(seed), max_ops=5, max_devices=3, rules=seed % 3 == 0, scarce=seed % 2 == 0,
             objective=Objective("latency", execution=execution),
@@ -72,7 +73,7 @@ def test_optimal_on_small_problems(execution, memory):
     assert optimal >= tried - 1
 
 
-@settings(max_examples=15, deadline=None)
+@examples(12)
 @given(problems(kind="latency", max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and can run, and comes twice the same."""
@@ -87,7 +88,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
         assert proposal.notes or proposal.infeasible
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(problems(max_ops=7))
 def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
     """Every move from a placement that keeps the rules keeps support, groups and the bytes of every device."""
@@ -208,7 +209,7 @@ def test_bert24_is_solved_and_the_search_stops():
     assert proposal.bound.value <= value <= proposal.bound.value * (1 + 1e-6)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(20)
 @given(problems(kind="latency", max_ops=6))
 def test_paths_keeps_the_rules(problem: Problem) -> None:
     """What the cutting leads to is valid but for its calls, comes twice the same, and its bound is below it."""
@@ -228,7 +229,7 @@ def test_paths_keeps_the_rules(problem: Problem) -> None:
 def test_paths_solves_chains():
     """On chains of six ops it finds the optimum, and proves it, nearly always."""
     solved = 0
-    for seed in range(12):
+    for seed in seeds(12):
         rng = np.random.default_rng(seed)
         problem = chain(rng.integers(1, 9, 6).tolist(), rng.integers(1, 9, 6).tolist(), int(rng.integers(3, 6)))
         best, proposal = best_of_all(problem), run_placer(MinCutPlacer(), problem, Budget())

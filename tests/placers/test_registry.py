@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
+from soak import seeds
 
 import placewise as pw
 from placewise.core.place import place
@@ -33,7 +34,7 @@ def problem_for(name: str) -> pw.Problem:
     execution = "sequential" if name == "two_way" else "subgraph"
     kind = "throughput" if name == "dpl" else "latency"
     objective = Objective(kind, execution=execution)  # type: ignore[arg-type]
-    for seed in range(200):
+    for seed in seeds(200):
         problem = random_problem(seeded(seed), max_devices=3, objective=objective, constraints=Constraints())
         if problem.n_ops > 4 and registry.create(name).supports(problem) is None:
             return problem

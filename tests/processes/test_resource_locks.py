@@ -48,6 +48,27 @@ def test_a_lock_is_released_when_its_process_is_killed(folder):
     assert subprocess.run([sys.executable, "-c", code], env={"TMPDIR": str(folder)}, check=False).returncode == -9
     with lock_resources("core-0"):
         assert (folder / next(iter(folder.iterdir())).name).stat().st_mode & 0o077 == 0
+    assert not [*folder.iterdir()]
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(folder):
+    """Each removes the file that the others wait for: never two at once, and no file is left."""
+    inside, most = 0, 0
+
+    def turn() -> None:
+        nonlocal inside, most
+        for _ in range(40):
+            with lock_resources("core-0"):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == 1 and not [*folder.iterdir()]
 
 
 def test_no_folder_is_an_error(monkeypatch):

@@ -15,7 +15,7 @@ from processes_seen import gone
 from placewise._util.cores import pinnable_cores
 from placewise.errors import RunError
 from placewise.processes.shared_memory import SharedMemory
-from placewise.processes.worker import Worker
+from placewise.processes.worker import Worker, _environment
 
 SERVER = "runtime_servers:Server"
 
@@ -102,6 +102,15 @@ def test_a_forgotten_worker_ends():
     del it
     gc.collect()
     assert gone(pid)
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "1"), ("0", "0")])
+def test_telemetry_is_off_unless_somebody_decided(monkeypatch, given, seen):
+    """ONNX Runtime's is on by default: it names models, and leaves a file in the folder for temporary ones."""
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("ORT_DISABLE_TELEMETRY", given)
+    assert _environment(0, None)["ORT_DISABLE_TELEMETRY"] == seen
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -3,7 +3,7 @@
 import pytest
 
 from placewise.errors import ModelFileError
-from placewise.readers import detect_format, read_model
+from placewise.readers.formats import detect_format, read_model
 from placewise.readers.torch.file import read_pt2
 
 GRAPH_TEXT = 'node { name: "x" op: "Placeholder" }'

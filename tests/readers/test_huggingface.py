@@ -27,6 +27,8 @@ from placewise.readers.huggingface.settings import read_settings  # noqa: E402
 
 DIMS = {"prompt": 12, "tokens": 8}
 GENERATING = [kind for kind in SMALL if kind not in ("bert", "resnet", "vit")]
+LIKE_LLAMA = ("falcon", "gpt2", "opt", "qwen2", "qwen3", "vit")
+"""Whose layers are all alike, one after the other, as those of llama and bert are."""
 PUBLISHED = {
     "bert-base": 109_482_240, "bert-large": 335_141_888,
     "deepseek-v3": 671_026_404_352,  # 671.03 B with the 14,848 biases of its routers, which are buffers
@@ -108,7 +110,9 @@ def assert_same_structure(one: Graph, other: Graph) -> None:
         assert np.array_equal(first, second) if isinstance(first, np.ndarray) else first == second
 
 
-@pytest.mark.parametrize("kind", sorted(SMALL))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.soak] * (kind in LIKE_LLAMA)) for kind in sorted(SMALL)]
+)
 def test_copied_layers_are_what_tracing_every_layer_gives(tmp_path, kind):
     """Layers traced once and copied, or each traced by itself: the same graph, scopes and weights included."""
     copied = small(tmp_path, kind)

@@ -8,8 +8,9 @@ import time
 
 import pytest
 from huggingface_configs import SMALL, write_config
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.errors import ModelFileError, PlacewiseError
 from placewise.readers.huggingface import read_huggingface
@@ -244,7 +245,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["llama", "gpt_oss", "gemma2"]), st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
 def test_any_values_end_in_a_graph_or_in_our_errors(tmp_path, kind, changes):
     """Values of any type, in any key: a graph comes out, or an error of ours."""
@@ -253,7 +254,7 @@ def test_any_values_end_in_a_graph_or_in_our_errors(tmp_path, kind, changes):
     only_our_errors(path)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_bytes_end_in_a_graph_or_in_our_errors(tmp_path, data):
     """Bytes of a good file changed, cut or added: a graph comes out, or an error of ours."""

@@ -3,9 +3,10 @@
 import gzip
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from ir_files import edge, layer, net, small
+from soak import examples
 
 from placewise.errors import GraphError, InputError, ModelFileError
 from placewise.readers.openvino import parse as parser
@@ -162,7 +163,7 @@ def test_every_truncation(tmp_path):
         assert str(caught.value).startswith(str(path))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_bytes(tmp_path, data):
     """A file with some bytes changed, doubled or cut out is read or refused, and nothing else."""

@@ -18,7 +18,7 @@ from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers import ReadOptions, detect_format, read_model
+from placewise.readers.formats import ReadOptions, detect_format, read_model
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import judge_placement
 

@@ -4,8 +4,9 @@ import contextlib
 import warnings
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from soak import examples
 from tensorflow_files import DATA, INT, F, constant, function, graph, node, placeholder, saved, weight
 
 from placewise.errors import GraphError, InputError, ModelFileError
@@ -149,7 +150,7 @@ def test_every_truncation(tmp_path):
             assert str(error).startswith(str(path))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["attention.pb", "lstm.pb", "training.meta", "learner/saved_model.pb", "costs.pb"]),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=12),
@@ -167,7 +168,7 @@ def test_mutated_files(tmp_path, name, changes):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.floats(0, 1), st.characters(max_codepoint=127)), min_size=1, max_size=6))
 def test_mutated_text(tmp_path, changes):
     """Characters changed at random in a text format."""

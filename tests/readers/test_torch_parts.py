@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.readers.torch.assemble import assemble
@@ -195,7 +196,7 @@ def test_tied_weights_share_a_storage():
 _STEPS = ("add", "view_add", "copy_row", "cat", "flip", "expand", "buffer", "read_buffer", "matmul", "swap")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(8)
 @given(steps=st.lists(st.tuples(st.sampled_from(_STEPS), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=9))
 def test_order_of_writes_is_what_really_happens(steps):
     """Where a result changes with an input when a program runs, its graph has a path; recorded and exported alike."""

@@ -9,9 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from locations import DATA
+from soak import examples
 
 from placewise.errors import InputError
 from placewise.readers.torch import looks_like_pt2, read_pt2
@@ -259,6 +260,13 @@ def _first_shape(size):
     return change
 
 
+def _weight_called(name):
+    def change(program):
+        program["graph_module"]["signature"]["input_specs"][0]["parameter"]["parameter_name"] = name
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -273,6 +281,7 @@ def _first_shape(size):
         (_first_shape({"as_expr": {"expr_str": "Pow(" * 300 + "1" + ")" * 300}}), "cannot be evaluated"),
         (_first_shape({"as_expr": {"expr_str": "Symbol('u3', integer=True)"}}), "--dim u3=1"),
         (_first_shape("four"), "not in the format of torch.export"),
+        *((_weight_called(name), "is no text") for name in (None, True, 3, float("nan"), [], {})),
     ],
 )
 def test_damaged_programs(tmp_path, change, words):
@@ -283,7 +292,7 @@ def test_damaged_programs(tmp_path, change, words):
     assert "copy.pt2" in str(error.value)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_mutated_bytes(tmp_path_factory, data):
     """Any bytes changed anywhere: a graph or an error of ours, nothing else."""
@@ -302,7 +311,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_mutated_programs(tmp_path_factory, data):
     """Any part of the program replaced by anything or dropped: a graph or an error of ours."""

@@ -16,7 +16,7 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
-from placewise.readers import ReadOptions, detect_format, read_model
+from placewise.readers.formats import ReadOptions, detect_format, read_model
 from placewise.readers.workload import read_workload
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 from typer.testing import CliRunner
 
 import placewise as pw
@@ -115,7 +116,7 @@ def placed(draw: st.DrawFn) -> tuple[Problem, Placement]:
 
 
 @given(placed())
-@settings(max_examples=120, deadline=None)
+@examples(60)
 def test_the_parts_add_up_to_the_value(drawn: tuple[Problem, Placement]) -> None:
     """In every objective and execution; the path has no hole, and every step but overhead is an event of the run."""
     problem, placement = drawn
@@ -137,7 +138,7 @@ def test_the_parts_add_up_to_the_value(drawn: tuple[Problem, Placement]) -> None
 
 
 @given(placed(), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_lanes_hold_all_the_seconds(drawn: tuple[Problem, Placement], slots: int) -> None:
     """What is marked is busy, no slot is more than full, and where ops do not overlap the slots add up to the time."""
     problem, placement = drawn
@@ -204,7 +205,7 @@ def test_moves_are_told_by_modules() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(0, 2), st.integers(0, 2)), max_size=60))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_moved_op_is_told_once(ops: list[tuple[int, int, int, int]]) -> None:
     """The lines of the moves add up to the ops that moved, and a whole module is never more than it has."""
     paths = [("m", str(a), str(b)) for a, b, _, _ in ops]
@@ -259,7 +260,7 @@ def test_a_forced_move_takes_along_what_a_chain_needs() -> None:
 
 
 @given(placed(), st.integers(0, 8), st.integers(0, 2))
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_a_forced_move_is_no_worse_than_the_move_alone(drawn: tuple[Problem, Placement], op: int, device: int) -> None:
     """Whatever the placer, the plan with the op forced is at most the plan with nothing else moved; the op is there."""
     problem, placement = drawn

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
+from soak import seeds
 from typer.testing import CliRunner
 
 import placewise as pw
@@ -138,7 +139,7 @@ def test_the_timeline_is_the_judges(objective: Objective, seed: int) -> None:
 
 
 @pytest.mark.parametrize("transfers", ["direct", "staged"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_copies_of_a_pipeline_are_those_that_the_judge_charges(seed: int, transfers: str) -> None:
     """What the cuts list sends and receives, device by device, is what the judge counts."""
     problem, placement = placed(seed, PIPELINE, transfers=transfers)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from soak import examples
 from strategies import eighths, graphs
 
 from placewise.errors import PlanError
@@ -215,7 +216,7 @@ def test_sets_that_are_no_kernel_are_cut_as_ever():
         assert group_kernels(graph, device, np.arange(4), [ops])[1].tolist() == [0, 1, 2, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(50)
 @given(placed(), st.data())
 def test_orders_with_kernels_are_topological(case: tuple[Problem, np.ndarray], data: st.DataObject):
     """Whatever is taken for kernels, ops stand behind those that feed them, and pieces make no circle."""

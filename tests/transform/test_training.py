@@ -7,10 +7,11 @@ from collections import Counter
 import numpy as np
 import onnx_files
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from locations import EXAMPLES
 from onnx.helper import make_node as node
 from onnx_files import integers, saved, weight
+from soak import examples
 
 import placewise
 from placewise.catalog import read_cluster
@@ -366,7 +367,7 @@ def test_an_update_reads_and_writes_what_is_kept(tmp_path):
     assert sorted(work.bytes[graph.ops.kind.equals("optimizer::Adam")].tolist()) == [7 * 12 * 4, 7 * 20 * 4]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(onnx_files.models())
 def test_any_model_has_a_training_graph_or_a_reason_why_not(folder_of, model):
     """Gradients have the shape of what they are the gradient of; every backward op is in a group with a forward op."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.helper import make_node as node
+from soak import examples
 from training_numpy import backward, forward, model
 
 from placewise.errors import GraphError
@@ -308,7 +309,7 @@ def networks(draw):
     return [*nodes, node("Sum", [value for value in values if value not in read], ["y"])], weights
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(networks())
 def test_any_network(folder, network):
     """Values with many readers, weights on several paths, ops that read a value twice."""

@@ -8,7 +8,7 @@ ops whose inputs are there, the one of smallest priority, and so on until it has
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import inf
+from math import frexp, inf
 
 from placewise.model.problem import Problem
 from twins.plain import Plain, Run, Transfer
@@ -46,7 +46,9 @@ class Operator:
 
     def __init__(self, problem: Problem, order: list[int] | None = None) -> None:
         self.plain = Plain(problem)
-        key = [-rank for rank in upward_ranks(problem)] if order is None else order
+        ranks = upward_ranks(problem)
+        step = 2.0 ** (frexp(max(ranks, default=0.0))[1] - 40)
+        key = [-round(rank / step) for rank in ranks] if order is None else order
         self.by_priority = sorted(range(self.plain.n_ops), key=lambda op: (key[op], op))
         self.priority = [0] * self.plain.n_ops
         for place, op in enumerate(self.by_priority):

@@ -4,8 +4,9 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 from placewise.costing.work import work_of
 from placewise.errors import InputError
@@ -29,7 +30,7 @@ def fingerprint(graph):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(family=st.sampled_from(sorted(FAMILIES)), n_ops=st.integers(1, 300), seed=st.integers(0, 10**9))
 def test_a_graph_has_as_many_ops_as_asked(family, n_ops, seed):
     """Exactly, with known costs; every tensor is read or an output."""
@@ -58,7 +59,7 @@ def successors(graph):
     return after
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(n_ops=st.integers(1, 200), seed=st.integers(0, 10**6))
 def test_series_parallel_graphs_reduce_to_one_edge(n_ops, seed):
     """Without double edges and ops that have one predecessor and one successor, two ends are left (Valdes 1982)."""

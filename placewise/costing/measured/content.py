@@ -20,7 +20,7 @@ LARGEST = 2 << 30
 LARGEST_WHOLE = 64 << 20
 """Bytes after unpacking, of a file that is read whole."""
 LONGEST_EVENT = 1 << 22
-MOST_EVENTS = 5_000_000
+MAX_EVENTS = 5_000_000
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[\s,]*")
@@ -92,8 +92,8 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
                 text, at = text[at:] + more, 0
                 continue
             count += 1
-            if count > MOST_EVENTS:
-                raise CostError(f"has more than {MOST_EVENTS:,} events", remedy="record fewer steps, without stacks")
+            if count > MAX_EVENTS:
+                raise CostError(f"has more than {MAX_EVENTS:,} events", remedy="record fewer steps, without stacks")
             if isinstance(value, dict):
                 yield value
 

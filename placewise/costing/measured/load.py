@@ -29,7 +29,7 @@ from placewise.model.graph import Graph
 
 MEASURED = "measured"
 _PLAIN_JSON = re.compile(rb'(null|true|false|-?\d[\d.eE+-]*|"[^"]*")\s*')
-LEAST_TIME, LEAST_OPS = 0.5, 0.25
+MIN_TIME, MIN_OPS = 0.5, 0.25
 """Fractions of a profile's time and of the ops that compute; a profile that matches less is of another model."""
 FEW_TIME, FEW_OPS = 0.6, 0.5
 """A profile that matches less is reported as doubtful."""
@@ -170,7 +170,7 @@ def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, 
     covered, ops = int(measured.sum()), int(computing.sum())
     time_share, op_share = _format_percent(matched, total), _format_percent(covered, ops)
     fits = f"{time_share} of its time, and {op_share} of the ops that compute, match"
-    if matched < LEAST_TIME * total or covered < LEAST_OPS * ops:
+    if matched < MIN_TIME * total or covered < MIN_OPS * ops:
         steps = ", with profiler.step() after every step" if timings.in_order else ""
         raise CostError(f"this profile is of another model: {fits}", remedy=f"measure this one{steps}")
     if matched < FEW_TIME * total or covered < FEW_OPS * ops:

@@ -15,7 +15,7 @@ from placewise.model.graph import Graph
 _HEAVY = frozenset((*linear.RULES, *attention.RULES, *recurrent.RULES))
 _WITH_SUM = ("Bias", "Skip")
 """Kernels with this prefix begin with an addition: BiasGelu, SkipLayerNormalization."""
-MOST_STEPS = 8
+MAX_STEPS = 8
 """Distance to search backwards for the main op of a fused kernel."""
 
 Owners = list[list[int]]
@@ -91,7 +91,7 @@ def is_of_kind(kernel: str, kind: str) -> bool:
 def _find_path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int]:
     """Ops without a row from the nearest one of the kernel's kind to `op`, exclusive; empty if there is none."""
     paths = [[op]]
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         longer = []
         for path in paths:
             for maker in _find_makers(graph, path[-1]):
@@ -99,7 +99,7 @@ def _find_path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int
                     if is_of_kind(kernel, graph.ops.kind[maker]):
                         return [*path[1:], maker]
                     longer.append([*path, maker])
-        paths = longer[:MOST_STEPS]
+        paths = longer[:MAX_STEPS]
     return []
 
 

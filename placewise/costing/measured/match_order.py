@@ -14,7 +14,7 @@ from placewise.costing.measured.table import TimingRow
 from placewise.errors import CostError
 from placewise.model.graph import Graph
 
-MOST_DIFFERENCES = 1_000
+MAX_DIFFERENCES = 1_000
 RUN_CALLS, RUN_OPS = 0.9, 0.75
 """Fractions of a trace's calls and of all ops that must match if several repetitions are one run of the model."""
 _KINDS: Mapping[str, str] = {
@@ -92,7 +92,7 @@ def is_run(calls: Sequence[str], candidates: Candidates) -> bool:
 
 
 def align_sequences(
-    n: int, m: int, equal: Callable[[int, int], bool], *, most: int = MOST_DIFFERENCES
+    n: int, m: int, equal: Callable[[int, int], bool], *, most: int = MAX_DIFFERENCES
 ) -> list[tuple[int, int]] | None:
     """The most pairs (i, j), both ascending, with ``equal(i, j)``; None if more than `most` elements differ."""
     reach, history = {1: 0}, list[dict[int, int]]()

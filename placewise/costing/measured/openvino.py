@@ -89,7 +89,8 @@ def _json_counters(value: Any) -> Iterator[Counter]:
     if not isinstance(reports, list):
         raise CostError("holds no counters", remedy="give benchmark_app's own file, of -report_type detailed_counters")
     for number, report in enumerate(reports):
-        for row, node in enumerate(report.get("nodes", ()) if isinstance(report, Mapping) else ()):
+        nodes = report.get("nodes") if isinstance(report, Mapping) else None
+        for row, node in enumerate(nodes if isinstance(nodes, list) else ()):
             if isinstance(node, Mapping):
                 texts = (str(node.get(key, "")) for key in ("name", "status", "node_type"))
                 name, status, kind = texts

@@ -70,7 +70,7 @@ class History:
     def optimal(self, gap: float) -> bool:
         """Whether the bounds prove that nothing better exists, up to the gap."""
         bound = max((bound.value for bound in self.bounds), default=0.0)
-        return bool(self.pool) and bound > 0 and gap_of(self.value, bound) <= gap
+        return bool(self.pool) and gap_of(self.value, bound) <= gap
 
     def report(self, state: Progress) -> None:
         """Pass on a placer's progress with the best value of all placers; claims are judged later."""

@@ -20,7 +20,7 @@ from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.auto import strategy
 from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
-from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, run_placer, sound
+from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, make_sound, run_placer
 from placewise.placers.registry import create
 from placewise.simulate import lower_bound
 
@@ -32,7 +32,7 @@ SEARCH_SHARE = 0.5
 """Of the time, for searches before a proof is tried."""
 FIRST_SLICE, SLICES, SLICE_PER_OP = 0.5, 24, 3e-5
 """The first slice of a search has at least this many seconds, this part of the time, and this many seconds per op."""
-LEAST_TURN = 3.0
+MIN_TURN = 3.0
 """A placer runs only if the remaining time is more than this many judgements take."""
 LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
@@ -170,7 +170,7 @@ class _Portfolio:
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
         history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
-        if history.turns and self.watch.left <= (LEAST_TURN * history.judging if history.best is not None else 0.0):
+        if history.turns and self.watch.left <= (MIN_TURN * history.judging if history.best is not None else 0.0):
             raise _RunOver
         placer, rest = self._placer(turn), self.watch.rest()
         if placer is None:
@@ -185,7 +185,7 @@ class _Portfolio:
         proposal = run_placer(
             placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
         )
-        proposal = sound(placer.info, self.problem, proposal)
+        proposal = make_sound(placer.info, self.problem, proposal)
         if turn.contiguous:
             proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, sealed
+from placewise.model.columns import Bools, Floats, Ints, frozen, sealed
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -24,7 +24,12 @@ from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import count_first_uses, may_run
 from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
-from placewise.simulate.contiguity import Contraction, contract
+from placewise.simulate.contiguity import contract
+
+MANY_OPS = 200_000
+"""From this size on, a cut by cumulated bytes is tried first: the dynamic program prices every op on every device."""
+HALVINGS = 50
+"""Of the interval in which the largest share is sought."""
 
 
 class BalancedPlacer:
@@ -43,7 +48,7 @@ class BalancedPlacer:
         """The most even split of the order, or a note of why there is none."""
         problem, watch = search.problem, search.watch
         try:
-            device, _ = fit_memory(problem, partial(_split_evenly, problem, contract(problem), watch))
+            device, _ = fit_memory(problem, partial(_split_evenly, problem, watch))
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
@@ -52,7 +57,7 @@ class BalancedPlacer:
         return Proposal(Placement(relabel(problem, device)), reason=reason)
 
 
-def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
+def _split_evenly(problem: Problem, watch: Stopwatch, capacity: Floats) -> Ints | None:
     """The split [n_ops] with the smallest largest share within `capacity` [n_devices].
 
     It splits the chain of components if that is possible, else, where rules allow it, the blocks in their order.
@@ -60,6 +65,11 @@ def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capaci
     host = problem.cluster.is_host
     if not problem.allowed[:, ~host].any():
         host = np.zeros_like(host)
+    graph = contract(problem)
+    if problem.n_ops > MANY_OPS:
+        device = _cut_by_bytes(problem, graph.component, graph.n, capacity, frozen(np.flatnonzero(~host), np.int32))
+        if device is not None:
+            return device
     stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
         device = _split_order(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
@@ -72,6 +82,36 @@ def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capaci
     lighter = _drop_memory(problem.graph, aside)
     device = _split_order(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
     return None if device is None else np.where(aside, assignment, device).astype(np.int32)
+
+
+def _cut_by_bytes(problem: Problem, component: Ints, n: int, capacity: Floats, devices: Ints) -> Ints | None:
+    """The components in their order, cut with the smallest largest share; None where that is not known to be allowed.
+
+    Takes equal devices that may run every op. A share is feasible if filling device after device up to it leaves
+    nothing over (chains on chains by bisection: Pinar and Aykanat, J. Parallel Distrib. Comput. 64, 2004, section 4).
+    """
+    alike = len(devices) and (capacity[devices] == capacity[devices[0]]).all()
+    if not alike or not problem.allowed[:, devices].all():
+        return None
+    amounts = count_first_uses(problem.graph) + 1.0
+    filled = np.cumsum(np.bincount(component, weights=amounts, minlength=n))
+
+    def cut(share: float) -> Ints:
+        ends, start = np.zeros(len(devices), np.int32), 0.0
+        for which in range(len(devices)):
+            ends[which] = np.searchsorted(filled, start + share, side="right")
+            start = filled[ends[which] - 1] if ends[which] else 0.0
+        return ends
+
+    least, most = filled[-1] / len(devices), float(capacity[devices[0]])
+    if cut(most)[-1] < n:
+        return None
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        least, most = (least, middle) if cut(middle)[-1] == n else (middle, most)
+    stage = np.searchsorted(cut(most), np.arange(n), side="right")
+    split: Ints = devices[stage][component]
+    return split
 
 
 def _split_order(

@@ -32,7 +32,7 @@ from placewise.simulate.judge.subgraph import cut_calls
 from placewise.simulate.problem_arrays import arrays_of
 
 METHOD = "constraint program (CP-SAT)"
-MOST_LITERALS = 300_000
+MAX_LITERALS = 300_000
 ALL_CALLS, FEW_CALLS = 10, 2
 """With up to `ALL_CALLS` ops, each op may be a call of its own by default, which proves the bound; with more, an
 accelerator has `FEW_CALLS` by default."""
@@ -62,10 +62,10 @@ def too_large(problem: Problem, most_calls: int | None) -> str | None:
         size = subgraph_model.estimate(problem, layout)
     else:
         size = (operator_model if execution == "operator" else sequential_model).estimate(problem)
-    if size <= MOST_LITERALS:
+    if size <= MAX_LITERALS:
         return None
     return (
-        f"its program for latency would have about {size:,} literals, and {MOST_LITERALS:,} are the most that cpsat "
+        f"its program for latency would have about {size:,} literals, and {MAX_LITERALS:,} are the most that cpsat "
         "solves; local and auto take models of any size"
     )
 

@@ -33,7 +33,7 @@ from placewise.placers.shared.starting_placements import find_starting_placement
 from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, contract
 
-MOST_VARIABLES = 400_000
+MAX_VARIABLES = 400_000
 """The model of about this size is built in half a minute and fits in 2 GB."""
 WORK = 60.0
 """CP-SAT's deterministic time where the budget has neither seconds nor iterations: about as many seconds."""
@@ -197,12 +197,12 @@ class CpsatPlacer:
         if problem.objective.kind == "latency":
             return too_large(problem, self.options.calls)
         size = n_variables(problem)
-        if size > MOST_VARIABLES:
+        if size > MAX_VARIABLES:
             counts = (
                 f"{problem.n_blocks:,} groups of ops, {problem.graph.n_tensors:,} tensors, {problem.n_devices} devices"
             )
             return (
-                f"its integer program would have about {size:,} variables ({counts}), and {MOST_VARIABLES:,} are the "
+                f"its integer program would have about {size:,} variables ({counts}), and {MAX_VARIABLES:,} are the "
                 f"most that cpsat takes: use {_instead(problem)}"
             )
         return None

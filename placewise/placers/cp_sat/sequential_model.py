@@ -20,7 +20,7 @@ from placewise.placers.shared.schedule_models.assignment import AssignmentVariab
 from placewise.placers.shared.schedule_models.model_builder import Literal, ModelBuilder, Sum, TimeScale, negated
 from placewise.simulate.problem_arrays import arrays_of
 
-MOST_NUMBERS = 50_000
+MAX_NUMBERS = 50_000
 """The most pairs of ops and piece numbers for which the model tells pieces apart."""
 
 
@@ -81,7 +81,7 @@ class SequentialModel:
         if not any(overhead):
             return
         most = _longest_path(self.problem)
-        if self.problem.n_ops * most * self.problem.n_devices > MOST_NUMBERS:
+        if self.problem.n_ops * most * self.problem.n_devices > MAX_NUMBERS:
             for d in np.flatnonzero(overhead).tolist():
                 here = [row.get(d, False) for row in self.assignment.at]
                 self._total.add(overhead[d], self.builder.unless(here, False))

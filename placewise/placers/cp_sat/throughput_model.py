@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
 from placewise.simulate.contiguity import Contraction, forward_edges
 
-_MOST_SUM = 1 << 45
+_MAX_SUM = 1 << 45
 """Units of all costs together: far below what CP-SAT's whole numbers hold."""
 
 
@@ -182,7 +182,7 @@ def unit_of(priced: PricedStages, reached: float, units: int) -> int:
     seconds = np.where(costs.seconds < NEVER, costs.seconds, 0)
     total = int(seconds.max(axis=1, initial=0).sum())
     value = min(int(reached * priced.scale) if 0 < reached < np.inf else total, total) or total
-    return max(value // units, int((total + costs.enter.sum() + costs.leave.sum()) // _MOST_SUM), 1)
+    return max(value // units, int((total + costs.enter.sum() + costs.leave.sum()) // _MAX_SUM), 1)
 
 
 def _lost(costs: StageCosts, unit: int) -> int:

@@ -12,7 +12,7 @@ KINDS = ("region", "stretch", "chunks")
 """A connected region; a stretch of one order of the units; all units, with neighbours in groups."""
 BUSY = 1e-9
 """Devices whose load is within this share of the largest all count as the busiest."""
-MOST_AROUND = 12
+MAX_AROUND = 12
 """Neighbours of a unit by which a region grows at a time."""
 
 
@@ -146,5 +146,5 @@ def _region(units: MovableUnits, line: Longs, assignment: Ints, size: int, rng: 
         region.append(unit)
         around = units.around(unit)
         around = around[able[around] & ~chosen[around]]
-        frontier += rng.permutation(around)[:MOST_AROUND].tolist()
+        frontier += rng.permutation(around)[:MAX_AROUND].tolist()
     return np.array(region, np.int64)

@@ -35,7 +35,7 @@ TOO_LARGE = Proposal(None, reason=Reason.TIME_LIMIT)
 SMALLEST = 8
 LARGEST = {True: 4000, False: 400}
 """Groups in a window, of chains and of others."""
-MOST_INSIDE = 4
+MAX_INSIDE = 4
 SLICE = 0.5
 """The most seconds for one window."""
 QUICK = 0.1
@@ -46,7 +46,7 @@ ROUNDS = 8
 """Rounds where the budget has no limit."""
 STALE = 2
 """The search ends after this many rounds whose windows freed everything, were solved, and improved nothing."""
-LEAST_GAIN = 1e-12
+MIN_GAIN = 1e-12
 """Relative gains below this are rounding errors."""
 
 
@@ -149,7 +149,7 @@ class ThroughputWindows:
         try:
             for number in range(self._together):
                 kind = KINDS[int(self._rng.integers(len(KINDS)))]
-                size, n_inside = round(self._size[kind]), int(self._rng.integers(2, MOST_INSIDE + 1))
+                size, n_inside = round(self._size[kind]), int(self._rng.integers(2, MAX_INSIDE + 1))
                 assignment = self._units.assignment(self._now.placement.device)
                 window = choose_window(kind, self._units, assignment, self._now.loads, size, n_inside, self._rng)
                 seed = int(self._rng.integers(1 << 30))
@@ -205,9 +205,9 @@ class ThroughputWindows:
         if state is None or state.key() > now.key():
             return False
         self._now = state
-        if state.value < now.value * (1 - LEAST_GAIN):
+        if state.value < now.value * (1 - MIN_GAIN):
             self.history.append(Improvement(self._watch.elapsed, state.value, "windows"))
-        return any(a < b * (1 - LEAST_GAIN) for a, b in zip(state.key(), now.key(), strict=True))
+        return any(a < b * (1 - MIN_GAIN) for a, b in zip(state.key(), now.key(), strict=True))
 
     def _judge(self, placement: Placement) -> _JudgedPlacement | None:
         judgement = judge_placement(self._problem, placement)

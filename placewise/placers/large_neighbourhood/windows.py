@@ -27,7 +27,7 @@ from placewise.placers.shared.solve import solve_models, solver_parameters
 
 UNITS = 1 << 22
 """Units of a value: a window proves no bound, and small numbers are quicker."""
-MOST_OPS = 3000
+MAX_OPS = 3000
 ROUNDS = 12
 """Rounds of windows where the budget has no limit."""
 SMALLEST, LARGEST = 4, 160
@@ -75,8 +75,8 @@ class WindowsPlacer:
             return "windows does not support sequential execution, only subgraph and operator execution for latency"
         if problem.constraints.shaped:
             return "windows does not support contiguous or convex stages for latency"
-        if problem.n_ops > MOST_OPS:
-            return f"{problem.n_ops:,} ops make windows too slow, and {MOST_OPS:,} are the most: use local or auto"
+        if problem.n_ops > MAX_OPS:
+            return f"{problem.n_ops:,} ops make windows too slow, and {MAX_OPS:,} are the most: use local or auto"
         return None
 
     def propose(self, search: SearchContext) -> Proposal:

@@ -10,7 +10,7 @@ from placewise.placers.learned.options import LearningOptions, require_at_least,
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.sequence import SequenceOptions
 
-PER_DEVICE, MOST_GROUPS = 20, 256
+PER_DEVICE, MAX_GROUPS = 20, 256
 """The number of groups follows the authors' code: TensorFlow's grappler, hierarchical_controller.py."""
 
 
@@ -37,7 +37,7 @@ class HDPOptions(SequenceOptions):
 
     def n_groups(self, n_units: int, n_devices: int) -> int:
         """The number of groups for a problem."""
-        return max(1, min(self.groups or min(MOST_GROUPS, PER_DEVICE * n_devices), n_units))
+        return max(1, min(self.groups or min(MAX_GROUPS, PER_DEVICE * n_devices), n_units))
 
 
 class HDPPlacer(LearnedPlacer):

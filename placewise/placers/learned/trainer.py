@@ -24,11 +24,11 @@ from placewise.placers.shared.repair import repair
 
 GREEDY_EVERY = 10
 """Updates between two pricings of the policy's own choice."""
-MOST_FAILURES = 64
+MAX_FAILURES = 64
 """Training ends if none of the first 64 measured placements could run."""
 MIN_UNSEEN = 0.25
 """An update with a smaller share of unseen samples is stale."""
-MOST_SEEN_UPDATES = 200
+MAX_SEEN_UPDATES = 200
 """A budget of evaluations ends after this many updates in a row without an unseen placement."""
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -224,15 +224,15 @@ class Trainer:
             return Reason.FINISHED
         if self.pricing.evaluations >= self._space:
             return Reason.FINISHED
-        if self.measured and self.pricing.best is None and self.pricing.evaluations >= MOST_FAILURES:
+        if self.measured and self.pricing.best is None and self.pricing.evaluations >= MAX_FAILURES:
             return Reason.FINISHED
         return Reason.FINISHED if self._stall_reason(budget) else None
 
     def _stall_reason(self, budget: Budget) -> str:
         """Why training has stalled; empty if it has not."""
         updates, patience = self.learner.updates, self.options.patience
-        if budget.evaluations is not None and updates - self._last_unseen >= MOST_SEEN_UPDATES:
-            return f"{MOST_SEEN_UPDATES} updates in a row brought no unseen placement"
+        if budget.evaluations is not None and updates - self._last_unseen >= MAX_SEEN_UPDATES:
+            return f"{MAX_SEEN_UPDATES} updates in a row brought no unseen placement"
         if patience and updates - self._last_better >= patience:
             return f"{patience} update{'s in a row' * (patience > 1)} brought nothing better"
         return ""

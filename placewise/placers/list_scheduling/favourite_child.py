@@ -30,7 +30,7 @@ from placewise.placers.base import Stopwatch
 from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
 
-MOST_PAIRS = 20_000
+MAX_PAIRS = 20_000
 """The largest linear program, in pairs."""
 QUICK_PAIRS = 2_500
 """The same without a time limit."""
@@ -70,7 +70,7 @@ def find_favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, s
     pairs, seconds = list_pairs(problem), mean_op_seconds(problem)
     count, limited = len(pairs.tail), bool(np.isfinite(watch.budget.seconds))
     limit = SHARE * watch.left
-    if count <= (MOST_PAIRS if limited else QUICK_PAIRS) and BUILDING * count <= limit:
+    if count <= (MAX_PAIRS if limited else QUICK_PAIRS) and BUILDING * count <= limit:
         sent = solve_relaxation(problem.n_ops, pairs, seconds, limit)
         if sent is not None:
             chosen = select_favourites(sent)

@@ -25,7 +25,7 @@ from placewise.simulate.problem_arrays import arrays_of
 
 COLDEST, HOTTEST = 1e-5, 1e-2
 """Temperatures as shares of the best value known; fewer chains have the colder ones."""
-DEPTH, MOST_SCOPES = 6, 50_000
+DEPTH, MAX_SCOPES = 6, 50_000
 """The longest prefixes of scopes that form groups; graphs with more scopes get no groups, which would take too long."""
 CHAINS, CHAIN_OPS = 8, 60_000
 """The most chains, and how many ops they may have together; at least two chains run."""
@@ -149,7 +149,7 @@ def scope_levels(problem: Problem) -> ScopeLevels:
     scope, n = problem.graph.ops.scope, problem.n_blocks
     first = block_firsts(problem)
     rows: list[Ints] = []
-    if 1 < len(scope.values) <= MOST_SCOPES:
+    if 1 < len(scope.values) <= MAX_SCOPES:
         parts = [tuple(value.split(".")) if value else () for value in scope.values]
         numbers: list[Ints] = []
         for key in _keys():

@@ -28,12 +28,12 @@ from placewise.simulate.judge.memory import device_memory
 
 HOT, WARM, COLD = 0.02, 0.004, 2e-5
 """Temperatures, as shares of the max-load: from anywhere, from a good placement, and at the end."""
-ROUND_SHARE, LEAST_ROUND = 0.4, 0.02
+ROUND_SHARE, MIN_ROUND = 0.4, 0.02
 """The share of the remaining time for the next round, and the fewest seconds of one."""
-PER_GROUP, MOST_STEPS, LEAST_PER_GROUP = 300, 300_000, 2
+PER_GROUP, MAX_STEPS, MIN_PER_GROUP = 300, 300_000, 2
 """Without a time limit: moves per round and group, the most moves of a round, and the fewest per group."""
-SWEPT, COOKED = 30, 300
-"""With fewer moves per group than `SWEPT` a warm start would only do harm; with fewer than `COOKED`, a hot one."""
+MIN_WARM_MOVES, MIN_HOT_MOVES = 30, 300
+"""Moves per group: with fewer a warm start, or a hot one, would only do harm."""
 CHAIN_SHARE, CHAIN_FROM, CHAIN_TO = 0.4, 5.0, 2000.0
 """Where the time allows between `CHAIN_FROM` and `CHAIN_TO` moves per block, a share of it goes into chains of stages
 first: there are fewer of them, and the best one is a good start for free placements."""
@@ -129,7 +129,7 @@ class _Annealing:
             if self.reason is Reason.INTERRUPTED:
                 return
             number += 1
-        if watch.left < self.check_seconds + LEAST_ROUND:
+        if watch.left < self.check_seconds + MIN_ROUND:
             self.reason = Reason.TIME_LIMIT
 
     def _pool(self, costs: PipelineCosts, group: Ints, priors: Floats) -> list[Ints]:
@@ -176,13 +176,13 @@ class _Annealing:
         end -= (checks + 1) * self.check_seconds
         if budget.iterations is None and budget.evaluations is None and np.isfinite(end):
             left = end - elapsed
-            if left < LEAST_ROUND:
+            if left < MIN_ROUND:
                 return None
-            length = left if left < 2 * LEAST_ROUND else max(ROUND_SHARE * left, LEAST_ROUND)
+            length = left if left < 2 * MIN_ROUND else max(ROUND_SHARE * left, MIN_ROUND)
             return AnnealingRound(_temperature(number, PACE * length / n), COLD, until=elapsed + length)
         most = np.inf if budget.evaluations is None else budget.evaluations - moves
         rounds = self.rounds if budget.iterations is None else budget.iterations
-        steps = int(min(max(min(PER_GROUP * n, MOST_STEPS), LEAST_PER_GROUP * n), most / WALKS))
+        steps = int(min(max(min(PER_GROUP * n, MAX_STEPS), MIN_PER_GROUP * n), most / WALKS))
         if number >= rounds or steps < 1 or elapsed >= end:
             return None
         return AnnealingRound(_temperature(number, steps / n), COLD, steps, end)
@@ -199,9 +199,9 @@ class _Annealing:
 
 def _temperature(number: int, moves_per_group: float) -> float:
     """The first temperature of a round: hot and warm by turns, where the moves are enough to cool down again."""
-    if moves_per_group < SWEPT:
+    if moves_per_group < MIN_WARM_MOVES:
         return 2 * COLD
-    return WARM if number % 2 or moves_per_group < COOKED else HOT
+    return WARM if number % 2 or moves_per_group < MIN_HOT_MOVES else HOT
 
 
 def tradable(problem: Problem) -> Ints:

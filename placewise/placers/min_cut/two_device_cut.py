@@ -26,7 +26,7 @@ from placewise.simulate.blocks import block_firsts, block_seconds, unshared_byte
 TOTAL = 1 << 42
 """All costs together, in units of arc capacity; costs are rounded down."""
 NEVER = 2 * TOTAL
-MOST_OPS = 100_000
+MAX_OPS = 100_000
 """With more ops, arcs that are never cut would overflow 64 bits."""
 PRICES = 24
 CALL_SHARES = (0.0, 0.25, 0.5, 1.0)
@@ -50,8 +50,8 @@ def explain_cut_refusal(problem: Problem) -> str | None:
         return "a cut has two sides: the host and one other device"
     if problem.constraints.shaped:
         return "a cut keeps no shape of stages"
-    if problem.n_ops > MOST_OPS:
-        return f"{problem.n_ops:,} ops are too many: at most {MOST_OPS:,}"
+    if problem.n_ops > MAX_OPS:
+        return f"{problem.n_ops:,} ops are too many: at most {MAX_OPS:,}"
     return None
 
 

@@ -21,7 +21,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
-from placewise.placers.base import Hints, PlacerInfo, Progress, SearchContext, Stopwatch, run_placer, sound
+from placewise.placers.base import Hints, PlacerInfo, Progress, SearchContext, Stopwatch, make_sound, run_placer
 from placewise.placers.multilevel.levels import Level, level_shares, levels_of, tightened
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable, relabel
@@ -37,7 +37,7 @@ SEARCHES: dict[str, Calls] = {
 }
 """Placers that search on from a hint; the first that supports the problem runs."""
 CHAINED: Calls = (("dp", {}), ("local", {}))
-MOST_CHAINED = 50_000
+MAX_CHAINED = 50_000
 """They run one after the other where stages must form a chain, and elsewhere on the first descent, for at most this
 many groups."""
 FEW_OPS = 30_000
@@ -250,7 +250,7 @@ class _Descents:
         objective, shaped = self.problem.objective.kind, level.problem.constraints.shaped
         devices, end = starts[:], self.watch.elapsed + seconds
         calls = _supporting(SEARCHES[objective], level.problem)[:1]
-        if objective == "throughput" and (shaped or (not self.number and level.problem.n_blocks <= MOST_CHAINED)):
+        if objective == "throughput" and (shaped or (not self.number and level.problem.n_blocks <= MAX_CHAINED)):
             calls = _supporting(CHAINED, level.problem) or calls
         for number, (name, options) in enumerate(calls):
             if self.finished:
@@ -263,7 +263,7 @@ class _Descents:
             )  # fmt: skip
             finest = level.problem is self.problem
             bound, proof = (
-                (sound(placer.info, self.problem, proposal).bound, proposal.infeasible) if finest else (None, "")
+                (make_sound(placer.info, self.problem, proposal).bound, proposal.infeasible) if finest else (None, "")
             )
             self._take_proof(bound, proof, interrupted=proposal.reason is Reason.INTERRUPTED)
             if proposal.placement is not None:

@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.shared.repair import PackingInstance
 
-MOST_VARIABLES = 40_000
+MAX_VARIABLES = 40_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ def group_blocks(instance: PackingInstance) -> BlockKinds:
     bits = np.packbits(instance.runs, axis=1).astype(np.int64)
     keys = np.column_stack((-instance.own, np.where(alone, -1, np.arange(n)), bits))
     _, example, of, number = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    most = max(MOST_VARIABLES // max(count, 1), 1)
+    most = max(MAX_VARIABLES // max(count, 1), 1)
     return BlockKinds(of.reshape(-1), example, number, min(most, len(example)))
 
 

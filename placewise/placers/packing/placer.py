@@ -37,7 +37,7 @@ SEARCHES, LINES = 2, 24
 """Local searches before CP-SAT, and orders of the ops if stages must follow each other."""
 LATER = 200
 """Local searches after CP-SAT, within the time limit."""
-MOST_LINED = 3_000_000
+MAX_LINED = 3_000_000
 """Components times orders that are tried."""
 
 
@@ -148,7 +148,7 @@ def _split_orders(problem: Problem, watch: Stopwatch, outcome: _PackingOutcome) 
     """A split within memory of the first of many topological orders that has one."""
     graph = contract(problem)
     orders = [np.arange(graph.n, dtype=np.int32), depth_first(graph)]
-    tries = max(2, min(LINES, MOST_LINED // max(graph.n, 1)))
+    tries = max(2, min(LINES, MAX_LINED // max(graph.n, 1)))
     done = 0
     for number in range(tries):
         if done and watch.out:

@@ -34,7 +34,7 @@ Partitioner = Callable[[Hypergraph, float, int], Ints]
 
 IMBALANCES = (0.1, 0.03, 0.3)
 """The imbalances that are tried in turn."""
-TRIES, MOST_TRIES = 3, 48
+TRIES, MAX_TRIES = 3, 48
 """Cuts of graphs of up to `FEW` blocks without a time limit (larger graphs are cut once), and with a time limit."""
 FEW = 3_000
 
@@ -122,7 +122,7 @@ def _list_tries(problem: Problem, budget: Budget, imbalance: float) -> Iterator[
     """Imbalances and seeds."""
     count = TRIES if problem.n_blocks <= FEW else 1
     if np.isfinite(budget.seconds):
-        count = MOST_TRIES
+        count = MAX_TRIES
     if budget.iterations is not None:
         count = max(budget.iterations, 1)
     imbalances = (imbalance,) if imbalance > 0 else IMBALANCES

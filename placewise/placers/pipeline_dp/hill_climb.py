@@ -18,10 +18,10 @@ from placewise.placers.base import Evaluate, Stopwatch
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.contiguity import Contraction
 
-_MOST_ENTRIES = 4_000_000
+_MAX_ENTRIES = 4_000_000
 """Ops of all neighbours that are priced at once; of more neighbours an evenly spaced sample is priced."""
-_MOST_CHECKED = 20
-_MOST_STEPS = 400_000
+_MAX_CHECKED = 20
+_MAX_STEPS = 400_000
 """Steps times ops."""
 _SHARES = (1, 2, 4, 8, 16, 32)
 
@@ -32,7 +32,7 @@ _Step = tuple[Longs | None, Any]
 def climb_hill(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
     """A split [n_ops] that no neighbour beats, or the best so far when time runs out."""
     value = float(price(device[None])[0])
-    for _ in range(_MOST_STEPS // max(problem.n_ops, 1) + 1):
+    for _ in range(_MAX_STEPS // max(problem.n_ops, 1) + 1):
         if watch.out:
             break
         assignment = np.empty(graph.n, np.int32)
@@ -50,7 +50,7 @@ def climb_hill(problem: Problem, graph: Contraction, device: Ints, price: Evalua
 
 def _find_best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
     order = np.argsort(values, kind="stable")
-    for k in order[:_MOST_CHECKED].tolist():
+    for k in order[:_MAX_CHECKED].tolist():
         if not values[k] < value * (1 - 1e-12):
             return None
         if not find_broken_rule(problem, rows[k]):
@@ -61,7 +61,7 @@ def _find_best_valid(problem: Problem, rows: Ints, values: Floats, value: float)
 def _list_neighbours(problem: Problem, graph: Contraction, assignment: Ints) -> Ints:
     """The splits of components [K, n] one step away from `assignment` [n]."""
     steps = [*_list_exchanges(problem, assignment), *_list_shifts(graph, assignment), *_list_slices(assignment)]
-    most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
+    most = max(_MAX_ENTRIES // max(problem.n_ops, 1), 1)
     if len(steps) > most:
         steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
     neighbours = np.tile(assignment, (len(steps), 1))

@@ -24,7 +24,7 @@ from placewise.placers.pipeline_dp.unequal_links import climb_splits, list_relax
 from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel_placement
 from placewise.placers.shared.objective_value import objective_value
-from placewise.placers.shared.stages.dp_driver import MOST_CELLS, ChainSearchResult, count_states
+from placewise.placers.shared.stages.dp_driver import MAX_CELLS, ChainSearchResult, count_states
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
 from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
@@ -33,7 +33,7 @@ from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, depth_first, join
 
-MOST_COMPONENTS = 20_000
+MAX_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 LEFT = 0.1
@@ -106,7 +106,7 @@ class _DpRun:
         if not none or self.reason is not Reason.FINISHED or not self.problem.constraints.contiguous:
             return []
         placements, self.reason = search_orders(self.problem, self.graph, known, self.watch, self._go_on)
-        if placements and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
+        if placements and self.reason is Reason.FINISHED and self.graph.n <= MAX_COMPONENTS:
             reached = min(
                 objective_value(self.problem, placement, Evaluator(self.problem, threads=1)) for placement in placements
             )
@@ -140,12 +140,12 @@ class _DpRun:
     def _enumerate(self, capacity: Floats) -> tuple[Contraction, Ideals | None]:
         """The contraction without free leaves, and its ideals unless they are too many."""
         graph = self.graph
-        if graph.n > MOST_COMPONENTS:
-            self.notes.append(f"{graph.n:,} components, more than the {MOST_COMPONENTS:,} that dp takes: {INSTEAD}")
+        if graph.n > MAX_COMPONENTS:
+            self.notes.append(f"{graph.n:,} components, more than the {MAX_COMPONENTS:,} that dp takes: {INSTEAD}")
             return graph, None
         costs = price_phases(self.problem, graph.component, graph.n, capacity).costs
         graph = join(graph, merge_leaves(graph, costs, lambda: self.watch.out))
-        most = min(self.max_ideals, MOST_CELLS // count_states(costs))
+        most = min(self.max_ideals, MAX_CELLS // count_states(costs))
         ideals = enumerate_ideals(graph, most, self.watch.left / 2)
         if isinstance(ideals, Ideals):
             return graph, ideals
@@ -196,7 +196,7 @@ def propose_over_ideals(search: SearchContext, graph: Contraction, max_ideals: i
         unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
         if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
             better = climb_splits(problem, graph, _list_unreplicated(candidates), run.watch)
-            better += run.search_nodes(better) if problem.most_replicas == 1 else []
+            better += run.search_nodes(better) if problem.max_replicas == 1 else []
             candidates = [*(c for c in candidates if c.replicas is not None), *map(Placement, better)]
             if run.watch.out and run.reason is Reason.FINISHED:
                 run.reason = Reason.TIME_LIMIT

@@ -26,7 +26,7 @@ from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.contiguity import contract, depth_first
 
 HALVINGS = 40
-MOST_CELLS = 10_000_000
+MAX_CELLS = 10_000_000
 """Ops times placements that are priced at once."""
 
 
@@ -165,7 +165,7 @@ def _move_ends(
 
 def _price_splits(order: ComponentOrder, tried: Longs, price: Evaluate, watch: Stopwatch) -> Floats:
     """Seconds of many splits [K], priced in batches; inf for those without time left."""
-    values, batch = np.full(len(tried), np.inf), max(MOST_CELLS // max(len(order.position), 1), 1)
+    values, batch = np.full(len(tried), np.inf), max(MAX_CELLS // max(len(order.position), 1), 1)
     for first in range(0, len(tried), batch):
         if first and watch.out:
             break

@@ -21,7 +21,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import (
-    MOST_CELLS,
+    MAX_CELLS,
     ChainSearchResult,
     GoOn,
     build_expansion,
@@ -37,7 +37,7 @@ from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, Sta
 from placewise.simulate.contiguity import Contraction
 
 ALONE, FIRST, LAST, BETWEEN = range(4)
-MOST_LEVELS = 3
+MAX_LEVELS = 3
 
 
 def list_partitions(problem: Problem) -> list[Ints]:
@@ -59,7 +59,7 @@ def list_partitions(problem: Problem) -> list[Ints]:
             node = np.full(len(cluster), -1, np.int32)
             node[accelerators] = group
             levels.append(node)
-    return levels[-MOST_LEVELS:]
+    return levels[-MAX_LEVELS:]
 
 
 def _connect_devices(linked: Bools) -> Ints:
@@ -209,7 +209,7 @@ def _compute_pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> 
 def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> ChainSearchResult | None:
     """The best chain of kinds and roles below `beat`, with its proof; None if there are too many states."""
     base, costs = roles.base.costs, roles.priced.costs
-    if count_states(costs) * len(ideals) > MOST_CELLS:
+    if count_states(costs) * len(ideals) > MAX_CELLS:
         return None
     room, unfinished = _limit_states(roles, list_states(costs)[0])
     expansion = build_expansion(costs, ideals, compute_remaining_work(base, ideals), room)

@@ -18,7 +18,7 @@ from placewise.placers.pipeline_dp.node_hierarchy import list_partitions
 from placewise.placers.shared.memory_footprint import compute_footprint, may_run
 from placewise.placers.shared.stages.stage_costs import MODES
 
-MOST_STEPS = 5e8
+MAX_STEPS = 5e8
 """The largest product of components squared and devices squared that the dynamic program takes."""
 STEPS_PER_SECOND = 5e7
 """Steps that a slow core takes per second, to refuse what would not finish in time."""
@@ -39,7 +39,7 @@ def split_along_row(problem: Problem, component: Ints, line: Ints, row: Ints, se
 
 def exceeds_limits(n: int, n_devices: int, seconds: float = math.inf) -> bool:
     """Whether n components on `n_devices` devices are too many for the limits or for `seconds`."""
-    return float(n) ** 2 * float(n_devices) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds)
+    return float(n) ** 2 * float(n_devices) ** 2 > min(MAX_STEPS, STEPS_PER_SECOND * seconds)
 
 
 def list_rows(problem: Problem) -> list[Ints]:

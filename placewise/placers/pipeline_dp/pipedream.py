@@ -25,7 +25,7 @@ from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate.contiguity import contract, join
 
-NEXT_TO_NOTHING = 1e-5
+NEGLIGIBLE_SHARE = 1e-5
 """Tensors whose transfer takes a smaller share of the seconds of the whole model are ignored."""
 
 
@@ -106,7 +106,7 @@ def _list_edges(problem: Problem) -> tuple[Ints, Ints]:
 
 
 def _find_idle(problem: Problem, vertex: Longs, n: int) -> Bools:
-    """The vertices [n] whose ops take no time on any device and produce next to nothing: see `NEXT_TO_NOTHING`."""
+    """The vertices [n] whose ops take no time on any device and produce next to nothing: see `NEGLIGIBLE_SHARE`."""
     seconds, tensors = problem.costs.op_seconds, problem.graph.tensors
     busy = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0)
     produced = tensors.producer >= 0
@@ -114,5 +114,5 @@ def _find_idle(problem: Problem, vertex: Longs, n: int) -> Bools:
     sent = np.bincount(vertex[tensors.producer[produced]], weights=moved, minlength=n)
     least = np.where(problem.allowed, seconds, np.inf).min(axis=1, initial=np.inf)
     whole = least[np.isfinite(least)].sum()
-    idle: Bools = (np.bincount(vertex, weights=busy, minlength=n) == 0) & (sent <= NEXT_TO_NOTHING * whole)
+    idle: Bools = (np.bincount(vertex, weights=busy, minlength=n) == 0) & (sent <= NEGLIGIBLE_SHARE * whole)
     return idle

@@ -44,7 +44,7 @@ def search_orders(
     follows over splits with replicated stages.
     """
     alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
-    if problem.most_replicas > 1:
+    if problem.max_replicas > 1:
         alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
     search = _OrderSearch(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
     placements: list[Placement] = []
@@ -53,7 +53,7 @@ def search_orders(
             search.climb(start)
         search.split_orders(rounds, _SHARE if alone is problem else _SHARE / 2)
         placements += [] if search.best is None else [Placement(search.best)]
-        if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
+        if problem.max_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
             placements += _search_replicated(problem, search, rounds)
     except KeyboardInterrupt:
         search.reason = Reason.INTERRUPTED

@@ -18,7 +18,7 @@ from placewise.placers.shared.stages.line_split import LineSplit, find_best_spli
 from placewise.placers.shared.stages.replicated_stages import build_replica_column
 from placewise.simulate.contiguity import Contraction
 
-MOST_STATES = 1 << 16
+MAX_STATES = 1 << 16
 
 
 def explain_refusal(problem: Problem, name: str) -> str | None:
@@ -29,11 +29,11 @@ def explain_refusal(problem: Problem, name: str) -> str | None:
         return None
     kind, states = interchangeable(problem).tolist(), 1
     for k in set(kind):
-        states *= min(kind.count(k), problem.n_blocks * problem.most_replicas) + 1
-    if states > MOST_STATES:
+        states *= min(kind.count(k), problem.n_blocks * problem.max_replicas) + 1
+    if states > MAX_STATES:
         return (
             f"{name} counts the devices in use kind by kind: {len(kind)} devices of {len(set(kind))} kinds make "
-            f"{states:,} ways, and {MOST_STATES:,} are the most: use auto or greedy"
+            f"{states:,} ways, and {MAX_STATES:,} are the most: use auto or greedy"
         )
     return None
 

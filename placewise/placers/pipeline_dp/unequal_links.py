@@ -44,7 +44,7 @@ def split_over_nodes(
     problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn, max_ideals: int
 ) -> tuple[list[Ints], float, Reason]:
     """More splits, a lower bound in seconds for contiguous placements (0: none), and why the program stopped."""
-    suited = problem.cluster.transfers == "direct" and problem.most_replicas == 1 and not problem.constraints.ordered
+    suited = problem.cluster.transfers == "direct" and problem.max_replicas == 1 and not problem.constraints.ordered
     ideals = enumerate_ideals(graph, max_ideals, watch.left / 2) if suited and known and not watch.out else None
     if not isinstance(ideals, Ideals):
         return [], 0.0, Reason.FINISHED

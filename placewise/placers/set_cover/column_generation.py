@@ -31,7 +31,7 @@ _LEVELS = ((128, True), (2048, True), (4096, False), (65536, False), (1 << 20, F
 """Labels per node, and whether more are dropped (or merged): from quick sets to a proof."""
 _KEPT = 30
 """Sets per block that one max-load passes on to the next."""
-_REACH, _LEAST_REACH = 0.6, 0.05
+_REACH, _MIN_REACH = 0.6, 0.05
 """The most that prices differ from the box's centre, as shares of a block's work and of an average block's."""
 _NEAR, _WIDENINGS = 0.03, 6
 """The box already moves where the program's value is this close to 1, this many times per max-load."""
@@ -78,7 +78,7 @@ class DeviceSets:
     def of(cls, costs: StageCosts) -> DeviceSets:
         order, share = order_blocks(costs), _work_shares(costs)
         diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
-        box = Box(share, _REACH * share + _LEAST_REACH / max(len(share), 1))
+        box = Box(share, _REACH * share + _MIN_REACH / max(len(share), 1))
         pairs = tuple(native_costs(machines(costs, [kind, -1])) for kind in range(len(costs.rate)))
         return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams), pairs)
 

@@ -2,7 +2,7 @@
 
 The state of a node holds, for each open tensor, what later costs depend on: whether its producer is in the set, and
 whether its transfer is paid for already. A path from the root to the end is a set, and the sum along it the set's load.
-Where a layer grows beyond `MOST_NODES`, the cheapest open tensors are dropped: the loads of the diagram are then too
+Where a layer grows beyond `MAX_NODES`, the cheapest open tensors are dropped: the loads of the diagram are then too
 small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et al. 2007).
 
 `best_sets` finds the sets of highest price by labels: partial sets at a node, with their use of each resource and their
@@ -23,7 +23,7 @@ from placewise import _native
 from placewise.model.columns import Bools, Ints, Longs, frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 
-MOST_NODES, MOST_LABELS = 4000, 30_000_000
+MAX_NODES, MAX_LABELS = 4000, 30_000_000
 _MARGIN = 1e-10
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
@@ -54,7 +54,7 @@ def order_blocks(costs: StageCosts, *, starts: int = 24) -> Ints:
     return np.array(min(orders, key=lambda pair: pair[0])[1] if orders else [], np.int32)
 
 
-def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MOST_NODES) -> Diagram:
+def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MAX_NODES) -> Diagram:
     """The diagram of the sets that a device of class `kind` can hold."""
     n, rate = len(order), int(costs.rate[kind])
     tensors = len(costs.producer)
@@ -212,7 +212,7 @@ def best_sets(
     none = np.zeros((0, len(price)), np.bool_)
     if root + _MARGIN * unit <= target:
         return PricedSets(target, none, True)
-    if not search.run(float(target) - _MARGIN * unit, width, beam, MOST_LABELS, seconds):
+    if not search.run(float(target) - _MARGIN * unit, width, beam, MAX_LABELS, seconds):
         return PricedSets(int(root + _MARGIN * unit) + 1, none, False)
     value = search.values
     wanted = np.argsort(-value, kind="stable")

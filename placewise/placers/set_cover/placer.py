@@ -29,7 +29,7 @@ from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, 
 from placewise.simulate import lower_bound
 from placewise.simulate.blocks import block_firsts
 
-MOST_BLOCKS = 5000
+MAX_BLOCKS = 5000
 ROUNDED = 1 - 1e-12
 """Covers the rounding of the floating-point sums before costs became whole units."""
 LONGEST_PROOF = 20.0
@@ -191,10 +191,10 @@ class CoverPlacer:
         if problem.constraints.shaped:
             shape = "contiguous" if problem.constraints.contiguous else "convex"
             return f"cover places blocks freely, and the stages must be {shape}"
-        if problem.n_blocks > MOST_BLOCKS:
+        if problem.n_blocks > MAX_BLOCKS:
             return (
                 f"{problem.n_blocks:,} groups of ops on {problem.n_devices} devices are too many to anneal: "
-                f"{MOST_BLOCKS:,} are the most that cover takes; use auto, dpl or etf"
+                f"{MAX_BLOCKS:,} are the most that cover takes; use auto, dpl or etf"
             )
         return None
 

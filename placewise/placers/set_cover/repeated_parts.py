@@ -19,9 +19,9 @@ from placewise.placers.shared.stages.stage_costs import StageCosts
 
 _ROUNDS = 3
 _STRIDES = (1, 2, 3, 4, 6)
-_MOST_COLOURS = 60
-_MOST_SHIFTS = 64
-_LEAST_SHARE = 0.2
+_MAX_COLOURS = 60
+_MAX_SHIFTS = 64
+_MIN_SHARE = 0.2
 """The least share of blocks that a map must cover."""
 
 
@@ -43,7 +43,7 @@ def shifts(costs: StageCosts) -> tuple[Ints, ...]:
         return ()
     powers: list[Ints] = []
     images = forward
-    while (images >= 0).any() and len(powers) < _MOST_SHIFTS:
+    while (images >= 0).any() and len(powers) < _MAX_SHIFTS:
         powers.append(images)
         images = np.where(images >= 0, forward[images], -1)
     return tuple(frozen(one, np.int32) for images in powers for one in (images, _inverse(images)))
@@ -79,8 +79,8 @@ def _next_part(view: _CostView) -> Ints | None:
     alike: dict[int, list[int]] = defaultdict(list)
     for block, colour in enumerate(_colours(view)):
         alike[colour].append(block)
-    best, best_count = None, max(_LEAST_SHARE * n, 2)
-    for blocks in sorted((b for b in alike.values() if len(b) > 2), key=len)[:_MOST_COLOURS]:
+    best, best_count = None, max(_MIN_SHARE * n, 2)
+    for blocks in sorted((b for b in alike.values() if len(b) > 2), key=len)[:_MAX_COLOURS]:
         for stride in _STRIDES:
             images = _drop_cycles(_grow_map(view, zip(blocks, blocks[stride:], strict=False)))
             count = int((images >= 0).sum())

@@ -8,12 +8,12 @@ import numpy as np
 
 from placewise.model.columns import Ints, frozen
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem, once
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.blocks import op_times
 from placewise.simulate.replicas import exchangeable
 
 
-@once
+@cached_per_problem
 def interchangeable(problem: Problem) -> Ints:
     """The class [n_devices] of every device, named by its first member: devices of a class differ in name only.
 

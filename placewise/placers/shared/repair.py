@@ -25,7 +25,7 @@ WORK = 40_000_000
 """Blocks that the local search may look at: some tenths of a second."""
 ROUNDS = 12
 """How often activations are measured."""
-MOST_MEASURED, MEASURED = 3_000, 400
+MAX_MEASURED, MEASURED = 3_000, 400
 """Ops up to which blocks are moved one by one under the judge's own peaks, and the number of such moves tried."""
 _UNLIMITED = 1 << 60
 
@@ -132,7 +132,7 @@ def repair(
         placed = _repair_activations(problem, instance, assignment.copy(), careful, seed, watch)
         if placed is not None:
             return placed
-    small = measured and problem.n_ops <= MOST_MEASURED
+    small = measured and problem.n_ops <= MAX_MEASURED
     return _repair_peaks(problem, instance, assignment, seed, watch) if small else None
 
 

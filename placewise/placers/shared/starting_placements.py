@@ -158,7 +158,7 @@ class _StartFinder:
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=search.evaluate, on_progress=on_progress)
         starts.interrupted |= proposal.reason is Reason.INTERRUPTED
         starts.infeasible = starts.infeasible or proposal.infeasible
-        if proposal.bound is not None and (placer.info.replicates or problem.most_replicas == 1):
+        if proposal.bound is not None and (placer.info.replicates or problem.max_replicas == 1):
             starts.bound = max(starts.bound or proposal.bound, proposal.bound, key=lambda bound: bound.value)
         if proposal.placement is not None:
             self.add(proposal.placement)

@@ -28,8 +28,12 @@ def installed_version(runtime: str) -> str:
         raise MissingExtraError(f"profiling with {runtime}", runtime) from None
 
 
-def start_profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
+def start_profiler(
+    runtime: str, graph: Graph, source: Source, place: Place, *, start: float, trust_model: bool = False
+) -> Worker:
     """A worker at `place` that holds the model `source` of `graph`; it may take `start` seconds to load it.
+
+    With `trust_model`, loading it may run code that the file holds.
 
     Raises RunError, InputError.
     """
@@ -39,7 +43,7 @@ def start_profiler(runtime: str, graph: Graph, source: Source, place: Place, *, 
     elif runtime == "openvino":
         args = source.path, source.format, graph, place
     else:
-        args = source.path, _ops_of_calls(graph), place
+        args = source.path, _ops_of_calls(graph), place, trust_model
     return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, start=start)
 
 

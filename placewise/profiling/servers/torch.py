@@ -28,10 +28,10 @@ class TorchServer:
     There is no fusion: a call is one kernel, or several that cannot be separated.
     """
 
-    def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place) -> None:
+    def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False) -> None:
         torch.set_num_threads(max(len(place.cores), 1))
         self._device, self._ops, self._names = torch_device(place), ops, dict[str, tuple[str, ...]]()
-        program = load_program(Payload(path, path, {}, {}, {}))
+        program = load_program(Payload(path, path, {}, {}, {}, trusted))
         for number, node in enumerate(calls_of(program)):
             self._names[node.name] = ops.get(number, ())
         piece = build_piece(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from placewise.errors import ModelFileError
 
 MOST = 1 << 30
-MOST_POSITIONS = 1 << 40
+MAX_POSITIONS = 1 << 40
 """Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
 
@@ -59,7 +59,7 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
             )
         values[fields[name]] = size
     dims = replace(defaults, **values)
-    if dims.batch * dims.sequences * dims.capacity > MOST_POSITIONS:
+    if dims.batch * dims.sequences * dims.capacity > MAX_POSITIONS:
         raise ModelFileError(
             f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} exceed the memory of any machine",
             remedy="give smaller dimensions",

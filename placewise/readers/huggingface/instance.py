@@ -23,7 +23,7 @@ from placewise.readers.huggingface.settings import asks_for_code
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder continues a prompt, a translator continues from its encoder's output, an encoder runs once."""
 
-MOST_MODULES = 100_000
+MAX_MODULES = 100_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 _IGNORED_KEYS = (
     "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",
@@ -187,9 +187,9 @@ def _limit_modules() -> Iterator[None]:
         del module, name, child
         nonlocal count
         count += 1
-        if count > MOST_MODULES:
+        if count > MAX_MODULES:
             raise ModelFileError(
-                f"it has more than {MOST_MODULES:,} modules, which no model has", remedy="check the configuration"
+                f"it has more than {MAX_MODULES:,} modules, which no model has", remedy="check the configuration"
             )
 
     handle = nn_module.register_module_module_registration_hook(counted)

@@ -14,10 +14,10 @@ from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
 
-MOST_BYTES = 4 << 20
-MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000
+MAX_BYTES = 4 << 20
+MAX_LAYERS, MAX_EXPERTS = 1_000, 10_000
 """More than any published model has, for keys that contain a word of `_COUNTED` and none of `_MEASURED`."""
-MOST_LABELS = 100_000
+MAX_LABELS = 100_000
 """Of `num_labels`: transformers makes a name for each label."""
 MOST = 1 << 31
 DEEPEST = 30
@@ -50,7 +50,7 @@ def read_settings(source: str | Path) -> Settings:
         if path.is_dir():
             path = path / "config.json"
         with open_regular(path) as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelFileError(f"cannot be read ({reason})", where=name, remedy="check the path") from None
@@ -63,7 +63,7 @@ def read_settings(source: str | Path) -> Settings:
 
 
 def _parse(content: bytes) -> Mapping[str, Any]:
-    if len(content) > MOST_BYTES:
+    if len(content) > MAX_BYTES:
         raise ModelFileError("the file is too long for a configuration", remedy="give the config.json of a model")
     if not content.strip():
         raise ModelFileError("the file is empty", remedy="give the config.json of a model")
@@ -123,8 +123,8 @@ def _check_size(key: str, value: Any) -> None:
     counts = any(word in key.lower() for word in _COUNTED) and not any(word in key.lower() for word in _MEASURED)
     if key == _REPEATED:
         numbers, counts = list(_flat(value)), True
-    most = MOST if not counts else MOST_EXPERTS if "expert" in key.lower() else MOST_LAYERS
-    most = MOST_LABELS if key == "num_labels" else most
+    most = MOST if not counts else MAX_EXPERTS if "expert" in key.lower() else MAX_LAYERS
+    most = MAX_LABELS if key == "num_labels" else most
     if isinstance(value, int) and value < 0 and _NUMBERS.match(key):
         raise ModelFileError(f"{key} is {value}, but must not be negative", remedy="check the configuration")
     for number in numbers:

@@ -79,6 +79,9 @@ def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str,
             tensor.data_location = onnx.TensorProto.DEFAULT
             del tensor.external_data[:]
         elif is_outside or _is_empty(tensor):
+            if tensor.data_type == onnx.TensorProto.STRING:
+                problem = f"the weight {tensor.name!r} is missing, and its texts cannot be drawn"
+                raise ModelFileError(problem, remedy="give the model with its weights")
             try:
                 values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)), seed)
             except (MemoryError, ValueError):

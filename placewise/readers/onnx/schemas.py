@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -14,6 +15,9 @@ _TYPES = {
     for name, number in onnx.AttributeProto.AttributeType.items()
 }
 MAX_AXES = 1_000
+_TERM = rb"[A-Za-z ]*(?:\.\.\.)?[A-Za-z ]*"
+_EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_TERM, _TERM, _TERM))
+"""Of Einsum; the onnx package never ends on some other texts."""
 _FormalOption = onnx.defs.OpSchema.FormalParameterOption
 
 
@@ -64,7 +68,9 @@ def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
 
 
 def _is_plausible(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
-    """Whether an attribute that inference uses as an unchecked index is in range."""
+    """Whether an attribute that inference uses unchecked, as an index or a text to parse, makes sense."""
+    if attribute.name == "equation":
+        return bool(_EQUATION.fullmatch(attribute.s))
     if attribute.name == "num_outputs":
         return bool(attribute.i == len(node.output))
     return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MAX_AXES

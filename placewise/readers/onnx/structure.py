@@ -13,7 +13,7 @@ from placewise.readers.onnx.names import op_names
 from placewise.readers.onnx.symbols import model_inputs
 from placewise.readers.onnx.types import Shape, dtype_name, shape_of, subgraphs
 
-_MOST_BYTES = 2**62
+_MAX_BYTES = 2**62
 
 
 def check_structure(graph: onnx.GraphProto) -> None:
@@ -79,7 +79,7 @@ def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 def refuse_size(name: str, shape: Shape, dtype: str) -> None:
     """Raise ModelFileError for an absurdly large shape."""
-    if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
+    if bytes_of(shape, dtype) > _MAX_BYTES or max(shape, default=0) > _MAX_BYTES:
         raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
 
 

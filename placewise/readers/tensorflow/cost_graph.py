@@ -21,7 +21,7 @@ _LARGEST = 2**62
 _TRANSPORT = re.compile(r"(.+)/_(\d{1,9})")
 _Port = tuple[int, int]
 _ENDS = ("_SOURCE", "_SINK")
-MOST_OUTPUTS = 65_536
+MAX_OUTPUTS = 65_536
 
 
 def read_cost_graph(proto: Any, source: Source) -> ImportedModel:
@@ -112,7 +112,7 @@ def _connect(
         if key[0] in skipped:
             continue
         if key not in tensor_of:
-            if key[0] not in op_of or not 0 <= key[1] < MOST_OUTPUTS:
+            if key[0] not in op_of or not 0 <= key[1] < MAX_OUTPUTS:
                 raise GraphError(
                     f"reads output {key[1]} of node {key[0]}, which does not exist",
                     where=f"node {node.name!r}",

@@ -18,8 +18,8 @@ from placewise.readers.tensorflow.lists import HANDLE, LIST_PORTS
 from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Array, Shape
 
-_MOST_BYTES = 2**62
-_MOST_WEIGHT_BYTES = 2**50
+_MAX_BYTES = 2**62
+_MAX_WEIGHT_BYTES = 2**50
 """One pebibyte for a single weight, far more than any machine stores."""
 _FLOATING = ("float", "bfloat", "complex")
 _GRADIENT_SCOPES = ("gradients", "gradient_tape")
@@ -73,7 +73,7 @@ class Draft:
 
     def add_weight(self, name: str, dtype: str, shape: Shape | None) -> int:
         """Add a weight under this name or a variant of it."""
-        check_size(name, shape or (), dtype, most=_MOST_WEIGHT_BYTES)
+        check_size(name, shape or (), dtype, most=_MAX_WEIGHT_BYTES)
         known = shape is not None and min(shape, default=0) >= 0
         nbytes = max(bytes_of(shape, dtype), 0) if known and shape is not None else 0
         return self.builder.add_weight(
@@ -162,9 +162,9 @@ class Draft:
         return self.controls[op]
 
 
-def check_size(name: str, shape: Shape, dtype: str, *, most: int = _MOST_BYTES) -> None:
+def check_size(name: str, shape: Shape, dtype: str, *, most: int = _MAX_BYTES) -> None:
     """Raise ModelFileError for a shape of more than `most` bytes, which no machine can hold."""
-    if bytes_of(shape, dtype) > most or max(shape, default=0) > _MOST_BYTES:
+    if bytes_of(shape, dtype) > most or max(shape, default=0) > _MAX_BYTES:
         shown = "×".join(map(str, shape[:8]))
         raise ModelFileError(f"the value of {name!r} has the absurd shape {shown}", remedy="check its dimensions")
 

@@ -22,14 +22,14 @@ from placewise.readers.tensorflow.nodes import FunctionBody, Loop, Node
 from placewise.readers.tensorflow.trip_count import count_iterations
 from placewise.readers.tensorflow.types import array_of, dtype_of, shape_of
 
-MOST_UNROLLED = 100_000
+MAX_UNROLLED = 100_000
 """The most nodes in all iterations of one loop together; longer loops remain one op."""
 DEEPEST_CALL = 64
-MOST_NODES = 500_000
+MAX_NODES = 500_000
 """The most nodes after inlining and unrolling."""
 WIDEST_GATE = 16
 """The most ops that replace a node which only gathers them; a node that gathers more becomes an op, to limit edges."""
-MOST_WAITS = 4
+MAX_WAITS = 4
 """The most ops that readers of an identity wait for; an identity with more becomes an op that waits itself."""
 INPUTS = ("Placeholder", "PlaceholderV2", "IteratorGetNext", "IteratorGetNextSync", "QueueDequeueV2",
           "QueueDequeueManyV2", "QueueDequeueUpToV2", "OneShotIteratorGetNext", "_Arg")  # fmt: skip
@@ -109,8 +109,8 @@ class GraphImporter:
         ports = self._count_used_ports(body)
         for node in body.nodes:
             self._visited += 1
-            if self._visited > MOST_NODES:
-                raise ModelFileError(f"it unrolls to more than {MOST_NODES:,} nodes", remedy="export a smaller part")
+            if self._visited > MAX_NODES:
+                raise ModelFileError(f"it unrolls to more than {MAX_NODES:,} nodes", remedy="export a smaller part")
             arguments = tuple(_look_up(env, node.name, ref.node, ref.port) for ref in node.inputs)
             before = [op for name in node.controls for op in ends.get(name, ())]
             before += [op for value in arguments for op in value.after]
@@ -196,7 +196,7 @@ class GraphImporter:
                 for inferred, value in zip(types, data, strict=True)
                 if value is not None
             ]
-        passes = kind_of(op) == "Identity" and len(call.args) > 0 and len(step.after) <= MOST_WAITS
+        passes = kind_of(op) == "Identity" and len(call.args) > 0 and len(step.after) <= MAX_WAITS
         after = () if passes else step.after
         number, values = self.draft.add_op(call, types, path=step.path, kind=kind, after=after, data=data, more=more)
         if op in IN_PLACE:
@@ -262,7 +262,7 @@ class GraphImporter:
         rounds, steps = count_iterations(loop, args)
         self._visited += steps // 4
         n_nodes = sum(len(body.nodes) for body in self._find_reachable_bodies([loop.body], step.depth))
-        if rounds is not None and rounds * n_nodes <= MOST_UNROLLED:
+        if rounds is not None and rounds * n_nodes <= MAX_UNROLLED:
             state, fixed = list(args[: loop.n_state]), args[loop.n_state :]
             ends = step.after
             for number in range(rounds):

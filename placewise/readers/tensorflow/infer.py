@@ -17,7 +17,7 @@ from placewise.readers.tensorflow.abstract_values import (
     broadcast,
 )
 from placewise.readers.tensorflow.kinds import BROADCAST, COMPARISONS, POINTWISE
-from placewise.readers.tensorflow.shapes_arrays import MOST_OUTPUTS
+from placewise.readers.tensorflow.shapes_arrays import MAX_OUTPUTS
 from placewise.readers.tensorflow.types import Shape, dtype_of
 
 _RANDOM = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "StatelessRandomUniform",
@@ -102,7 +102,7 @@ def infer_types(call: NodeCall, n_outputs: int) -> list[Type]:
 
     Raises ModelFileError if the known facts contradict each other.
     """
-    if n_outputs > MOST_OUTPUTS:
+    if n_outputs > MAX_OUTPUTS:
         raise ModelFileError(f"node {call.node.name!r} has {n_outputs} outputs", remedy="export the model again")
     rule = RULES.get(call.node.op)
     try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from placewise.readers.tensorflow.abstract_values import AbstractValue, Items, NodeCall, Unknown
 from placewise.readers.tensorflow.lists import HANDLE, RULES
 
-MOST_ITEMS = 10_000
+MAX_ITEMS = 10_000
 
 
 def evaluate_list_op(call: NodeCall) -> list[AbstractValue] | None:
@@ -28,7 +28,7 @@ def is_filled_tensor(value: AbstractValue) -> bool:
     """Whether a list is a tensor whose rows can serve as its contents."""
     if not value.is_list or value.items is not None or value.shape is None or value.tensor < 0:
         return False
-    return min(value.shape) >= 0 and 0 < value.shape[0] <= MOST_ITEMS
+    return min(value.shape) >= 0 and 0 < value.shape[0] <= MAX_ITEMS
 
 
 def elements_of(value: AbstractValue) -> list[AbstractValue]:
@@ -45,7 +45,7 @@ def _known_items(call: NodeCall, position: int) -> Items:
 
 def _make_list(call: NodeCall, port: int, items: Items) -> AbstractValue:
     """A list with these contents, of the type that the shape rule infers."""
-    if len(items) > MOST_ITEMS:
+    if len(items) > MAX_ITEMS:
         raise Unknown
     kind = RULES[call.node.op](call)[port]
     return AbstractValue(kind.dtype, kind.shape, is_list=True, items=items)
@@ -53,7 +53,7 @@ def _make_list(call: NodeCall, port: int, items: Items) -> AbstractValue:
 
 def _empty_like(value: AbstractValue) -> AbstractValue:
     """An empty list of the same type."""
-    if not value.is_list or value.shape is None or not 0 <= value.shape[0] <= MOST_ITEMS:
+    if not value.is_list or value.shape is None or not 0 <= value.shape[0] <= MAX_ITEMS:
         raise Unknown
     return AbstractValue(value.dtype, value.shape, is_list=True, items=(None,) * value.shape[0])
 
@@ -74,7 +74,7 @@ def _pass_through(call: NodeCall) -> list[AbstractValue]:
 
 def _reserve_list(call: NodeCall) -> list[AbstractValue]:
     count = call.number(1)
-    return [_make_list(call, 0, (None,) * min(count, MOST_ITEMS + 1))]
+    return [_make_list(call, 0, (None,) * min(count, MAX_ITEMS + 1))]
 
 
 def _empty(call: NodeCall) -> list[AbstractValue]:
@@ -113,7 +113,7 @@ def _element_at(items: Items, place: int) -> list[AbstractValue]:
 
 
 def _array(call: NodeCall) -> list[AbstractValue]:
-    count = min(call.number(0), MOST_ITEMS + 1)
+    count = min(call.number(0), MAX_ITEMS + 1)
     return [AbstractValue(*HANDLE), _make_list(call, 1, (None,) * count)]
 
 

@@ -18,7 +18,7 @@ from placewise.readers.tensorflow.cost_graph import read_cost_graph
 from placewise.readers.tensorflow.draft import OpRecord, mark_backward
 from placewise.readers.tensorflow.file import load, resolve_file
 from placewise.readers.tensorflow.groups import find_colocation_groups
-from placewise.readers.tensorflow.importer import MOST_NODES, GraphImporter
+from placewise.readers.tensorflow.importer import MAX_NODES, GraphImporter
 from placewise.readers.tensorflow.inputs import InputDims
 from placewise.readers.tensorflow.kinds import is_backward_kind
 from placewise.readers.tensorflow.library import Library, sort_nodes
@@ -85,10 +85,10 @@ def _import_graph(
 ) -> ImportedModel:
     if not proto.node:
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
-    if len(proto.node) > MOST_NODES:
-        raise ModelFileError(f"the graph has more than {MOST_NODES:,} nodes", remedy="export a smaller part of it")
+    if len(proto.node) > MAX_NODES:
+        raise ModelFileError(f"the graph has more than {MAX_NODES:,} nodes", remedy="export a smaller part of it")
     library = Library(proto.library)
-    library.check_unfolded_size(proto.node, MOST_NODES)
+    library.check_unfolded_size(proto.node, MAX_NODES)
     collapsed, renamed = collapse_loops(parse_nodes(proto.node))
     refs = None if outputs is None else [renamed.get(ref, ref) for ref in outputs]
     nodes, ends = select_nodes(sort_nodes(collapsed), refs)

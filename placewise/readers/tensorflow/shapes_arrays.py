@@ -18,7 +18,7 @@ from placewise.readers.tensorflow.abstract_values import (
 )
 from placewise.readers.tensorflow.types import Shape
 
-MOST_OUTPUTS = 65_536
+MAX_OUTPUTS = 65_536
 """The most outputs of one op."""
 
 
@@ -91,8 +91,8 @@ def split(call: NodeCall) -> list[Type]:
 def _count_outputs(call: NodeCall, name: str) -> int:
     """The number of outputs; raises ShapeConflict if it is out of range."""
     parts = call.node.whole(name)
-    if not 1 <= parts <= MOST_OUTPUTS:
-        raise ShapeConflict(f"{name!r} is {parts}, not from 1 to {MOST_OUTPUTS}")
+    if not 1 <= parts <= MAX_OUTPUTS:
+        raise ShapeConflict(f"{name!r} is {parts}, not from 1 to {MAX_OUTPUTS}")
     return parts
 
 

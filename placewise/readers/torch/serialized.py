@@ -30,6 +30,7 @@ _NUMBERS = {"as_sym_int": "int64", "as_sym_bool": "bool", "as_sym_float": "float
 _VALUES = ("as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors", *_NUMBERS)
 _WEIGHTS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 _WRITTEN = ("buffer_mutation", "parameter_mutation", "user_input_mutation")
+_NAMES = frozenset({"name", "as_name", "target", "expr_str", *_WEIGHTS.values()})
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
@@ -38,6 +39,7 @@ def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, i
 
     Raises ModelFileError for open dimensions. An invalid program may raise any lookup, type or value error.
     """
+    _require_names(program)
     graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
     inputs, parameters = [], []
     for spec in signature["input_specs"]:
@@ -60,6 +62,20 @@ def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, i
         elif kind in ("user_output", "loss_output"):
             outputs.extend(_names(content["arg"]))
     return TracedProgram(body.metas, tuple(parameters), tuple(inputs), body.calls, tuple(outputs), tuple(written))
+
+
+def _require_names(program: Any) -> None:
+    """Raise TypeError for a name that is no text; a call alone may lack its own."""
+    stack = [program]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            for key in _NAMES & value.keys():
+                if not isinstance(value[key], str) and (value[key] is not None or "target" not in value):
+                    raise TypeError(f"the {key} {value[key]!r:.40} is no text")
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
 
 
 def parse_modules(program: Any) -> dict[str, str]:

@@ -26,7 +26,7 @@ from placewise.simulate import memory_peaks, memory_while
 
 VERSION = 1
 """The version of the data inside a page."""
-MOST_CUTS, MOST_TENSORS, MOST_READERS = 24, 12, 3
+MAX_CUTS, MAX_TENSORS, MAX_READERS = 24, 12, 3
 """How many cuts a page lists, tensors per cut, and readers per tensor."""
 
 
@@ -124,11 +124,11 @@ def cuts_part(problem: Problem, placement: Placement, timeline: Timeline | None)
             "count": len(route.rows),
             "bytes": route.bytes,
             "seconds": route.seconds,
-            "tensors": [_cut_tensor(problem, placement, copies, row) for row in route.rows[:MOST_TENSORS].tolist()],
+            "tensors": [_cut_tensor(problem, placement, copies, row) for row in route.rows[:MAX_TENSORS].tolist()],
         }
-        for route in routes[:MOST_CUTS]
+        for route in routes[:MAX_CUTS]
     ]
-    return {"cuts": cuts, "left": max(len(routes) - MOST_CUTS, 0), "seconds": float(copies.seconds.sum())}
+    return {"cuts": cuts, "left": max(len(routes) - MAX_CUTS, 0), "seconds": float(copies.seconds.sum())}
 
 
 def _cut_tensor(problem: Problem, placement: Placement, copies: Copies, row: int) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def _cut_tensor(problem: Problem, placement: Placement, copies: Copies, row: int
         "bytes": max(int(graph.tensors.bytes[tensor]), 0),
         "seconds": float(copies.seconds[row]),
         "maker": int(graph.tensors.producer[tensor]),
-        "readers": readers[:MOST_READERS].tolist(),
-        "more": max(len(readers) - MOST_READERS, 0),
+        "readers": readers[:MAX_READERS].tolist(),
+        "more": max(len(readers) - MAX_READERS, 0),
     }
 
 

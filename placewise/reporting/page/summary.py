@@ -25,8 +25,8 @@ from placewise.reporting.sentences import BaselineValue, compare_baselines, list
 
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
 """Shares from which a page gives a hint: memory in use, idle time, transfers in the value."""
-MOST_PARTS = 4
-ENOUGH, MOST_RANGES, MOST_SPLIT = 0.5, 3, 3
+MAX_PARTS = 4
+ENOUGH, MAX_RANGES, MAX_SPLIT = 0.5, 3, 3
 """Layers are described if numbered modules hold this share of the ops, if a device has no more ranges of them, and if
 no more modules per device are split over several devices.
 """
@@ -135,9 +135,9 @@ def _describe_parts(view: PlanView, parts: tuple[ValuePart, ...]) -> str:
     words = [
         f"{part.what} {'' if part.what == COPY else 'on '}{part.where} {format_seconds(part.seconds)} "
         f"({_format_share(part.seconds, whole)})"
-        for part in parts[:MOST_PARTS]
+        for part in parts[:MAX_PARTS]
     ]
-    rest = math.fsum(part.seconds for part in parts[MOST_PARTS:])
+    rest = math.fsum(part.seconds for part in parts[MAX_PARTS:])
     words += [f"the rest {format_seconds(rest)} ({_format_share(rest, whole)})"] if rest else []
     if view.placed.judgement.timeline is not None:
         return f"The critical path, from the first op to the last, is {', '.join(words)}."
@@ -210,7 +210,7 @@ def describe_layers(graph: Graph, placement: Placement, n_devices: int) -> list[
     layers, which = np.unique(layer[inside], return_inverse=True)
     ops = np.zeros((len(layers), n_devices), np.int64)
     np.add.at(ops, (which, placement.device[inside]), 1)
-    if ((ops > 0).sum(axis=1) > 1).sum() > MOST_SPLIT * n_devices:
+    if ((ops > 0).sum(axis=1) > 1).sum() > MAX_SPLIT * n_devices:
         return [""] * n_devices
     home = ops.argmax(axis=1)
     return [_format_layers(word, layers[home == d].tolist()) for d in range(n_devices)]
@@ -218,7 +218,7 @@ def describe_layers(graph: Graph, placement: Placement, n_devices: int) -> list[
 
 def _format_layers(word: str, numbers: list[int]) -> str:
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    if not runs or len(runs) > MOST_RANGES:
+    if not runs or len(runs) > MAX_RANGES:
         return ""
     last = ".".join(re.split(r"[./](?=[^./])", word)[-2:])
     return f"{last}{', '.join(str(run[0]) if len(run) == 1 else f'{run[0]} – {run[-1]}' for run in runs)}"

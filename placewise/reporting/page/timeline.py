@@ -14,7 +14,7 @@ from placewise.model.result import Timeline
 from placewise.reporting.page.columns import clean_text, pack_column, pack_integers
 from placewise.reporting.page.plan_view import Period, PlacedModel, PlanView
 
-MOST_LANES = 64
+MAX_LANES = 64
 """The most lanes of a row; further simultaneous tasks share the last one."""
 TOGETHER = 1e-9
 """Tasks of one lane may overlap by this share of the whole: rounding."""
@@ -121,8 +121,8 @@ def assign_lanes(row: Longs, start: Floats, finish: Floats, n_rows: int, slack: 
             while running and running[0][0] <= start[task] + slack:
                 heapq.heappush(free, heapq.heappop(running)[1])
             if not free:
-                heapq.heappush(free, min(used, MOST_LANES - 1))
-                used = min(used + 1, MOST_LANES)
+                heapq.heappush(free, min(used, MAX_LANES - 1))
+                used = min(used + 1, MAX_LANES)
             own = heapq.heappop(free)
             lane[task] = own
             heapq.heappush(running, (float(finish[task]), own))

@@ -14,7 +14,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.processes.scratch import ScratchFolder
-from placewise.runtimes.base import Job
+from placewise.runtimes.base import Job, warn_of_trust
 from placewise.runtimes.torch.payload import Payload
 from placewise.simulate import judge_placement
 from placewise.transform.fold import fold
@@ -30,11 +30,13 @@ class ProgramFile:
             raise RunError(_refuse_format(source.format if source else ""))
         if job.problem.graph.ops.backward.any():
             raise RunError("a training graph does not run here, only the forward pass that it was made from")
-        self.shown = source.path or "the program"
+        self.shown, self.trusted = source.path or "the program", True
         if job.model is None:
             if source.format != "torch-export" or not os.path.isfile(source.path):
                 raise InputError(f"the model of {self.shown} is not at hand", remedy="give the .pt2 file or the module")
-            self.path = source.path
+            self.path, self.trusted = source.path, job.trust_model
+            if job.trust_model:
+                warn_of_trust(source.path)
             return
         self._archive = share_archive(job)
         self.path = self._archive.path
@@ -45,7 +47,7 @@ class ProgramFile:
         for name, origin in zip(problem.graph.ops.name, problem.graph.ops.origin, strict=True):
             if origin and "." not in name:
                 names[origin[0]] = name.partition("#")[0]
-        return Payload(self.path, self.shown, device, names, _start_times(problem, placement))
+        return Payload(self.path, self.shown, device, names, _start_times(problem, placement), self.trusted)
 
     def close(self) -> None:
         self._archive = None

@@ -11,7 +11,7 @@ class Payload:
     """A program in a file (`path`) and the device number of each call, by the number of the call (`origin`).
 
     `names` are the names of the calls that ops stand for, `start` their start times by the judge in seconds, and
-    `shown` is the program's name in messages.
+    `shown` is the program's name in messages. `trusted`: loading it may run what the file holds.
     """
 
     path: str
@@ -19,6 +19,7 @@ class Payload:
     device: Mapping[int, int]
     names: Mapping[int, str]
     start: Mapping[int, float]
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -93,9 +94,9 @@ class PreparedStages(Closing):
         """Start a worker per stage; all of them load at the same time."""
         stage = {device: number for number, device in enumerate(order)}
         device = {call: stage[device] for call, device in payload.device.items()}
-        payload = Payload(payload.path, payload.shown, device, payload.names, {})
+        payload = replace(payload, device=device, start={})
         meeting = str(self._folder.path / "meeting")
-        environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+        environment = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
         for number, place in enumerate(job.places[device] for device in order):
             worker = Worker(
                 _RANK, payload, number, len(order), torch_device(place), meeting, self._seconds,

@@ -12,6 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from placewise.errors import RunError
+from placewise.readers.torch import loading
 from placewise.readers.torch.cutting import (
     assign_steps,
     build_piece,
@@ -41,7 +42,11 @@ def load_program(payload: Payload) -> ExportedProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.load(payload.path)
+            program = loading.load_program(payload.path, trust_model=payload.trusted)
+        except loading.UnsafeProgram as error:
+            raise RunError(
+                f"{payload.shown} is not loaded, because {error}; give --trust-model if you trust who made the file"
+            ) from None
         except Exception as error:
             raise RunError(f"{payload.shown} cannot be loaded by torch.export ({type(error).__name__})") from None
     names = [node.name for node in calls_of(program)]

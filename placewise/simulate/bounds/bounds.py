@@ -77,10 +77,10 @@ def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
     Links between devices differ within a class: the largest number in it counts.
     """
     most = np.ones(len(classes.count), np.int64)
-    if problem.most_replicas > 1:
+    if problem.max_replicas > 1:
         kind = equal_devices(problem)
         np.maximum.at(most, classes.of, np.bincount(kind, minlength=problem.n_devices)[kind])
-    return np.minimum(most, problem.most_replicas)
+    return np.minimum(most, problem.max_replicas)
 
 
 def _phase_bounds(problem: Problem) -> list[Bound]:

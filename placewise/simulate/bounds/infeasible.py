@@ -7,13 +7,13 @@ import numpy as np
 from placewise._util.units import format_bytes
 from placewise.model.columns import Bools, Floats, Longs, distinct
 from placewise.model.graph import Graph
-from placewise.model.problem import Problem, once
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.blocks import block_bytes, block_sums, op_times, unshared_bytes
 from placewise.simulate.contiguity import contract
 from placewise.simulate.in_place import in_place_ops
 
 
-@once
+@cached_per_problem
 def why_infeasible(problem: Problem) -> str:
     """A proof in words that no placement exists, or "" if simple checks find none."""
     if not problem.n_ops:

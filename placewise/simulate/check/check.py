@@ -46,9 +46,10 @@ def check_placement(
     return found + check_memory(problem, placement, piece, timeline)
 
 
-def check_calls(problem: Problem, value: float) -> list[Violation]:
-    """The violation of a placement whose calls wait for each other in a circle."""
-    if np.isfinite(value) or problem.objective.kind != "latency" or problem.objective.execution != "subgraph":
+def check_calls(problem: Problem, device: Ints, value: float) -> list[Violation]:
+    """The violation of a placement that cannot run although every op [n_ops] has a time: its calls wait in a circle."""
+    called = problem.objective.kind == "latency" and problem.objective.execution == "subgraph"
+    if np.isfinite(value) or not called or np.isinf(problem.costs.op_seconds[np.arange(len(device)), device]).any():
         return []
     return [Violation("calls", "the calls of the accelerators wait for each other in a circle: it cannot run")]
 
@@ -194,9 +195,9 @@ def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
     for d, e in enumerate(stage):
         members[e].append(d)
     for e, sharers in members.items():
-        if len(sharers) > problem.most_replicas:
+        if len(sharers) > problem.max_replicas:
             shown = ", ".join(names[d] for d in sharers)
-            message = f"{shown} share one stage, and at most {problem.most_replicas} may"
+            message = f"{shown} share one stage, and at most {problem.max_replicas} may"
             found.append(Violation("replicas", message, names[e]))
         for d in sharers:
             why = "" if d == e else _difference(problem, tables, d, e)

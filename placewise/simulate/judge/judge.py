@@ -168,7 +168,7 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
     send = np.bincount(timeline.source, weights=spent, minlength=count + 1)[:count]
     receive = np.bincount(timeline.target, weights=spent, minlength=count + 1)[:count]
     piece = piece_numbers(problem, placement)
-    violations = check_calls(problem, value) + check_placement(
+    violations = check_calls(problem, device, value) + check_placement(
         problem, placement, piece, ran if piece is None else None
     )
     waits = [""] * count if ran is None else longest_waits(problem, placement, ran, piece)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Floats
-from placewise.model.problem import Problem, once
+from placewise.model.columns import Bools, Floats
+from placewise.model.problem import Problem, cached_per_problem
+from placewise.simulate.blocks import op_times
 from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+
+RANK_BITS = 40
 
 
 def upward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
@@ -23,15 +28,27 @@ def downward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
     return _native.downward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
 
-@once
+def round_ranks(rank: Floats) -> Floats:
+    """Ranks [n_ops] as whole numbers of steps: equal sums stay equal, however floating point rounds their terms.
+
+    A step is 2^-40 of the least power of two above the largest rank.
+    """
+    _, exponent = np.frexp(rank.max(initial=0.0))
+    steps: Floats = np.rint(np.ldexp(rank, RANK_BITS - int(exponent)))
+    return steps
+
+
+@cached_per_problem
 def mean_op_seconds(problem: Problem) -> Floats:
     """Mean time of each op [n_ops] over the devices that may run it; 0 where none may."""
-    times = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
-    mean: Floats = _row_sums(times) / np.maximum(problem.allowed.sum(axis=1), 1)
+    times = op_times(problem)
+    runs = np.isfinite(times.seconds)
+    seconds = np.where(runs, times.seconds, 0.0)
+    mean: Floats = _sum_columns(seconds, times.of) / np.maximum(_sum_columns(runs, times.of), 1.0)
     return mean
 
 
-@once
+@cached_per_problem
 def mean_transfer_seconds(problem: Problem) -> Floats:
     """Mean time of each tensor [n_tensors] over ordered pairs of different devices (0 on a single device)."""
     cluster = problem.cluster
@@ -44,12 +61,12 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
             hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
             for hop in hops:
                 weight[cluster.link_class[hop]] += 1
-    return _row_sums(problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1)))
+    return _sum_columns((problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1))).T, range(len(weight)))
 
 
-def _row_sums(table: Floats) -> Floats:
-    """Sums of rows, column after column: every machine rounds alike, and equal ranks are equal everywhere."""
-    total = np.zeros(len(table))
-    for column in table.T:
-        total += column
+def _sum_columns(columns: Floats | Bools, which: Iterable[int]) -> Floats:
+    """The sum of some columns [n_columns, n], one after the other, so that every machine rounds alike."""
+    total = np.zeros(columns.shape[1])
+    for column in which:
+        total += columns[column]
     return total

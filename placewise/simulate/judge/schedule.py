@@ -2,7 +2,7 @@
 
 The rules, which the plain twin in the tests follows to the letter:
 a tensor leaves when its producer finishes. Each ordered pair of locations has a queue (links that share a wire share a
-queue), first in first out, by (finish, producer, tensor, destination); staged tensors pass through host memory and
+queue), first in first out, by (moment, producer, tensor, destination); staged tensors pass through host memory and
 queue there again. Model inputs are in host memory at time 0, and model outputs must reach it. A device with a free
 stream starts the op with the smallest priority among those whose inputs have arrived; it never idles while an op is
 ready. At equal times arrivals come before starts.
@@ -19,7 +19,7 @@ from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.judge.ranks import round_ranks, upward_ranks
 from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 
@@ -33,7 +33,7 @@ class ScheduleInputs(NamedTuple):
 
 def schedule_inputs(problem: Problem, a: ProblemArrays, order: Ints | None = None) -> ScheduleInputs:
     """Columns and priorities; `order` [n_ops] (smaller first) replaces the upward rank, ties by op index."""
-    key = -upward_ranks(problem, a) if order is None else order
+    key = -round_ranks(upward_ranks(problem, a)) if order is None else order
     by_priority = np.argsort(key, kind="stable")
     priority = np.empty(len(by_priority), np.int32)
     priority[by_priority] = np.arange(len(by_priority), dtype=np.int32)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
+from soak import seeds
 
 from placewise.core.place import place
 from placewise.model.placement import Placement
@@ -97,7 +98,7 @@ def test_goes_on_from_a_hint() -> None:
 
 def test_unknown_says_what_was_tried() -> None:
     """Where nothing was found and nothing proved, the status is unknown and a note names who tried."""
-    for seed in range(200):
+    for seed in seeds(200):
         problem = random_problem(seeded(seed), max_ops=12, scarce=True, objective=OBJECTIVES[0])
         result = place(problem, "auto", Budget(0.0))
         if result.status.outcome is Outcome.UNKNOWN:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import keeps_the_rules, placements
 from published import EXPERTS, MS, RECORDED, WORKLOADS, needs_workloads
+from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
@@ -109,7 +110,7 @@ def test_memory_is_kept() -> None:
             assert judge_placement(problem, proposal.placement).valid
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(max_ops=6))
 def test_experts_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and comes twice the same; no proof of infeasibility is wrong."""

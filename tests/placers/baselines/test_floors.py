@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import keeps_the_rules, placements
+from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
@@ -17,7 +18,7 @@ from placewise.simulate import evaluate, judge_placement
 PLACERS = [RandomPlacer(), RandomPlacer(RandomOptions(samples=4)), RandomPlacer(RandomOptions(draw="round_robin"))]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(max_ops=6))
 def test_floors_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and comes twice the same; no proof of infeasibility is wrong."""

@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import keeps_the_rules, placements
 from published import ROOT, needs_workloads
+from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
@@ -49,7 +50,7 @@ def test_published_splits() -> None:
             assert np.array_equal(placement.device, relabel(problem, read_split(path, problem)[1].device))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(25)
 @given(problems(max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """What is proposed is valid (calls never wait in a circle) and finite; what is called infeasible is."""
@@ -64,7 +65,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
         assert np.isfinite(evaluate(problem, proposal.placement.device[None])).all()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(max_ops=7, training=True))
 def test_the_line_is_topological(problem: Problem) -> None:
     """Every component once, none before one that it needs."""

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import keeps_the_rules, placements
+from soak import examples
 from strategies import problems
 
 from placewise.errors import PlacerError
@@ -52,7 +53,7 @@ def chain(sizes: list[int], machines: Cluster, seconds: Floats, **options: objec
     return Problem(graph, machines, CostTable.given(seconds, free), **options)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(10)
 @given(problems(max_ops=7))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid, comes twice the same, and no proof of infeasibility is wrong."""
@@ -70,7 +71,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
         assert kinds <= ({"calls"} if placer is not PLACERS[-1] else set())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(max_ops=6))
 def test_broken_agrees_with_the_judge(problem: Problem) -> None:
     """The quick look at the rules and the checker find fault with the same placements."""
@@ -225,7 +226,7 @@ def test_etf_options_are_refused_in_a_sentence() -> None:
         EtfOptions(by="luck")  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(problems(max_ops=5))
 def test_equal_devices_change_places_unnoticed(problem: Problem) -> None:
     """Relabelling keeps the value and every rule, and is the same for all names of a placement."""
@@ -260,7 +261,7 @@ def test_fit_takes_back_what_activations_need() -> None:
     assert fit_memory(problem, lambda capacity: None) == (None, False)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(problems(kind="throughput", memory_model="sum", max_ops=5))
 def test_auto_is_no_worse_than_what_it_tries(problem: Problem) -> None:
     """Its value is the best of its candidates'; what it proves is below the optimum."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 from plain_rules import optimum, placements
 from simulate_problems import random_problem, seeded
+from soak import examples, seeds
 from strategies import MODES, problems
 
 from placewise.core.place import place
@@ -31,7 +32,7 @@ from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(problems(kind="throughput", memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_the_program_is_the_optimum(problem: Problem) -> None:
     """Contiguous, convex and free, in every mode: the brute-force optimum, proved, or the proof that there is none."""
@@ -46,7 +47,7 @@ def test_the_program_is_the_optimum(problem: Problem) -> None:
     assert best * (1 - 1e-5) <= proposal.bound.value <= best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(kind="throughput", max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
@@ -60,7 +61,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(problems(kind="throughput", memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_coarse_units_cost_quality_and_never_the_proof(problem: Problem) -> None:
     """With sixteen units to a value the bound still holds, and a hint is never made worse."""
@@ -78,7 +79,7 @@ def test_coarse_units_cost_quality_and_never_the_proof(problem: Problem) -> None
 ROUNDED = re.compile(r"whole units of (\S+) s; the load of a device may have lost (\S+) s(?:, (\S+) % of the value)?")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(
     problems(kind="throughput", memory_model="sum", transfers="staged", wires=False, max_ops=5),
     st.sampled_from([16, 1000, 1 << 30]),
@@ -148,7 +149,7 @@ def test_equal_devices_with_unequal_links_are_not_equal(transfers: str) -> None:
                 assert value == pytest.approx(best, rel=1e-8) and proposal.bound.value == pytest.approx(best, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(kind="throughput", memory_model="sum", transfers="staged", wires=False, max_ops=6))
 def test_hints_are_solutions_of_the_program(problem: Problem) -> None:
     """Every placement, renamed as the program wants equal machines, is one: with it fixed the program has its load."""
@@ -214,7 +215,7 @@ def test_without_a_budget_the_work_is_limited_and_said(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("mode", MODES)
 def test_two_exact_methods_agree(mode: str) -> None:
     """dp and cpsat on contiguous problems that are too large for brute force: the same optimum, proved twice."""
-    for seed in range(12):
+    for seed in seeds(12):
         objective = Objective("throughput", communication=mode, memory="sum")  # type: ignore[arg-type]
         problem = random_problem(
             seeded(7000 + seed), max_ops=16, max_devices=4, objective=objective, scarce=seed % 2 == 0,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from export_models import stack_graph, stack_problem
 from simulate_problems import OBJECTIVES, random_problem, seeded
+from soak import seeds
 
 from placewise.core.place import place
 from placewise.model.placement import Placement
@@ -34,7 +35,7 @@ def brute_force(problem: Problem) -> float:
 def test_is_brute_force(shape: int) -> None:
     """The value is that of brute force over the judge; proved where devices alone decide it, as is that none is."""
     found = set()
-    for seed in range(24):
+    for seed in seeds(10):
         objective = OBJECTIVES[seed % len(OBJECTIVES)]
         problem = random_problem(
             seeded(1000 * shape + seed), max_ops=5, max_devices=3, scarce=seed % 2 == 0, rules=True,
@@ -53,7 +54,7 @@ def test_is_brute_force(shape: int) -> None:
 
 def test_auto_is_never_unsure_of_a_handful_of_ops() -> None:
     """For throughput auto ends with the optimum or the proof that there is none, however tight memory is."""
-    for seed in range(30):
+    for seed in seeds(15):
         problem = random_problem(seeded(seed), max_ops=6, max_devices=3, scarce=True, objective=OBJECTIVES[seed % 3])
         assert place(problem, "auto", Budget(5.0)).status.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from latency_brute_force import optimum
 from simulate_problems import random_problem, seeded
+from soak import examples, seeds
 from strategies import problems
 from toy_problems import chains
 
@@ -20,7 +21,7 @@ from placewise.placers.shared.schedule_models.incumbent import Incumbent
 from placewise.simulate import judge_placement
 
 
-@settings(max_examples=12, deadline=None)
+@examples(6)
 @given(problems(kind="latency", max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid, comes twice the same, and its bound is below it."""
@@ -41,7 +42,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
 def test_small_problems_are_solved_from_a_bad_start(execution):
     """From everything on one device, windows of the whole problem lead to the optimum over calls and orders."""
     solved = tried = 0
-    for seed in range(24):
+    for seed in seeds(8):
         objective = Objective(execution=execution, memory="sum")
         problem = random_problem(seeded(seed), max_ops=4, max_devices=3, objective=objective)
         problem = problem.with_(objective=objective)
@@ -54,7 +55,7 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
         best = optimum(problem)
         assert known.value >= best * (1 - 1e-12)
         tried, solved = tried + 1, solved + (known.value <= best * (1 + 1e-6))
-    assert tried > 15 and solved >= 0.9 * tried
+    assert tried > len(seeds(8)) / 2 and solved >= 0.9 * tried
 
 
 @pytest.mark.parametrize("execution", ["subgraph", "operator"])
@@ -65,7 +66,7 @@ def test_windows_improve_what_they_start_from(execution):
     before = judge_placement(problem, hint)
     known = Incumbent(problem, None, Bound(0.0, "none"))
     assert known.offer(hint) and before.valid
-    _LatencyWindows(SearchContext(problem, Budget(iterations=2)), known, WindowsOptions()).run()
+    _LatencyWindows(SearchContext(problem, Budget(iterations=1)), known, WindowsOptions()).run()
     assert known.value < before.value
     assert known.best is not None and judge_placement(problem, known.best).value == known.value
 
@@ -80,7 +81,7 @@ def test_time_interruption_and_refusals():
         if progress.placer == "windows":
             raise KeyboardInterrupt
 
-    proposal = run_placer(WindowsPlacer(), problem, Budget(seconds=10), hints=hint, on_progress=impatient)
+    proposal = run_placer(WindowsPlacer(), problem, Budget(seconds=2), hints=hint, on_progress=impatient)
     assert proposal.placement is not None and proposal.reason in (Reason.INTERRUPTED, Reason.FINISHED)
     shaped = problem.with_(constraints=Constraints(contiguous=True))
     assert "contiguous" in str(WindowsPlacer().supports(shaped))

@@ -23,8 +23,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from cli_runs import run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 
 import placewise as pw
 from placewise.errors import InputError, PlacerError, RunError
@@ -126,7 +127,7 @@ def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes
 COURSE = TrainingPlan(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(number=st.integers(0, 10_000), seed=st.integers(0, 5))
 def test_a_number_is_always_the_same_problem_and_can_be_solved(number: int, seed: int) -> None:
     """Drawn twice, it has one digest; it fits the file's limits; some placement keeps its rules."""
@@ -252,14 +253,15 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_one_process_and_two_end_in_the_same_parameters() -> None:
     """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
     options = small(algorithm="ppo", epochs=2)
-    alone = study(options=options)
+    course = replace(COURSE, updates=3)
+    alone = study(course, options=options)
     crew = DistributedPool(brief(options), Processes(2, 0))
-    many = pretrainer(brief(options), crew, COURSE)
+    many = pretrainer(brief(options), crew, course)
     many.run(Budget())
     crew.close()
     same(alone.state()[1], many.state()[1])
     assert alone.asked == many.asked > 0 and alone.score == many.score >= 1
-    other = study(seed=1, options=options).state()[1]
+    other = study(course, seed=1, options=options).state()[1]
     assert any(not np.array_equal(other[name], array) for name, array in alone.state()[1].items() if "policy" in name)
 
 
@@ -383,7 +385,7 @@ def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
     assert math.exp(answer.scores.min()) * known.value == pytest.approx(best)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
 def test_a_portfolio_is_as_good_as_its_greedy_choice_and_begins_with_the_best(seed: int, count: int) -> None:
     """No exchange of one member helps it, the first is the best alone, and one of all ways is the best of all."""

@@ -10,10 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from learned_policies import TablePlacer, TablePolicy, table
 from simulate_problems import random_problem, seeded
+from soak import examples
 from strategies import problems
 
 from placewise.errors import PlacerError
@@ -43,7 +44,7 @@ def free_problem() -> Problem:
     return next(problem for problem in found if np.log2(problem.allowed.sum(axis=1).clip(1)).sum() > 10)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(max_ops=6), st.lists(st.integers(0, 2), min_size=6, max_size=6))
 def test_units_part_neither_groups_nor_labels(problem: Problem, label: list[int]) -> None:
     """Units are unions of blocks and labels, numbered without gaps; features are finite whatever the problem."""
@@ -81,7 +82,7 @@ def plain_fractals(n: int, tail: Ints, head: Ints) -> Floats:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(1, 9), st.integers(0, 2**20))
 def test_fractal_dimensions_are_slopes(n: int, seed: int) -> None:
     """On random graphs: the same as plain search and numpy's least squares."""
@@ -100,7 +101,7 @@ def test_a_line_has_one_dimension_and_a_square_two() -> None:
     assert 1.4 < fractal_dimensions(484, tail, head)[10 * 22 + 10] < 2.0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(30)
 @given(problems(max_ops=5), st.integers(0, 2**20))
 def test_prices_are_the_judges_where_rules_are_kept(problem: Problem, seed: int) -> None:
     """NaN exactly where the judge finds a violation, its value elsewhere; what was seen is not priced again."""

@@ -16,9 +16,10 @@ from locations import ROOT
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
+from soak import examples
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
@@ -44,7 +45,7 @@ from placewise.simulate.judge.memory import device_memory
 from placewise.zoo.random import random_graph
 
 
-@settings(max_examples=12, deadline=None)
+@examples(8)
 @given(problems(max_ops=9, rules=True), st.integers(0, 2**20))
 def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) -> None:
     """Any graph, any rules: log p and entropy are those of the probabilities, rights are kept, all is finite."""
@@ -68,7 +69,7 @@ def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) ->
     assert not [name for name, grad in grads.items() if not torch.isfinite(grad).all()]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(10)
 @given(problems(max_ops=9, rules=True), st.integers(0, 2**20))
 def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     """Rows of ops sum to one, nothing where an op may not run; favourites are placements, the same every time."""
@@ -83,7 +84,7 @@ def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     assert problem.allowed[np.arange(problem.n_ops), found].all()
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.integers(0, 2**20))
 def test_devices_are_known_by_what_they_are(seed: int) -> None:
     """The same devices in another order get the same scores, in that order."""
@@ -165,7 +166,7 @@ def test_gates_begin_at_one_and_are_the_graphs() -> None:
         assert not torch.allclose(gated.scores(gated.inputs, embedded), gated.scores(gated.inputs, other))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.integers(0, 2**20))
 def test_regions_that_move_are_scored_as_they_were_drawn(seed: int) -> None:
     """A region goes to one device by the mean of what its units say; before and after, the judge has the word."""
@@ -191,9 +192,11 @@ def test_regions_that_move_are_scored_as_they_were_drawn(seed: int) -> None:
 @pytest.mark.parametrize(
     ("family", "seed", "devices", "objective"),
     [
-        ("branchy", 1, "2xK80", Objective()),
+        pytest.param("branchy", 1, "2xK80", Objective(), marks=pytest.mark.soak),
         ("layered", 2, "2xK80,i9-12900K", Objective()),
-        ("series-parallel", 3, "i9-12900K,Flex-170", Objective(execution="sequential")),
+        pytest.param(
+            "series-parallel", 3, "i9-12900K,Flex-170", Objective(execution="sequential"), marks=pytest.mark.soak
+        ),
         ("erdos-renyi", 4, "2xK80", Objective("throughput")),
     ],
 )

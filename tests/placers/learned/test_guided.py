@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings
+from hypothesis import given
 from latency_brute_force import optimum
 from simulate_problems import problems, random_problem, seeded
+from soak import examples
 
 from placewise._util.units import format_seconds
 from placewise.catalog import read_cluster
@@ -91,7 +92,7 @@ def test_what_the_policy_says_of_itself_is_told(monkeypatch: pytest.MonkeyPatch)
     assert found.placement is not None and found.notes[-2] == "memory is short"
 
 
-@settings(max_examples=12, deadline=None)
+@examples(10)
 @given(problems(max_ops=6, scarce=True, rules=True))
 def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     """Whatever the problem: what is proposed is valid, the same the second time, or there are words why not."""

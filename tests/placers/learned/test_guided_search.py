@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from latency_brute_force import optimum as least_latency
 from plain_rules import optimum as least_load
 from simulate_problems import problems, random_problem, seeded
+from soak import examples, seeds
 
 from placewise import _native
 from placewise.catalog import read_cluster
@@ -54,7 +55,7 @@ def rows(draw: st.DrawFn, n_devices: int = 4) -> Floats:
     return shares
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(problems(rules=True), st.integers(0, 1000))
 def test_probabilities_of_blocks_are_shares_of_what_is_allowed(problem: Problem, seed: int) -> None:
     """Rows of blocks are never below zero, add up to 1 where the block may run, and are the sums of their ops'."""
@@ -81,7 +82,7 @@ def test_what_is_no_probability_is_refused() -> None:
     assert read_priors(problem, Hints()).shape == empty_priors(3).shape == (0, 3)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(rows())
 def test_draws_are_as_frequent_as_their_probabilities(likely: Floats) -> None:
     """Of 400 evenly spread marks each group is on each device as often as it says, give or take one."""
@@ -90,7 +91,7 @@ def test_draws_are_as_frequent_as_their_probabilities(likely: Floats) -> None:
     assert np.abs(counts - 400 * likely).max() <= 1 + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows(), st.floats(0, 1, exclude_max=True))
 def test_kernels_draw_what_numpy_draws(likely: Floats, mark: float) -> None:
     """A mark is the same device inside kernels, but for rounding; elsewhere is home only where nothing else may be."""
@@ -123,7 +124,7 @@ def space_with(likely: Floats) -> _native.MoveSpace:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(problems(rules=True, scarce=True), st.integers(0, 1000))
 def test_what_is_drawn_keeps_the_rules(problem: Problem, seed: int) -> None:
     """Placements that are drawn are valid and different; the most probable one comes first where it is valid."""
@@ -137,7 +138,7 @@ def test_what_is_drawn_keeps_the_rules(problem: Problem, seed: int) -> None:
         assert np.array_equal(found[0], favourite)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(50)
 @given(problems(alike=True), st.integers(0, 1000))
 def test_names_that_agree_change_no_value(problem: Problem, seed: int) -> None:
     """Devices that are alike are renamed, and the judge sees no difference."""
@@ -207,7 +208,7 @@ def test_the_favourite_of_sure_probabilities_is_where_a_search_begins(objective:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_wrong_probabilities_hide_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told for sure to use the worst placement, searches still find the optimum of small problems."""
     monkeypatch.setattr(starting_placements, "DRAWN", 1)

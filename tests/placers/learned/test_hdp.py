@@ -10,10 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from learned_policies import assert_goes_on
 from simulate_problems import random_problem, seeded
+from soak import examples
 from strategies import problems
 
 from placewise.core.build import build
@@ -99,7 +100,7 @@ def test_what_a_group_is_told() -> None:
     assert allowed.all() and used.all()
 
 
-@settings(max_examples=25, deadline=None)
+@examples(15)
 @given(problems(max_ops=6), st.integers(0, 2**20), st.integers(1, 4))
 def test_ops_go_only_where_they_may(problem: Problem, seed: int, n_groups: int) -> None:
     """On any problem and grouping: allowed devices, whole blocks, finite log p and gradients."""
@@ -142,7 +143,10 @@ def test_near_ops_begin_in_one_group() -> None:
     assert float(far[own, wanted].mean().detach()) < 0.3
 
 
-@pytest.mark.parametrize(("family", "seed"), [("layered", 0), ("branchy", 1), ("erdos-renyi", 2)])
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [("layered", 0), *(pytest.param(*more, marks=pytest.mark.soak) for more in (("branchy", 1), ("erdos-renyi", 2)))],
+)
 def test_near_the_optimum_of_small_graphs(family: str, seed: int) -> None:
     """Twelve ops on two devices: within 2 % of the best of all placements, which one device is not."""
     problem = zoo(family, 12, 60)

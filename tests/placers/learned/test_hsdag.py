@@ -11,10 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ir_files import unpacked
 from simulate_problems import random_problem, seeded
+from soak import examples
 from strategies import problems
 
 from placewise.core.build import build
@@ -86,7 +87,7 @@ def plain(problem: Problem, wanted: Callable[[set[int], set[int]], bool]) -> set
     return {frozenset(op for op, b in enumerate(block) if b in group) for group in home.values()}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(10)
 @given(problems(max_ops=8))
 def test_chains_are_those_of_the_plain_twin(problem: Problem) -> None:
     """A sole child and its sole parent are merged, where they may run on the same devices; nothing else is."""
@@ -94,7 +95,7 @@ def test_chains_are_those_of_the_plain_twin(problem: Problem) -> None:
     assert partition(chain_labels(problem)) == twin
 
 
-@settings(max_examples=60, deadline=None)
+@examples(12)
 @given(problems(max_ops=8))
 def test_sole_readers_are_those_of_the_plain_twin(problem: Problem) -> None:
     """What one unit alone reads goes with that one, where they may run on the same devices."""
@@ -143,7 +144,7 @@ def test_parsing_by_hand() -> None:
     assert best_edges(tail[:1], head[:1], np.array([0.5]), 3).tolist() == [0, 0, -1]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 3)), max_size=20))
 def test_parsing_as_a_plain_walk(n: int, rows: list[tuple[int, int, int]]) -> None:
     """Kept edges and components are those found node by node."""
@@ -344,7 +345,12 @@ def optimum(problem: Problem) -> float:
 
 
 @pytest.mark.parametrize(
-    ("family", "execution"), [("branchy", "operator"), ("series-parallel", "sequential"), ("layered", "operator")]
+    ("family", "execution"),
+    [
+        ("layered", "operator"),
+        pytest.param("branchy", "operator", marks=pytest.mark.soak),
+        pytest.param("series-parallel", "sequential", marks=pytest.mark.soak),
+    ],
 )
 def test_known_optima_are_found(family: str, execution: str) -> None:
     """Within 2 % of the best of all placements of twelve ops, and never behind the best device alone."""

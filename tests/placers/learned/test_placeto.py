@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
+from soak import examples
 
 from placewise.catalog import read_cluster
 from placewise.core.place import place
@@ -43,7 +44,7 @@ def some_policy(problem: Problem, seed: int = 0, **options: object) -> Placeto:
     return placeto(problem, PlacetoOptions(**{**SMALL, "units": "blocks", **options}), seed)  # type: ignore[arg-type]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(10)
 @given(problems(max_ops=7, rules=True), st.integers(0, 2**20))
 def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) -> None:
     """Step by step, from the state that each decision saw: the same log p and entropy; no step leaves the rights."""
@@ -84,7 +85,7 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(whole, pieces, rtol=1e-3, atol=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**20))
 def test_devices_are_known_by_what_they_are(seed: int) -> None:
     """The same devices in another order get the same scores, in that order."""
@@ -126,9 +127,11 @@ def test_messages_go_as_far_as_rounds(rounds: int) -> None:
 @pytest.mark.parametrize(
     ("family", "seed", "devices", "objective"),
     [
-        ("branchy", 1, "2xK80", Objective()),
+        pytest.param("branchy", 1, "2xK80", Objective(), marks=pytest.mark.soak),
         ("layered", 2, "2xK80,i9-12900K", Objective()),
-        ("series-parallel", 3, "i9-12900K,Flex-170", Objective(execution="sequential")),
+        pytest.param(
+            "series-parallel", 3, "i9-12900K,Flex-170", Objective(execution="sequential"), marks=pytest.mark.soak
+        ),
         ("erdos-renyi", 4, "2xK80", Objective("throughput")),
     ],
 )
@@ -171,7 +174,7 @@ def test_trained_on_some_graphs_for_others() -> None:
     assert np.mean(after) < 0.9 * min(np.mean(before), 1.0)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(problems(max_ops=6, scarce=True, rules=True), st.integers(0, 100))
 def test_whatever_the_problem(problem: Problem, seed: int) -> None:
     """Scarce memory, rules, one device: what is proposed keeps the rules, and the policy stays finite."""

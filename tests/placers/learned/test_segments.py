@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from soak import examples
 from strategies import problems
 from toy_problems import zoo
 
@@ -38,7 +39,7 @@ def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(problems(max_ops=6), st.integers(0, 2**20))
 def test_a_segment_goes_to_one_device_and_its_odds_add_up(name: str, problem: Problem, seed: int) -> None:
     """Whoever may go there does, all others stay, and rewards are told from the best placement.

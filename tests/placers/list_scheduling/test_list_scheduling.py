@@ -11,10 +11,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_rules import keeps_the_rules, placements
 from published import WORKLOADS, needs_workloads
+from soak import examples
 from strategies import problems
 
 from placewise import _native
@@ -139,7 +140,7 @@ def test_sct_waits_for_its_favourite_child() -> None:
     assert placed(problem, "etf", by="start") == [0, 1, 0, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(25)
 @given(problems(max_ops=6, kind="latency"))
 def test_the_linear_program_marks_what_it_may(problem: Problem) -> None:
     """No op has two favourite children or two favourite parents, its optimum is no more than any marking's makespan.
@@ -261,7 +262,7 @@ def test_what_cannot_be_done_without_is_kept() -> None:
     assert keep_best_devices(problem, 0) is problem and keep_best_devices(problem, 3) is problem
 
 
-@settings(max_examples=50, deadline=None)
+@examples(12)
 @given(problems(max_ops=6))
 def test_lists_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and comes twice the same, and no proof of infeasibility is wrong."""
@@ -322,7 +323,7 @@ def test_schedules_are_made_chains() -> None:
             assert evaluate(problem, proposal.placement.device[None]).tolist() == [38.0]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(12)
 @given(problems(max_ops=6), st.booleans())
 def test_chains_keep_the_rules(problem: Problem, contiguous: bool) -> None:
     """Contiguous or convex, whatever is proposed keeps the shape and every rule, or words say what was tried."""

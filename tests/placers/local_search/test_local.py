@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_rules import optimum
 from published import RECORDED, WORKLOADS, needs_workloads
+from soak import examples
 from strategies import problems
 
 from placewise.errors import PlacerError
@@ -37,28 +38,28 @@ def optimal(problem: Problem) -> None:
     assert judged.valid and judged.value == pytest.approx(best, rel=1e-12, abs=1e-15)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(memory_model="sum", max_ops=6, **FREE))
 def test_free_placements_are_optimal(problem: Problem) -> None:
     """Staged and direct links, wires, hosts, memory, rules, training graphs: the brute-force optimum."""
     optimal(problem)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(12)
 @given(problems(kind="throughput", contiguous=True, convex=False, memory_model="sum", max_ops=6))
 def test_chains_of_stages_are_optimal(problem: Problem) -> None:
     """Where stages must be contiguous they are, and none are better."""
     optimal(problem)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(problems(**FREE, memory_model="sum", training=True, max_ops=6))
 def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
     """With the schedule gpipe the two phases together are as small as they can be."""
     optimal(problem.with_(objective=replace(problem.objective, schedule="gpipe")))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(problems(kind="throughput", max_ops=7))
 def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     """Live activations, convex stages and all: what is proposed is valid, and the same the second time."""
@@ -70,7 +71,7 @@ def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
         assert judge_placement(problem, proposal.placement).valid
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(problems(kind="throughput", max_ops=7), st.integers(0, 1000))
 def test_hints_are_kept_or_improved(problem: Problem, seed: int) -> None:
     """Nothing worse than the best hint that keeps the rules comes back, however little work is allowed."""
@@ -89,7 +90,7 @@ def test_options_are_checked() -> None:
         LocalOptions(rounds=0)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(10)
 @given(problems(kind="throughput", max_ops=7))
 def test_threads_do_not_change_the_answer(problem: Problem) -> None:
     """Where no clock ends the search, one thread finds what three find."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from drawn_kinds import kinds_drawn
 from simulate_problems import random_placement, random_problem, seeded
+from soak import seeds
 from twins.memory import peak_memory
 
 from placewise import _native
@@ -44,7 +45,7 @@ def drawn(seed: int, *, max_ops: int = 14) -> tuple[Problem, Ints | None]:
     return problem, home if able else None
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_a_schedule_from_any_checkpoint_is_the_judges(seed):
     """From the beginning and from every checkpoint the value is the judge's, and so are starts and memory."""
     problem, home = drawn(seed)
@@ -81,7 +82,7 @@ def peaks_of(search: _native.LatencySearchProblem, chain: _native.LatencyChain, 
     ]
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_peaks_in_place_are_those_of_the_twin(seed):
     """Short chains with side branches, two sizes, kinds of which most work in place: found by trying every capacity."""
     choose, builder = seeded(seed), GraphBuilder()
@@ -109,7 +110,7 @@ def test_peaks_in_place_are_those_of_the_twin(seed):
     assert peaks_of(search, chain, device) == peak_memory(problem, Placement(device))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_long_walk_keeps_the_judges_value_and_the_rules(seed):
     """After every one of many moves, hot and cold, value and rules are what they are from the beginning."""
     problem, home = drawn(seed, max_ops=24)

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import OBJECTIVES, random_problem, seeded
+from soak import examples
 
 from placewise import _native
 from placewise.core.build import build
@@ -46,7 +47,7 @@ def able_homes(problem: Problem, rng: np.random.Generator) -> tuple[Ints, list[l
     return np.array([rng.choice(row) for row in choices], np.int32), choices
 
 
-@settings(max_examples=300, deadline=None)
+@examples(80)
 @given(pipelines())
 def test_sums_are_those_of_the_judge_after_any_moves(problem: Problem) -> None:
     """Moves one after the other: value and memory are the judge's to the last bit, sums those of a fresh state."""
@@ -70,7 +71,7 @@ def test_sums_are_those_of_the_judge_after_any_moves(problem: Problem) -> None:
             state.move(block, there)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pipelines())
 def test_looking_at_a_move_changes_nothing(problem: Problem) -> None:
     """What a move would cost is what it costs when it is made, and looking at it leaves everything else alone."""
@@ -111,7 +112,7 @@ def plain_clusters(columns: PipelineCosts) -> list[set[frozenset[int]]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pipelines())
 def test_clusters_are_joined_along_the_dearest_tensors(problem: Problem) -> None:
     """At every size they part the groups, and are those of plain sets; their groups ascend."""
@@ -123,7 +124,7 @@ def test_clusters_are_joined_along_the_dearest_tensors(problem: Problem) -> None
             assert joined.groups(label).tolist() == np.flatnonzero(labels == label).tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pipelines(), st.integers(0, (1 << 62) - 1))
 def test_the_incumbent_is_what_a_walk_says(problem: Problem, seed: int) -> None:
     """Its quality is that of a fresh state, it is never worse than the start, and groups stay where they may run."""

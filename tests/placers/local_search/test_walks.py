@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
+from soak import seeds
 
 from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
 from placewise.simulate.contiguity import Contraction, contract, depth_first
@@ -32,7 +33,7 @@ def plain(graph: Contraction, sources: list[int], key: list[float], stage: list[
 @pytest.mark.parametrize("stages", [1, 3])
 def test_the_same_order(stages: int) -> None:
     """On random problems, with ties among the keys, with and without stages."""
-    for seed in range(60):
+    for seed in seeds(60):
         graph = contract(random_problem(seeded(seed), max_ops=25))
         rng = np.random.default_rng(seed)
         key = rng.integers(0, 4, graph.n)

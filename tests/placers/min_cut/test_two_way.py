@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from plain_rules import placements
 from simulate_problems import problems
+from soak import examples
 
 from placewise.core.place import place
 from placewise.model.placement import Placement
@@ -40,7 +41,7 @@ def best_of_all(problem: Problem) -> float:
     return min((judged.value for judged in found if judged.valid), default=math.inf)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SIFTED)
+@examples(15, suppress_health_check=SIFTED)
 @given(problems(max_ops=7, max_devices=2))
 def test_the_cut_is_the_optimum(problem: Problem) -> None:
     """Calls are free and nothing is short of memory: optimal, proved, equal to brute force."""
@@ -54,7 +55,7 @@ def test_the_cut_is_the_optimum(problem: Problem) -> None:
     assert result.status.outcome is Outcome.OPTIMAL
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SIFTED)
+@examples(20, suppress_health_check=SIFTED)
 @given(problems(max_ops=7, max_devices=2, scarce=True))
 def test_its_bound_holds_where_calls_cost_and_memory_is_short(problem: Problem) -> None:
     """Bound ≤ optimum ≤ value; no placement where there is none."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from plain_rules import keeps_the_rules, placements
+from soak import examples
 from strategies import problems
 
 from placewise.core.place import place
@@ -60,7 +61,7 @@ def test_a_chain_that_does_not_fit_where_a_free_split_would() -> None:
     assert place(boxes([60, 130, 60], [130, 130])).placement is not None
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(max_ops=5, contiguous=False, memory_model="sum"))
 def test_pack_agrees_with_brute_force(problem: Problem) -> None:
     """It finds a placement exactly if brute force finds one, and proves the rest; circles of calls apart."""
@@ -130,7 +131,7 @@ def test_equal_blocks_are_counted() -> None:
     assert proposal.placement is None and "(2 bytes)" in proposal.infeasible
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(problems(max_ops=5))
 def test_pack_is_never_wrong(problem: Problem) -> None:
     """Live activations, shared weights, shapes and all: what it proposes keeps the rules, what it refutes is not."""

@@ -6,8 +6,9 @@ import importlib.util
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import keeps_the_rules, placements
+from soak import examples
 from strategies import problems
 
 from placewise.analysis.compare import compare
@@ -147,7 +148,7 @@ def test_shares_follow_speed_and_host_ops_stay_out() -> None:
         assert proposal.placement is not None and proposal.placement.device[1] == 2
 
 
-@settings(max_examples=80, deadline=None)
+@examples(15)
 @given(problems(max_ops=6))
 def test_cuts_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid, in a row where it must be, and comes twice the same."""

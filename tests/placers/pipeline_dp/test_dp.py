@@ -7,9 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import optimum, placements
 from published import RECORDED, WORKLOADS, needs_workloads
+from soak import examples
 from strategies import problems
 
 from placewise import _native
@@ -38,7 +39,7 @@ QUICK = (
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", contiguous=True, memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_staged_pipelines_are_optimal(problem: Problem) -> None:
     """The proposal reaches the brute-force optimum in every communication mode, and the bound is the optimum."""
@@ -53,7 +54,7 @@ def test_staged_pipelines_are_optimal(problem: Problem) -> None:
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", contiguous=True, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
@@ -67,7 +68,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", contiguous=False, memory_model="sum", max_ops=5))
 def test_without_contiguity_there_is_no_bound(problem: Problem) -> None:
     """A pipeline is still a valid answer, and proves nothing about other placements."""
@@ -79,7 +80,7 @@ def test_without_contiguity_there_is_no_bound(problem: Problem) -> None:
         assert math.isinf(optimum(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(problems(kind="throughput", contiguous=True, memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
     """With every op that costs nothing in play, merged leaves keep the brute-force optimum."""
@@ -90,7 +91,7 @@ def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
     assert value == pytest.approx(best, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", transfers="staged", max_ops=6, memory=None))
 def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
     """Each tensor that the rest reads from an ideal is received there, each that it makes for it or the host sent."""
@@ -289,7 +290,7 @@ def test_joined_components_stay_a_contraction() -> None:
     assert joined.successors.tolist() == [1, 2] and joined.predecessors.tolist() == [0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(kind="throughput", transfers="direct", contiguous=True))
 def test_with_direct_transfers_no_reading_hurts(problem: Problem) -> None:
     """The proposal is at least as good as each reading's own, under the judge and within the rules."""
@@ -321,7 +322,7 @@ def test_a_slow_host_between_two_accelerators_is_left_out() -> None:
     assert judge_placement(problem, placement).value == pytest.approx(2.001)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(problems(kind="throughput", contiguous=True, max_ops=5))
 def test_climbing_keeps_the_rules_and_never_loses(problem: Problem) -> None:
     """From any valid split, climbing ends at a valid split that is no worse, and where the start is the optimum."""

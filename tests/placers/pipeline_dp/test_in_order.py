@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_runs import run, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import random_problem, seeded
+from soak import examples, seeds
 
 import placewise as pw
 from placewise.core.build import build_for_plan
@@ -45,7 +46,7 @@ def goes_back(problem: Problem, device: tuple[int, ...]) -> bool:
 def test_the_rule_and_the_best_of_all_placements(kind: Any) -> None:
     """Kept exactly where no tensor goes back; `in_order` finds what there is, the optimum mostly; `auto` no worse."""
     best_found = solved = 0
-    for seed in range(16):
+    for seed in seeds(8):
         problem = random_problem(
             seeded(seed), max_ops=4, max_devices=3, training=False, objective=Objective(kind), constraints=ORDERED
         )
@@ -63,7 +64,7 @@ def test_the_rule_and_the_best_of_all_placements(kind: Any) -> None:
             if seed == 6:
                 assert place(problem, "auto", Budget(seconds=0.2)).value <= found.value + 1e-9
             best_found, solved = best_found + 1, solved + (found.value <= best + 1e-9)
-    assert best_found > 10 and solved >= 0.8 * best_found
+    assert best_found > len(seeds(8)) / 2 and solved >= 0.8 * best_found
 
 
 def chain(n_ops: int, speeds: tuple[float, ...], memory: float) -> Problem:
@@ -122,7 +123,7 @@ def test_rules_against_the_order_are_proved_at_once() -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@examples(30)
 def test_the_proof_is_right_and_misses_nothing(seed: int) -> None:
     """Random rules, memory without a limit: told to be against the order exactly where no placement keeps it."""
     rng = np.random.default_rng(seed)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from published import ROOT, needs_workloads
+from soak import examples
 from strategies import problems
 
 from placewise.core.place import place
@@ -21,7 +22,7 @@ from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(problems(kind="latency", max_ops=5))
 def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     """Its max-load is that of dp, it keeps the rules, and it claims no bound for latency."""
@@ -73,7 +74,7 @@ def test_the_published_value():
     assert place(problem, "max_load_dp").value == pytest.approx(0.108031, rel=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(problems(kind="throughput", max_ops=3))
 def test_throughput_is_dps(problem: Problem) -> None:
     """For throughput it refers to dp; other shapes of stages are its own."""

@@ -9,8 +9,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from hierarchies import cluster_of, optimum, random_pipeline
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import placements
+from soak import examples, seeds
 from strategies import problems
 
 from placewise.model.problem import Problem
@@ -70,7 +71,7 @@ def test_a_second_node_never_hurts(schedule: str, replicas: int) -> None:
         assert values[1] <= values[0] * (1 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", contiguous=True, transfers="direct", wires=False, max_ops=6, max_devices=4))
 def test_the_bound_over_nodes_holds_however_devices_are_grouped(problem: Problem) -> None:
     """Any grouping of the accelerators into nodes, sensible or not, proves nothing above the optimum."""
@@ -102,7 +103,7 @@ def test_nodes_are_found_by_the_speed_of_links() -> None:
 
 def test_a_row_of_devices_is_split_at_best_where_tensors_go_next_door() -> None:
     """On chains, every split over the devices in a row is tried by hand: none is better, and the value is true."""
-    for seed in range(12):
+    for seed in seeds(12):
         problem = random_pipeline(seed, cluster_of((2, 2), (4.0, 50.0)), 6, mode=MODES[seed % 3], chain=True)
         graph, row = contract(problem), list_rows(problem)[0]
         device = split_along_row(problem, graph.component, np.arange(graph.n, dtype=np.int32), row)

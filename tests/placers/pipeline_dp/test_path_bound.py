@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hierarchies import cluster_of, random_pipeline
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import placements
+from soak import examples
 from strategies import problems
 
 from placewise.model.costs import CostTable
@@ -25,7 +26,7 @@ from placewise.simulate.contiguity import contract, depth_first
 CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(30)
 @given(problems(max_ops=8, max_devices=3, **CONTIGUOUS))
 def test_the_bound_from_one_path_holds(problem: Problem) -> None:
     """Inference and training, all modes, any links: no contiguous placement is below the bound, cut off or not."""
@@ -40,7 +41,7 @@ def test_the_bound_from_one_path_holds(problem: Problem) -> None:
         assert 0 <= bound / priced.scale <= best * (1 + 1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(8)
 @given(problems(training=True, max_ops=6, **CONTIGUOUS))
 def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Problem) -> None:
     """With hardly any ideals allowed, dp still proves nothing false, and what it proposes keeps the rules."""
@@ -54,7 +55,7 @@ def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Proble
             assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(problems(transfers="staged", wires=False, max_ops=8, max_devices=3, **CONTIGUOUS))
 def test_the_bound_is_no_worse_than_an_even_share(problem: Problem) -> None:
     """It is never below an even share of the work."""
@@ -67,7 +68,7 @@ def test_the_bound_is_no_worse_than_an_even_share(problem: Problem) -> None:
     assert bound == 0.0 or bound >= float(work) / int(priced.costs.n_devices.sum()) * (1 - 1e-8)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(8)
 @given(problems(memory=None, rules=False, max_ops=8, **CONTIGUOUS))
 def test_many_lines_never_lose(problem: Problem) -> None:
     """The search keeps the rules, is no worse than where it began, and is the same for the same seed."""

@@ -7,10 +7,11 @@ from dataclasses import replace
 from operator import itemgetter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from line_optimum import best_along
 from plain_rules import keeps_the_rules, placements
 from simulate_problems import random_problem, seeded
+from soak import examples, seeds
 from strategies import problems
 
 from placewise.core.place import place
@@ -40,7 +41,7 @@ def optimum(problem: Problem) -> float:
     return next((value for device, value in by_value if not live or keeps_the_rules(problem, device)), math.inf)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(40)
 @given(problems(training=True, max_ops=8, **STAGED))
 def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
     """In every communication mode the proposal has the brute-force optimum, and the bound is the optimum."""
@@ -55,7 +56,7 @@ def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
 
 
-@settings(max_examples=80, deadline=None)
+@examples(25)
 @given(problems(kind="throughput", training=True, contiguous=True, max_ops=6))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
@@ -67,7 +68,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(20)
 @given(problems(training=True, max_ops=6, **STAGED))
 def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better."""
@@ -77,7 +78,7 @@ def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     assert value == pytest.approx(best_along(problem, graph, sort_last_ready_first(problem, graph)), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15)
 @given(problems(training=True, max_ops=6, **STAGED))
 def test_a_gap_ends_the_search_with_a_true_bound(problem: Problem) -> None:
     """With a gap of 20 % the bound holds and the value is within 20 % of it, whatever was left open."""
@@ -89,7 +90,7 @@ def test_a_gap_ends_the_search_with_a_true_bound(problem: Problem) -> None:
 
 
 @pytest.mark.usefixtures("brief_proofs")
-@settings(max_examples=40, deadline=None)
+@examples(8)
 @given(problems(kind="throughput", training=True, rules=False, max_ops=6))
 @pytest.mark.parametrize("placer", ["auto", "cover", "cpsat"])
 def test_other_placers_stay_honest(placer: str, problem: Problem) -> None:
@@ -107,7 +108,7 @@ def test_other_placers_stay_honest(placer: str, problem: Problem) -> None:
 
 def test_halves_add_up() -> None:
     """Both halves of the stage costs together are the whole, tensor by tensor and component by component."""
-    for seed in range(40):
+    for seed in seeds(40):
         problem = flushing(random_problem(seeded(seed), objective=Objective("throughput"), training=True))
         if not two_phases(problem):
             continue

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_rules import placements, with_replicas
+from soak import examples
 from strategies import problems
 
 from placewise.core.place import place
@@ -47,7 +48,7 @@ def optimum(problem: Problem) -> float:
     return min((value for _, value in with_replicas(problem, placements(problem))), default=math.inf)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(40)
 @given(shared())
 def test_replicated_pipelines_are_optimal(problem: Problem) -> None:
     """The proposal reaches the brute-force optimum, and the bound is the optimum."""
@@ -62,7 +63,7 @@ def test_replicated_pipelines_are_optimal(problem: Problem) -> None:
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
 
 
-@settings(max_examples=80, deadline=None)
+@examples(20)
 @given(shared(transfers=None, memory_model=None, wires=True))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
@@ -79,7 +80,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(8)
 @given(shared())
 def test_bounds_hold_where_ideals_are_too_many(problem: Problem) -> None:
     """The bound from a path through the graph knows how many devices may share a stage."""
@@ -88,7 +89,7 @@ def test_bounds_hold_where_ideals_are_too_many(problem: Problem) -> None:
         assert proposal.bound.value <= optimum(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(shared(), st.sampled_from([2, 3, 0]))
 def test_replication_never_hurts(problem: Problem, most: int) -> None:
     """What may be replicated more is never slower, and with one device per stage the value is the plain optimum."""
@@ -104,7 +105,7 @@ def test_replication_never_hurts(problem: Problem, most: int) -> None:
         assert values[0] == pytest.approx(plain, rel=1e-11, abs=1e-15)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(shared())
 def test_more_samples_per_step_never_hurt(problem: Problem) -> None:
     """The longer a step, the less a sample pays for it, once a step has as many samples as there are devices."""
@@ -116,7 +117,7 @@ def test_more_samples_per_step_never_hurt(problem: Problem) -> None:
     assert values == sorted(values, reverse=True) or values == pytest.approx(sorted(values, reverse=True), rel=1e-11)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(10)
 @given(shared(transfers=None, memory_model=None, wires=True), st.booleans())
 def test_no_placer_bounds_what_it_cannot_see(problem: Problem, contiguous: bool) -> None:
     """Whoever is asked, the bound of the result is below every placement with replicas."""

@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from line_optimum import best_along
 from published import RECORDED, WORKLOADS, needs_workloads
+from soak import examples
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
@@ -44,7 +45,7 @@ def value_of(problem: Problem, placer: DpPlacer | PipeDreamPlacer) -> float:
     return judged.value
 
 
-@settings(max_examples=80, deadline=None)
+@examples(20)
 @given(problems(max_ops=5, **STAGED))
 def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better, and dp is at least as good."""
@@ -54,7 +55,7 @@ def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     assert value >= value_of(problem, DpPlacer()) * (1 - 1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(25)
 @given(problems(max_ops=5, **STAGED))
 def test_pipedream_is_the_best_split_of_its_line(problem: Problem) -> None:
     """The same for pipedream's components; the best pipeline of its own contraction is at least as good."""
@@ -66,7 +67,7 @@ def test_pipedream_is_the_best_split_of_its_line(problem: Problem) -> None:
     assert value >= value_of(coarsen_blocks(problem), DpPlacer()) * (1 - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", max_ops=6))
 def test_lines_are_topological_and_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever the links and the memory model: each edge goes forward in both lines, and proposals are valid."""
@@ -80,7 +81,7 @@ def test_lines_are_topological_and_proposals_keep_the_rules(problem: Problem) ->
         assert run_placer(placer, problem, Budget()).bound is None
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30)
 @given(problems(kind="throughput", max_ops=7, rules=False))
 def test_components_by_their_definition(problem: Problem) -> None:
     """Blocks are fused exactly if edges that no single vertex separates leave them, or a chain of such pairs."""
@@ -160,7 +161,7 @@ def test_a_mask_for_every_layer_ties_nothing() -> None:
     assert len(set(coarsen_blocks(free).graph.ops.group.tolist())) == 4
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems(max_ops=1, **STAGED))
 def test_one_op_is_the_same_for_all(problem: Problem) -> None:
     """With one op there is one line, and dpl, pipedream and dp agree."""

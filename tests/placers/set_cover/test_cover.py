@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from plain_rules import optimum
+from soak import examples
 from strategies import problems
 
 from placewise import _native
@@ -25,7 +26,7 @@ from placewise.simulate import evaluate, judge_placement
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(10)
 @given(problems(memory_model="sum", max_ops=5, **STAGED))
 def test_free_placements_are_optimal(problem: Problem) -> None:
     """On small problems the annealer finds the brute-force optimum, keeps memory, and the bound is below it."""
@@ -41,7 +42,7 @@ def test_free_placements_are_optimal(problem: Problem) -> None:
         assert proposal.bound.value <= best
 
 
-@settings(max_examples=30, deadline=None)
+@examples(12)
 @given(problems(kind="throughput", contiguous=False, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
@@ -53,7 +54,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(problems(memory_model="sum", max_ops=7, **STAGED))
 def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
     """With staged transfers, the machines of a whole placement have the judge's loads."""
@@ -67,7 +68,7 @@ def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
     assert _native.PipelineState(m, home).max_load / priced.scale == pytest.approx(value, rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(problems(memory_model="sum", max_ops=7, **STAGED))
 def test_labels_find_the_best_set(problem: Problem) -> None:
     """The ceiling is the highest price of any set within T and memory, by trying all sets; also in haste."""
@@ -98,7 +99,7 @@ def test_labels_find_the_best_set(problem: Problem) -> None:
             assert hasty.ceiling >= best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(problems(memory_model="sum", max_ops=5, **STAGED))
 def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
     """Around the optimum: a max-load that a placement reaches is never refuted."""
@@ -110,7 +111,7 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
         assert factor < 1 or verdict is not Verdict.REFUTED
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(problems(memory_model="sum", max_ops=5, **STAGED))
 def test_more_of_anything_never_hurts(problem: Problem) -> None:
     """More memory and links twice as fast: the optimum and hence the value do not get worse."""

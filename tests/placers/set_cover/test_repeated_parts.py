@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
+from soak import examples
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
@@ -85,7 +86,7 @@ def test_a_layer_costs_the_same_wherever_it_is() -> None:
     assert moved >= 2
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(problems(kind="throughput", max_ops=9))
 def test_maps_take_different_blocks_to_different_blocks(problem: Problem) -> None:
     """On any graph, every map is injective and moves what it maps."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
+from soak import examples
 from strategies import problems
 from twins.plain import Plain
 
@@ -15,7 +16,7 @@ from placewise.simulate.judge.ranks import upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30)
 @given(problems(max_ops=8))
 def test_ideals_are_all_closed_sets(problem: Problem) -> None:
     """Every set closed under predecessors exactly once, with a way from each to every one that is larger by one."""
@@ -119,7 +120,7 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
     return device
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25)
 @given(problems(max_ops=8))
 def test_list_scheduling_is_the_plain_one(problem: Problem) -> None:
     """The heaps choose what looking at every pair chooses, by finish and by start."""

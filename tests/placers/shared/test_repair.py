@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_rules import keeps_the_rules
+from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
@@ -25,7 +26,7 @@ def planted(rng: np.random.Generator, bins: int, per: int, room: int) -> list[in
     return shuffled.tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@examples(25)
 @given(problems(max_ops=7), st.integers(0, 100))
 def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> None:
     """Support, pins, colocation and memory hold afterwards; what held before stays as it is."""
@@ -39,7 +40,7 @@ def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> No
         assert again is not None and again.tolist() == fixed.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(problems(max_ops=7), st.integers(0, 100))
 def test_settle_counts_bytes_as_the_judge_does(problem: Problem, seed: int) -> None:
     """Where it says that all fits, resident bytes with shared weights are within the room, and every block may be."""
@@ -79,3 +80,9 @@ def test_cheapest_blocks_move() -> None:
 def test_what_cannot_fit_is_not_made_up() -> None:
     """Three blocks of 4 bytes on two devices of 6: none is returned, and nothing runs for ever."""
     assert repair(boxes([4, 4, 4], [6, 6]), np.zeros(3, np.int32)) is None
+
+
+def test_nothing_needs_no_repair() -> None:
+    """Without ops there is a placement of none."""
+    device = repair(boxes([], [1.0]), np.zeros(0, np.int32))
+    assert device is not None and device.tolist() == []

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
+from soak import seeds
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -42,7 +43,7 @@ def best_valid(problem: Problem) -> float:
 def test_bounds_and_proofs(objective, memory):
     """No valid placement is below the bound; where there is a proof of infeasibility there is none at all."""
     seen = {"bounded": 0, "tight": 0, "proved": 0}
-    for seed in range(60):
+    for seed in seeds(24):
         problem = random_problem(
             seeded(seed), max_ops=6, max_devices=3, objective=objective, rules=seed % 3 == 0, scarce=seed % 4 != 0
         )
@@ -56,16 +57,16 @@ def test_bounds_and_proofs(objective, memory):
             assert bound.method
             seen["bounded"] += 1
             seen["tight"] += bound.value > 0 and bound.value >= best * (1 - 1e-9)
-    assert seen["proved"] > 3
-    assert seen["bounded"] > 20
-    assert seen["tight"] > 3
+    assert seen["proved"] > 1
+    assert seen["bounded"] > 8
+    assert seen["tight"] > 1
 
 
 @pytest.mark.parametrize("execution", ["operator", "subgraph"])
 def test_bounds_with_calls_and_orders(execution):
     """A placement cannot get below the bound by choosing its calls or its order either."""
     judged = 0
-    for seed in range(60):
+    for seed in seeds(30):
         choose = seeded(7000 + seed)
         problem = random_problem(
             choose, max_ops=7, max_devices=3, objective=Objective(execution=execution), scarce=seed % 4 != 0
@@ -80,7 +81,7 @@ def test_bounds_with_calls_and_orders(execution):
             if judgement.valid:
                 assert bound <= judgement.value
                 judged += 1
-    assert judged > 200
+    assert judged > 100
 
 
 def alike(count: int, seconds: list[float], *, memory: float = np.inf, cpus: int = 0, slow: float = 4.0) -> Problem:
@@ -175,3 +176,15 @@ def test_nothing_to_bound():
     )
     assert lower_bound(empty).value == 0
     assert why_infeasible(empty) == ""
+
+
+def test_an_op_is_not_spread_where_its_share_would_be_too_slow():
+    """Two ops of 1 s, or 10 s on the CPU: below 10 s nothing runs there, so that both are the accelerator's, 2 s."""
+    builder = GraphBuilder()
+    for op in range(2):
+        builder.add_op(f"op{op}", "Op")
+    links = (Link("acc", HOST, 1.0), Link(HOST, "acc", 1.0))
+    cluster = Cluster((Device("acc"), Device("cpu", kind="cpu")), links)
+    table = CostTable.given(np.array([[1.0, 10.0]] * 2), np.zeros((0, len(cluster.class_bandwidth))))
+    problem = Problem(builder.build(), cluster, table, Objective("throughput"))
+    assert lower_bound(problem).value == pytest.approx(2.0, rel=1e-4)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
+from soak import seeds
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -56,7 +57,7 @@ def grouped(problem: Problem, seed: int) -> Problem:
 def test_no_placement_is_below_the_bound(memory, groups):
     """Every placement of 150 random problems with scarce memory, links of all kinds and colocation."""
     bounded = tight = 0
-    for seed in range(150):
+    for seed in seeds(50):
         problem = random_problem(
             seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, rules=seed % 3 == 0, scarce=seed % 4 != 0
         )
@@ -66,8 +67,8 @@ def test_no_placement_is_below_the_bound(memory, groups):
         for best in valid_values(problem):
             assert bound.value <= best
             bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
-    assert bounded > 60
-    assert tight > 20
+    assert bounded > 20
+    assert tight > 6
 
 
 @pytest.mark.parametrize("groups", [False, True])
@@ -75,7 +76,7 @@ def test_no_placement_is_below_the_bound(memory, groups):
 def test_hops_are_never_too_many(execution, groups):
     """Every placement of 150 random problems in the other executions, and often one that costs just as much."""
     bounded = tight = 0
-    for seed in range(150):
+    for seed in seeds(50):
         problem = random_problem(
             seeded(seed), max_ops=6, max_devices=3, objective=Objective(execution=execution), rules=seed % 3 == 0,
             scarce=seed % 4 != 0,
@@ -85,8 +86,8 @@ def test_hops_are_never_too_many(execution, groups):
         for best in valid_values(problem):
             assert bound.value <= best
             bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
-    assert bounded > 60
-    assert tight > 10
+    assert bounded > 20
+    assert tight > 3
 
 
 def test_memory_forces_a_hop():
@@ -102,7 +103,7 @@ def test_no_calls_are_below_the_bound():
     """Any numbers of calls on any placement that keeps resident memory: the bound is below every one that can run."""
     rng = np.random.default_rng(0)
     ran = 0
-    for seed in range(120):
+    for seed in seeds(60):
         problem = random_problem(seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, scarce=seed % 2 == 0)
         problem = problem.with_(objective=SUBGRAPH)
         problem = grouped(problem, seed) if seed % 3 == 0 else problem
@@ -113,7 +114,7 @@ def test_no_calls_are_below_the_bound():
             if judgement.valid:
                 assert bound.value <= judgement.value
                 ran += 1
-    assert ran > 300
+    assert ran > 150
 
 
 def test_what_lies_between_is_in_the_call():
@@ -137,7 +138,7 @@ def test_what_lies_between_is_in_the_call():
 def test_the_cheapest_call_is_the_cheapest():
     """Against all sets of ops: no call that fits is cheaper, and where memory is plenty the cheapest costs as much."""
     compared = 0
-    for seed in range(60):
+    for seed in seeds(60):
         problem = random_problem(seeded(seed), max_ops=7, max_devices=3, objective=SUBGRAPH, scarce=seed % 2 == 0)
         problem = problem.with_(objective=SUBGRAPH)
         costs = call_costs(problem)

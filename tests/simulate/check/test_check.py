@@ -254,3 +254,41 @@ def test_why_all_together():
     problem = chain(memory=GIB, state=(GIB, GIB, 7, GIB // 2), objective=objective, constraints=rules)
     assert f"({GIB // 2 + 7} bytes)" in why_infeasible(problem)
     assert why_infeasible(problem.with_(constraints=Constraints())) == ""
+
+
+def test_an_op_without_a_time_is_no_circle():
+    """Where the only fault is a device that cannot run an op, nobody says that calls wait for each other."""
+    builder = GraphBuilder()
+    builder.add_op("a", "Op")
+    links = tuple(Link(a, b, 1.0) for d in ("d0", "d1") for a, b in ((d, HOST), (HOST, d)))
+    cluster = Cluster((Device("d0"), Device("d1")), links)
+    costs = CostTable.given(np.array([[np.inf, 1.0]]), np.zeros((0, len(cluster.class_bandwidth))))
+    problem = Problem(builder.build(), cluster, costs, Objective("latency", execution="subgraph"))
+    assert [violation.kind for violation in judge_placement(problem, Placement.on(0, 1)).violations] == ["support"]
+
+
+@pytest.mark.parametrize(
+    ("other", "there", "back", "seconds", "why"),
+    [
+        (Device("twin"), 1.0, 1.0, 1.0, ""),
+        (Device("twin"), 1.0, 2.0, 1.0, "their links differ"),
+        (Device("twin"), 2.0, 1.0, 1.0, "their links differ"),
+        (Device("twin", memory=GIB), 1.0, 1.0, 1.0, "their memory differs"),
+        (Device("twin"), 1.0, 1.0, 2.0, "they differ in the ops that they may run or in how long these take"),
+        (Device("twin"), 1.0, 1.0, np.inf, "they differ in the ops that they may run or in how long these take"),
+        (Device("twin", kind="cpu"), 0.0, 0.0, 1.0, "one of them works in host memory"),
+    ],
+)
+def test_a_stage_is_repeated_by_equal_devices(other, there, back, seconds, why):
+    """Same ops in the same time, same memory, same links; otherwise the violation says what differs."""
+    builder = GraphBuilder()
+    builder.add_op("a", "Op")
+    ways = [("acc", HOST, 1.0), (HOST, "acc", 1.0)] + [("twin", HOST, there), (HOST, "twin", back)] * (there > 0)
+    cluster = Cluster((Device("acc"), other), tuple(Link(*way) for way in ways))
+    table = CostTable.given(np.array([[1.0, seconds]]), np.zeros((0, len(cluster.class_bandwidth))))
+    problem = Problem(
+        builder.build(), cluster, table, Objective("throughput"), Constraints(contiguous=True, replicas=2)
+    )
+    stage = Placement(np.zeros(1, np.int32), replicas=np.zeros(2, np.int32))
+    found = [v.message for v in judge_placement(problem, stage).violations if v.kind == "replicas"]
+    assert found == ([f"twin repeats the stage of acc, and {why}"] if why else [])

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drawn_kinds import kinds_drawn
-from hypothesis import given, settings
+from hypothesis import given
 from simulate_problems import OBJECTIVES, placed, random_placement, random_problem, seeded
+from soak import examples, seeds
 from twins import peak_memory
 from twins.memory import resident_memory
 
@@ -44,7 +45,7 @@ def agree(problem: Problem, placement: Placement) -> None:
         assert judged.devices[d].resident == resident[d]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(80)
 @given(placed())
 def test_three_ways_to_count_small(case):
     """On problems that hypothesis can shrink."""
@@ -54,7 +55,7 @@ def test_three_ways_to_count_small(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_three_ways_to_count(objective):
     """On many larger problems of every objective, in both memory models, also where an op cannot run."""
-    for seed in range(120):
+    for seed in seeds(120):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=25, objective=objective, rules=seed % 3 == 0)
         placement = random_placement(problem, choose)
@@ -71,7 +72,7 @@ def test_three_ways_to_count(objective):
 def test_calls_and_orders_move_the_peak(execution):
     """Memory follows the calls and the order that a placement brings."""
     found = set()
-    for seed in range(60):
+    for seed in seeds(60):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=12, objective=Objective("latency", execution=execution))
         device = random_placement(problem, choose).device
@@ -84,7 +85,7 @@ def test_calls_and_orders_move_the_peak(execution):
 
 def test_ops_on_hosts_are_in_no_call():
     """Whatever numbers a placement gives to ops on hosts, times and memory stay the same."""
-    for seed in range(60):
+    for seed in seeds(60):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=12, objective=Objective("latency", execution="subgraph"))
         device = random_placement(problem, choose).device
@@ -95,7 +96,7 @@ def test_ops_on_hosts_are_in_no_call():
         assert [use.peak for use in one.devices] == [use.peak for use in other.devices]
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(placed(objective=OBJECTIVES[0]))
 def test_one_device_holds_everything(case):
     """On a single device resident bytes are all state and every storage once, whatever the placement was."""
@@ -158,7 +159,7 @@ def test_a_weight_in_two_shapes_is_held_twice(form, resident):
 
 def test_a_block_that_just_fits_is_not_called_infeasible():
     """With as much memory as a placement needs, nothing is proved to fit nowhere, whatever works in place."""
-    for seed in range(150):
+    for seed in seeds(150):
         choose = seeded(seed)
         problem = kinds_drawn(random_problem(choose, max_ops=8, objective=OBJECTIVES[seed % 6]), choose)
         problem = problem.with_(objective=replace(problem.objective, memory="live"))
@@ -172,7 +173,7 @@ def test_a_block_that_just_fits_is_not_called_infeasible():
 
 def test_what_peaks_when():
     """At its peak a device holds what is named, the largest first: it adds up to the bytes that the judge counts."""
-    for seed in range(120):
+    for seed in seeds(120):
         choose = seeded(seed)
         problem = kinds_drawn(random_problem(choose, max_ops=20, objective=OBJECTIVES[seed % 6]), choose)
         placement = random_placement(problem, choose)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plain_rules import placements
 from simulate_problems import random_placement, random_problem, seeded
+from soak import examples, seeds
 from strategies import problems
 from twins import throughput_value
 
@@ -28,7 +29,7 @@ def scheduled(problem: Problem, schedule: str) -> Problem:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_twin_agrees(mode: str) -> None:
     """Two hundred random training problems per mode, wires and several hosts among them: judge, evaluator, twin."""
-    for seed in range(200):
+    for seed in seeds(200):
         choose = seeded(seed)
         problem = random_problem(choose, objective=Objective("throughput", communication=mode), training=True)  # type: ignore[arg-type]
         problem, placement = scheduled(problem, "gpipe"), random_placement(problem, choose)
@@ -47,7 +48,7 @@ def test_batches_are_priced_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert together.tolist() == [float(alone(row[None])[0]) for row in rows]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(80)
 @given(problems(kind="throughput", max_ops=5))
 def test_flushing_never_pays_and_changes_nothing_without_backward_ops(problem: Problem) -> None:
     """1f1b ≤ gpipe ≤ twice 1f1b for every placement; equal where the graph has one phase only."""
@@ -60,7 +61,7 @@ def test_flushing_never_pays_and_changes_nothing_without_backward_ops(problem: P
             assert found == value
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(problems(kind="throughput", training=True, max_ops=6))
 def test_the_bound_holds(problem: Problem) -> None:
     """No placement that keeps the rules is below the bound, and the bound is no worse than that of 1f1b."""
@@ -72,7 +73,7 @@ def test_the_bound_holds(problem: Problem) -> None:
 
 def test_loads_of_phases_add_up() -> None:
     """Per device the two phases make up the load, their maxima the value; with 1f1b there are no phases."""
-    for seed in range(60):
+    for seed in seeds(60):
         choose = seeded(1000 + seed)
         problem = random_problem(choose, objective=Objective("throughput"), training=True)
         placement, flushing = random_placement(problem, choose), scheduled(problem, "gpipe")

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_rules import placements, with_replicas
+from soak import examples
 from strategies import clusters, costs, graphs
 from twins import replicated_value
 
@@ -56,7 +57,7 @@ def replicated(draw: st.DrawFn) -> tuple[Problem, Placement]:
     return problem, Placement(device, replicas=stage)  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(replicated())
 def test_the_twin_finds_the_same_value(case: tuple[Problem, Placement]) -> None:
     """Sending samples to every combination of members gives the judge's mean, wires and synchronization included."""
@@ -69,7 +70,7 @@ def test_the_twin_finds_the_same_value(case: tuple[Problem, Placement]) -> None:
     assert not any(violation.kind == "coverage" for violation in judged.violations)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(replicated())
 def test_members_do_and_hold_the_same(case: tuple[Problem, Placement]) -> None:
     """Every member reports the stage's ops, load and memory, and who repeats whom."""
@@ -84,7 +85,7 @@ def test_members_do_and_hold_the_same(case: tuple[Problem, Placement]) -> None:
         assert uses[d].replicas == placement.replicas.tolist().count(e)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(replicated())
 def test_no_replicas_are_as_no_column(case: tuple[Problem, Placement]) -> None:
     """A placement in which every device repeats itself is judged like one without replicas."""
@@ -97,7 +98,7 @@ def test_no_replicas_are_as_no_column(case: tuple[Problem, Placement]) -> None:
     assert one.violations == other.violations
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(replicable())
 def test_bounds_hold_for_every_replicated_placement(problem: Problem) -> None:
     """No valid placement with replicas is below the bound; a proof of infeasibility means that there is none."""
@@ -241,12 +242,12 @@ def test_members_hold_all_weights() -> None:
 def test_limits_of_the_wish() -> None:
     """The most devices per stage: the user's limit, the cluster's size, the samples of a step, 1 for latency."""
     problem = pair()
-    assert problem.most_replicas == 4
-    assert problem.with_(constraints=Constraints(replicas=3)).most_replicas == 3
-    assert problem.with_(constraints=Constraints()).most_replicas == 1
-    assert problem.with_(objective=Objective("throughput", step_samples=2)).most_replicas == 2
-    assert pair(training=False, step_samples=2).most_replicas == 4
-    assert problem.with_(objective=Objective("latency")).most_replicas == 1
+    assert problem.max_replicas == 4
+    assert problem.with_(constraints=Constraints(replicas=3)).max_replicas == 3
+    assert problem.with_(constraints=Constraints()).max_replicas == 1
+    assert problem.with_(objective=Objective("throughput", step_samples=2)).max_replicas == 2
+    assert pair(training=False, step_samples=2).max_replicas == 4
+    assert problem.with_(objective=Objective("latency")).max_replicas == 1
     with pytest.raises(InputError, match="replicas"):
         Constraints(replicas=-1)
     with pytest.raises(InputError, match="step_samples"):

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from simulate_problems import OBJECTIVES, Choose, placed, random_placement, random_problem, seeded
+from soak import examples, seeds
 from twins import MaxLoad, operator_makespan, sequential_makespan, subgraph_makespan, throughput_value
 from twins.operator import upward_ranks as plain_ranks
 from twins.plain import Run
@@ -81,7 +82,7 @@ def with_choices(problem: Problem, placement: Placement, choose: Choose) -> Plac
     return placement
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(placed())
 def test_twins_on_small_problems(case):
     """Values, start times and hops, on problems that hypothesis can shrink."""
@@ -91,7 +92,7 @@ def test_twins_on_small_problems(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_twins_on_many_problems(objective):
     """The same on many larger problems of every objective, full of ties, shared wires and streams."""
-    for seed in range(250):
+    for seed in seeds(100):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=40, max_devices=5, objective=objective, rules=seed % 4 == 0)
         agree(problem, random_placement(problem, choose))
@@ -100,7 +101,7 @@ def test_twins_on_many_problems(objective):
 @pytest.mark.parametrize("objective", LATENCY, ids=str)
 def test_calls_and_orders_of_the_placement(objective):
     """The judge follows the calls and priorities that a placement brings, whatever their numbers."""
-    for seed in range(60):
+    for seed in seeds(60):
         choose = seeded(1000 + seed)
         problem = random_problem(choose, max_ops=12, objective=objective)
         agree(problem, with_choices(problem, random_placement(problem, choose), choose))
@@ -110,7 +111,7 @@ def test_calls_and_orders_of_the_placement(objective):
 def test_times_without_ties(objective):
     """The same with times that are no round numbers."""
     rng = np.random.default_rng(7)
-    for seed in range(30):
+    for seed in seeds(30):
         choose = seeded(2000 + seed)
         problem = random_problem(choose, max_ops=60, objective=objective)
         costs = problem.costs
@@ -153,7 +154,7 @@ def test_max_load_of_many_devices(count, transfers):
         assert evaluate(problem, row)[0] == throughput_value(problem, row.tolist())
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(placed(objective=operator, max_devices=10))
 def test_upward_ranks(case):
     """Ranks are those of the definition, to the last bit, so that every machine breaks ties alike."""
@@ -161,7 +162,7 @@ def test_upward_ranks(case):
     assert upward_ranks(problem, arrays_of(problem)).tolist() == plain_ranks(problem)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(60)
 @given(placed(objective=operator, max_ops=12))
 def test_operator_schedules_are_lawful(case):
     """Seen from outside: inputs before ops, streams kept, queues in order, no idling while an op is ready."""
@@ -216,7 +217,7 @@ def test_batches(objective, threads, monkeypatch):
     assert evaluator(rows[:0]).tolist() == []
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(placed())
 def test_scaling(case):
     """Doubling every cost doubles the value and every moment exactly; thrice is thrice but for rounding."""
@@ -231,7 +232,7 @@ def test_scaling(case):
         assert scaled == value * factor if factor == 2 else same(scaled, value * factor)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(placed())
 def test_what_the_judge_says_of_devices(case):
     """Ops and compute add up, idle time is what the load leaves of the value, the bottleneck is the busiest."""
@@ -262,7 +263,7 @@ def test_what_the_judge_says_of_devices(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_an_op_where_it_cannot_run(objective):
     """The value is infinite and nothing is NaN, wherever in the graph the op stands."""
-    for seed in range(25):
+    for seed in seeds(25):
         choose = seeded(3000 + seed)
         problem = random_problem(choose, max_ops=8, objective=objective)
         placement = random_placement(problem, choose)
@@ -281,7 +282,7 @@ def test_an_op_where_it_cannot_run(objective):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_everything_costs_nothing(objective):
     """Zero costs everywhere are worth zero seconds: ties alone cannot stall a schedule."""
-    for seed in range(20):
+    for seed in seeds(20):
         choose = seeded(4000 + seed)
         problem = random_problem(choose, max_ops=20, objective=objective)
         cluster = Cluster(

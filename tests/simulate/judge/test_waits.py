@@ -6,9 +6,10 @@ import math
 
 import pytest
 import twins
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import OBJECTIVES, placed
+from soak import examples
 
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.memory import piece_numbers
@@ -16,7 +17,7 @@ from placewise.simulate.judge.waits import longest_waits
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES[3:], ids=str)
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(st.data())
 def test_the_same_waits(objective, data):
     """In every execution, and where ops start and tensors arrive at the same time."""

@@ -56,10 +56,10 @@ BELIEF = 11
 """Per unit and device, from the round before: probability of the unit, of predecessors and of successors, and the last
 two times their traffic; load with and without the unit; memory in total and above the limit; parallel load with and
 without the unit."""
-ROOMY, MOST_BELIEF = 0.95, 4.0
+ROOMY, MAX_BELIEF = 0.95, 4.0
 MEMORY_WORDS = ("alloc", "memory")
 """Words in torch's messages on a lack of memory."""
-LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
+MIN_SEGMENT, MAX_SEGMENTS = 16, 1 << 10
 """Shortest segment when memory is short; and number of segments per step when it is not."""
 ALL = slice(None)
 FIRST = slice(0, 1)
@@ -67,7 +67,7 @@ REFINE_ROUNDS, MAX_IDLE, BETTER = 4, 2, 1e-6
 """Rounds of one refinement, refinements in a row without a gain before they stop, and the least relative gain."""
 REFINED_OPS = 100_000
 """Largest product of ops and refinements: pricing takes longer than the refinement itself."""
-MOST_NUMBERS = 1 << 24
+MAX_NUMBERS = 1 << 24
 """Largest number of values per round that are computed for several prior sets at once."""
 MANY = 100_000
 """Ops times devices above which not every number of devices is tried."""
@@ -87,7 +87,7 @@ class Gdp(Policy):
         self.facts, self.fits = gdp_facts(view), always_fits(view.problem)
         self.inputs = self._inputs(np.ones(view.n_devices, np.bool_))
         self.rank = position_ranks(self.facts.place)
-        self.register_buffer("x", torch.from_numpy(features.matrix.clip(-MOST_BELIEF, MOST_BELIEF)), persistent=False)
+        self.register_buffer("x", torch.from_numpy(features.matrix.clip(-MAX_BELIEF, MAX_BELIEF)), persistent=False)
         both = np.stack((view.tail, view.head)).astype(np.int64)
         self.register_buffer("edges", torch.from_numpy(both), persistent=False)
         self.register_buffer("reverse", torch.from_numpy(both[::-1].copy()), persistent=False)
@@ -136,7 +136,7 @@ class Gdp(Policy):
         for layer in self.layers:
             x = layer(x, self.edges, self.reverse, graph)
         for layer in self.attentions:
-            x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MOST_SEGMENTS)
+            x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MAX_SEGMENTS)
         return self.leave(x), graph
 
     def scores(self, inputs: GdpFeatures, embedded: Embedded | None, sets: slice = FIRST) -> Tensor:
@@ -305,7 +305,7 @@ class Gdp(Policy):
     def _batch_priors(self, embedded: Embedded | None) -> list[slice]:
         """All prior sets, in batches that are small enough for one round."""
         size = self.view.n * self.view.n_devices * (BELIEF if embedded is None else self.options.inner)
-        step = max(MOST_NUMBERS // size, 1)
+        step = max(MAX_NUMBERS // size, 1)
         return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
 
     @torch.no_grad()
@@ -346,7 +346,7 @@ class Gdp(Policy):
                 return compute()
             except (MemoryError, RuntimeError) as error:
                 short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_WORDS)
-                if not short or self.segment // 2 < LEAST_SEGMENT:
+                if not short or self.segment // 2 < MIN_SEGMENT:
                     raise
             self.segment //= 2
             self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
@@ -366,7 +366,7 @@ def belief(inputs: GdpFeatures, share: Tensor) -> Tensor:
         load.expand_as(share), load - busy, memory.expand_as(share),
         functional.relu(memory - full + inputs.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
-    return torch.stack(columns, dim=3).clamp(-MOST_BELIEF, MOST_BELIEF)
+    return torch.stack(columns, dim=3).clamp(-MAX_BELIEF, MAX_BELIEF)
 
 
 def _device_counts(n_devices: int, *, many: bool) -> list[int]:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from placewise.placers.learned.policy import mask_logits, mix_exploration
 from placewise.placers.learned.sequence import SequenceOptions
 
-MOST_WEIGHTS = 1 << 24
+MAX_WEIGHTS = 1 << 24
 """Largest number of attention weights that are kept for the gradient; more are computed again."""
 
 
@@ -144,9 +144,9 @@ def _attend(states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     Long sequences are computed some rows at a time, and again for the gradient.
     """
     count, n, _ = states.shape
-    if count * n * n <= MOST_WEIGHTS:
+    if count * n * n <= MAX_WEIGHTS:
         return _weigh(states, keys, values)
-    rows = max(MOST_WEIGHTS // n, 1)
+    rows = max(MAX_WEIGHTS // n, 1)
     parts = []
     for k in range(count):
         own = k if len(keys) > 1 else 0

@@ -12,7 +12,7 @@ from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import compute_footprint, may_run
 from placewise.simulate.contiguity import Contraction
 
-MOST_STATES = 1 << 17
+MAX_STATES = 1 << 17
 """States of the dynamic program, one per count of used devices of each class; with more, classes are merged."""
 
 
@@ -87,7 +87,7 @@ def _group_devices(capacity: Floats, runs: Bools) -> CapacityClasses:
     for d in np.argsort(-capacity, kind="stable").tolist():
         known.setdefault(capacity[d].tobytes() + np.packbits(runs[:, d]).tobytes(), []).append(d)
     groups = list(known.values())
-    while np.prod([len(group) + 1.0 for group in groups]) > MOST_STATES:
+    while np.prod([len(group) + 1.0 for group in groups]) > MAX_STATES:
         groups = [*groups[:-2], groups[-2] + groups[-1]]
     return CapacityClasses(
         tuple(np.array(group, np.int32) for group in groups),

@@ -21,12 +21,12 @@ from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.partitions.component_lines import fill_stages, shift_early, shift_late, sort_by_rank
 from placewise.placers.shared.repair import PackingInstance, build_packing_instance, repair
 from placewise.placers.shared.rules import find_broken_rule
-from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, find_best_split
+from placewise.placers.shared.stages.line_split import MAX_SEGMENTS, find_best_split
 from placewise.simulate.contiguity import Contraction, contract
 
 LONG, SEGMENTS = 20_000, 1_000
 """Orders of more than `LONG` components are split between `SEGMENTS` segments only, to take no longer than cuts do."""
-MOST_EXCHANGED = 20_000
+MAX_EXCHANGED = 20_000
 """Ops up to which parts on unlike devices are swapped pairwise."""
 
 
@@ -105,7 +105,7 @@ class CandidateSelector:
 
     def _split_order(self, position: Ints, capacity: Floats) -> Ints | None:
         plain = self.problem.with_(constraints=replace(self.problem.constraints, replicas=1))
-        segments = SEGMENTS if self.graph.n > LONG else MOST_SEGMENTS
+        segments = SEGMENTS if self.graph.n > LONG else MAX_SEGMENTS
         split = find_best_split(
             plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out, segments=segments
         )
@@ -114,7 +114,7 @@ class CandidateSelector:
     def swap_devices(self) -> None:
         """Swap the parts of unlike devices, pair by pair, as long as that helps."""
         problem, kind = self.problem, interchangeable(self.problem)
-        if self.best is None or problem.n_ops > MOST_EXCHANGED:
+        if self.best is None or problem.n_ops > MAX_EXCHANGED:
             return
         improved = True
         while improved and not self.watch.out:

@@ -16,7 +16,7 @@ from placewise.placers.shared.stages.stage_costs import MODES, NEVER, PricedStag
 
 SLICE = 0.03
 """Seconds of expanding stages between two looks at the clock."""
-MOST_CELLS = 30_000_000
+MAX_CELLS = 30_000_000
 """States of all ideals together: about 500 MB."""
 STEPS = (0.1, 0.2, 0.4)
 """The first targets, between a simple lower bound (0) and the value to beat (1): low targets prune far more."""
@@ -66,7 +66,7 @@ def search_chains(
     """The best chain with a max-load below `beat` (NEVER: any max-load), by way of lower targets.
 
     The search may stop once no chain can beat `beat` by more than the share `gap`. Needs
-    ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with its best chain.
+    ``n_states · len(ideals) ≤ MAX_CELLS``. Ctrl-C ends the search with its best chain.
     """
     if not len(priced.costs.n_devices):
         return ChainSearchResult(None, Reason.FINISHED, beat)

@@ -9,7 +9,7 @@ from placewise.simulate.contiguity import Contraction
 
 Ideals = _native.Ideals
 
-MOST_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 """The memory that the sets may take."""
 FEWEST = 2048
 """Ideals that are enumerated in any case, since that takes no time."""
@@ -22,7 +22,7 @@ def enumerate_ideals(graph: Contraction, most: int, seconds: float = math.inf) -
     their enumeration takes more than `seconds`.
     """
     width = max(1, (graph.n + 63) // 64)
-    most = min(most, MOST_BYTES // (16 * width))
+    most = min(most, MAX_BYTES // (16 * width))
     ideals = _native.enumerate_ideals(graph.successor_offsets, graph.successors, max(most, FEWEST), seconds)
     return ideals if ideals.complete and len(ideals) <= most else len(ideals)
 

@@ -15,16 +15,16 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
-from placewise.placers.shared.stages.dp_driver import MOST_CELLS, GoOn, count_states
+from placewise.placers.shared.stages.dp_driver import MAX_CELLS, GoOn, count_states
 from placewise.placers.shared.stages.ideals import list_prefixes
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import Groups
 from placewise.placers.shared.stages.stage_costs import StageCosts
 from placewise.simulate.blocks import best_seconds
 
-MOST_SEGMENTS = 4000
+MAX_SEGMENTS = 4000
 """Longer orders are first cut into this many segments, where cutting is cheap."""
-MOST_WORK = 2.5e8
+MAX_WORK = 2.5e8
 """The largest number of pairs of cuts times devices if stages are replicated: any stage may reach to the end."""
 
 
@@ -48,7 +48,7 @@ def find_best_split(
     capacity: Floats,
     go_on: GoOn,
     *,
-    segments: int = MOST_SEGMENTS,
+    segments: int = MAX_SEGMENTS,
     left: Callable[[], float] = lambda: math.inf,
 ) -> LineSplit:
     """The best split of groups [n_ops] → 0…n − 1 along any of several orders: the positions [n] of the groups.
@@ -90,8 +90,8 @@ def _split_line(problem: Problem, position: Ints, n: int, capacity: Floats, go_o
 def count_segments(costs: StageCosts) -> int:
     """The largest number of components of an order, by memory, and by work if devices may share stages."""
     shared = costs.most.max(initial=1) > 1
-    replicated = int((MOST_WORK / float(costs.n_devices.sum())) ** 0.5) if shared else MOST_CELLS
-    return min(MOST_CELLS // count_states(costs) - 1, max(replicated, 1))
+    replicated = int((MAX_WORK / float(costs.n_devices.sum())) ** 0.5) if shared else MAX_CELLS
+    return min(MAX_CELLS // count_states(costs) - 1, max(replicated, 1))
 
 
 def _cut_segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:

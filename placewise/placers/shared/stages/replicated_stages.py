@@ -26,7 +26,7 @@ def compute_member_load(seconds: int, enter: int, leave: int, sync: int, members
 
 def count_members(problem: Problem, classes: Sequence[Sequence[int]]) -> Ints:
     """The most devices of each class [n_classes] that may share a stage."""
-    return frozen([min(len(devices), problem.most_replicas) for devices in classes], np.int32)
+    return frozen([min(len(devices), problem.max_replicas) for devices in classes], np.int32)
 
 
 def count_usable(classes: Sequence[Sequence[int]], most: Ints, n: int) -> Ints:
@@ -37,7 +37,7 @@ def count_usable(classes: Sequence[Sequence[int]], most: Ints, n: int) -> Ints:
 
 def bound_sync(problem: Problem) -> float:
     """An upper bound in seconds on the synchronization of any stage."""
-    if problem.most_replicas == 1 or not problem.graph.ops.backward.any():
+    if problem.max_replicas == 1 or not problem.graph.ops.backward.any():
         return 0.0
     slowest = float(problem.cluster.class_bandwidth.min())
     return 2 / (problem.objective.step_samples or 2) * float(storage_bytes(problem.graph).sum()) / slowest

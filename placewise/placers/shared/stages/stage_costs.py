@@ -129,7 +129,7 @@ def _classify_devices(problem: Problem) -> Ints:
     """Device classes [n_devices] beyond equal figures: the place in an order, or equal links for replicas."""
     if problem.constraints.ordered:
         return np.arange(problem.n_devices, dtype=np.int32)
-    return equal_devices(problem) if problem.most_replicas > 1 else np.zeros(problem.n_devices, np.int32)
+    return equal_devices(problem) if problem.max_replicas > 1 else np.zeros(problem.n_devices, np.int32)
 
 
 def _choose_scale(seconds: Floats, transfers: Floats, sync: float) -> float:

@@ -1,0 +1,38 @@
+"""Splitting an order of the components into stages that fit: what is left of it in the smallest cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from toy_problems import boxes
+
+from placewise.model.costs import CostTable
+from placewise.placers.shared.partitions.component_lines import fill_stages
+from placewise.placers.shared.stages.line_split import _sum_crossing
+from placewise.simulate.contiguity import contract
+
+
+def filled(sizes: list[int], rooms: list[float]) -> list[int] | None:
+    problem = boxes(sizes, rooms)
+    graph = contract(problem)
+    device = fill_stages(problem, graph, np.arange(graph.n, dtype=np.int32), np.array(rooms))
+    return None if device is None else device.tolist()
+
+
+def test_stages_are_as_long_as_memory_lets_them() -> None:
+    """One device if it holds all, both in the order that fits, none if the whole or an op is too large."""
+    assert filled([], [1.0, 1.0]) == []
+    assert filled([2, 2], [4.0]) == [0, 0]
+    assert filled([2, 2], [math.inf]) == [0, 0]
+    assert filled([3, 1, 1], [2.0, 3.0]) == [1, 0, 0]
+    assert filled([3, 1, 1], [2.0, 2.9]) is None
+    assert filled([2, 2, 2], [3.0, 3.0]) is None
+
+
+def test_segments_are_cut_where_least_crosses() -> None:
+    """What crosses each cut of a line: tensors between ops by their slowest link, from the first op on."""
+    problem = boxes([1, 1, 1], [9.0, 9.0])
+    costs = CostTable.given(problem.costs.op_seconds, np.array([[0.0, 3.0], [0.0, 5.0]]))
+    assert _sum_crossing(problem.with_(costs=costs), np.arange(3, dtype=np.int32), 3).tolist() == [3.0, 5.0, 0.0]
+    assert _sum_crossing(problem.with_(costs=costs), np.array([1, 0, 2], np.int32), 3).tolist() == [8.0, 5.0, 0.0]

@@ -1,0 +1,29 @@
+"""Where the cache of measured times is, and that nobody needs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewise.profiling.profile_cache import EMPTY, CachedProfile, ProfileCache
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a number for a user and no HOME: nothing is kept or found, and nothing is raised."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    cache = ProfileCache()
+    cache.write(CachedProfile(call=1.0), "cpu")
+    assert cache.read("cpu") is EMPTY
+
+
+def test_the_cache_goes_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """XDG_CACHE_HOME first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ProfileCache().write(CachedProfile(call=1.0), "cpu")
+    assert ProfileCache().read("cpu").call == 1.0 and [*tmp_path.glob("placewise/profiles/*.json")]

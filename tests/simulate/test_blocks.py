@@ -1,0 +1,48 @@
+"""Sums over blocks and storages, and devices that may be exchanged: small cases by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import Cluster, Device
+from placewise.model.costs import CostTable
+from placewise.model.problem import Problem
+from placewise.simulate.blocks import held_by_several, storage_bytes
+from placewise.simulate.replicas import exchangeable
+
+
+def sharing() -> Problem:
+    """Three ops; a large weight of the first two, one of the last two with a small one, one of the last alone."""
+    builder = GraphBuilder()
+    weights = {
+        name: builder.add_weight(name, shape=(size,), dtype="int8", storage=number)
+        for number, (name, size) in enumerate({"early": 50_000, "late": 30_000, "tiny": 5, "alone": 20_000}.items())
+    }
+    for op, uses in enumerate((["early"], ["early", "late", "tiny"], ["late", "tiny", "alone"])):
+        builder.add_op(f"op{op}", "Op")
+        for name in uses:
+            builder.use_weight(weights[name], op)
+    cluster = Cluster(tuple(Device(f"cpu{i}", kind="cpu") for i in range(3)))
+    return Problem(builder.build(), cluster, CostTable.given(np.ones((3, 3)), np.zeros((0, 1))))
+
+
+def test_weights_that_several_devices_hold() -> None:
+    """Those that ops on different devices use, but for small ones: by name, whatever the numbers of the devices."""
+    problem = sharing()
+    assert storage_bytes(problem.graph).tolist() == [50_000, 30_000, 5, 20_000]
+    for device, names in (
+        ([0, 0, 0], ()), ([0, 0, 1], ("late",)), ([0, 1, 1], ("early",)), ([0, 1, 2], ("early", "late")),
+        ([2, 1, 0], ("early", "late")), ([2, 2, 0], ("late",)), ([1, 0, 1], ("early", "late")),
+    ):  # fmt: skip
+        assert held_by_several(problem, np.array(device, np.int32)) == names
+
+
+def test_locations_are_exchangeable_both_ways() -> None:
+    """Equal links out are not enough, nor are equal links in; links between the two change places."""
+    table = np.array([[0, 1, 2], [1, 0, 2], [3, 3, 0]], np.int32)
+    assert exchangeable(table, 0, 1)
+    for at, to in (((0, 2), 4), ((2, 0), 4), ((0, 1), 4)):
+        other = table.copy()
+        other[at] = to
+        assert not exchangeable(other, 0, 1), at
