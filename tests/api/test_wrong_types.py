@@ -11,7 +11,7 @@ import pytest
 import placewise as pw
 from placewise.errors import InputError
 
-ODD = (5, b"plan.json", ["plan.json"], object(), np.array([1, 2]))
+NO_PATHS = (5, b"plan.json", ["plan.json"], {"path": "plan.json"}, np.array([1, 2]))
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def plan(problem: pw.Problem) -> pw.Plan:
     return pw.place(problem, placer="single")
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", NO_PATHS, ids=repr)
 @pytest.mark.parametrize(
     "call",
     [
