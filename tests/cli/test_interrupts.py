@@ -44,12 +44,12 @@ from placewise import _native
 from placewise.placers.registry import placer_class
 kind, program = placer_class({name!r}), _native.StageExpansion
 propose, expand = kind.propose, program.expand
-def cached_per_problem(*args):
+def interrupt_once(*args):
     program.expand = expand
     os.kill(os.getpid(), signal.SIGINT)
     return expand(*args)
 def interrupted(*args, **kwargs):
-    program.expand = once
+    program.expand = interrupt_once
     return propose(*args, **kwargs)
 kind.propose = interrupted
 from placewise.cli import main
