@@ -14,11 +14,11 @@ from placewise.analysis.report import open_plan
 from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, write_report
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
-from placewise.core.options import ProblemKeywords, options_from
+from placewise.core.options import NO_OPTIONS, ProblemKeywords, options_from
 from placewise.core.search_limits import budget_from
 from placewise.errors import ExportError, InputError
 from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
-from placewise.files.plan_file import find_model, require_same_file, save_plan
+from placewise.files.plan_file import find_model, plan_of, require_same_file, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
@@ -70,10 +70,7 @@ def judge(
         if not isinstance(model, Problem):
             raise InputError("a placement is judged on a Problem", remedy="build it with build(model, devices)")
         return judge_placement(model, plan)
-    if isinstance(plan, Plan):
-        return judge_placement(*_problem_of(plan, model, example_inputs, options))
-    problem, placement = build_for_plan(model, plan, devices, options_from(options), example_inputs=example_inputs)
-    return judge_placement(problem, placement)
+    return judge_placement(*_problem_of(plan, model, example_inputs, options, devices))
 
 
 def check(
@@ -382,13 +379,22 @@ def report(
 
 
 def _problem_of(
-    plan: PlanLike, model: Model, example_inputs: Any, problem_options: Mapping[str, Any]
+    plan: PlanLike,
+    model: Model,
+    example_inputs: Any,
+    problem_options: Mapping[str, Any],
+    devices: Devices | None = None,
 ) -> tuple[Problem, Placement]:
     """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
     options = options_from(problem_options)
     if not isinstance(plan, Plan):
         source = find_model(plan, None) if model is None else model
-        return build_for_plan(source, plan, None, options, example_inputs=example_inputs)
+        return build_for_plan(source, plan, devices, options, example_inputs=example_inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
-    return plan.problem, plan.placement
+    if options == NO_OPTIONS and devices is None and (model is plan.problem or not isinstance(model, Problem)):
+        return plan.problem, plan.placement
+    file = plan_of(plan.result)
+    return build_for_plan(
+        find_model(file) if model is None else model, file, devices, options, example_inputs=example_inputs
+    )

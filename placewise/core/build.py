@@ -55,19 +55,20 @@ def build(
 
 def build_for_plan(
     model: Model,
-    plan: str | PathLike[str],
+    plan: str | PathLike[str] | PlanFile,
     devices: Devices | None = None,
     options: ProblemOptions = NO_OPTIONS,
     *,
     example_inputs: Any = None,
 ) -> tuple[Problem, Placement]:
-    """The problem that a plan (or a published split) answers, and its placement.
+    """The problem that a plan (or the file of one, or of a published split) answers, and its placement.
 
     What the user does not wish otherwise is taken from the plan: dimensions, view, objective, constraints and
     devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
     PlanError if the plan belongs to another model.
     """
-    made, sizes = load_plan_unless_split(plan), options.dims
+    made, sizes = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan), options.dims
+    where = "the plan" if isinstance(plan, PlanFile) else plan
     if made is not None:
         options = _as_planned(made, options)
     elif options.objective is None and split_is_latency(plan):
@@ -77,11 +78,11 @@ def build_for_plan(
         return read_placement(plan, _problem(reading, name_of(model), devices, options))
     if devices is None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
-    with locate_errors(plan):
+    with locate_errors(where):
         made, notes = _for_sizes(made, sizes, reading.graph)
         require_same_model(made, reading.graph)
     problem = _problem(reading, name_of(model), devices, options)
-    with locate_errors(plan):
+    with locate_errors(where):
         placement = placement_of(made, problem.graph, problem.cluster)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 

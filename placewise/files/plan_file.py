@@ -286,22 +286,22 @@ def is_plan(path: str | os.PathLike[str]) -> bool:
         return not is_split(parse_json(data, PlanError))
 
 
-def find_model(path: str | os.PathLike[str], model: str | None = None) -> str:
+def find_model(path: str | os.PathLike[str] | PlanFile, model: str | None = None) -> str:
     """The model of a plan, unless another one is given.
 
     Raises PlanError if no model is given and the plan names none, or one that no longer exists.
     """
     if model is not None:
         return model
-    plan = load_plan_unless_split(path)
+    plan, where = (path, "the plan") if isinstance(path, PlanFile) else (load_plan_unless_split(path), str(path))
     if plan is None:
-        raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")
+        raise PlanError("a published split names no model", where=where, remedy="give its workload with --model")
     source = plan.source
     if source is None or not source.path or source.format == "torch-module":
-        raise PlanError("does not name its model file", where=str(path), remedy="give it with --model")
+        raise PlanError("does not name its model file", where=where, remedy="give it with --model")
     if ":" not in source.path and not os.path.exists(source.path):
         raise PlanError(
-            f"was made from {source.path}, which is not there", where=str(path), remedy="give the model with --model"
+            f"was made from {source.path}, which is not there", where=where, remedy="give the model with --model"
         )
     return source.path
 

@@ -179,3 +179,19 @@ def test_a_bound_is_kept_for_its_own_problem_only(tmp_path: Path) -> None:
     assert plan.status == "optimal"
     free = pw.Plan.load(tmp_path / "plan.json", problem, contiguous=False)
     assert free.value == plan.value and free.result.bound == pw.lower_bound(free.problem)
+
+
+def test_options_hold_for_plan_objects_as_for_their_files(tmp_path: Path) -> None:
+    """judge() and check() of a Plan with other options or devices say what they say of its saved file."""
+    model, cluster = "zoo:random-layered", "2xL4,cpu"
+    plan = pw.place(model, cluster, dims={"n_ops": 20}, placer="heft")
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    ways: list[dict[str, Any]] = [{"objective": "throughput"}, {"execution": "sequential"}, {"forbid": {".*": "cuda:0"}}]
+    for options in ways:
+        of_object, of_file = (pw.judge(model, each, **options) for each in (plan, path))
+        assert of_object.value == of_file.value
+        assert of_object.violations == of_file.violations
+    assert pw.judge(model, plan, objective="throughput").value != plan.value
+    slow = "2xT4,cpu"
+    assert pw.judge(model, plan, slow).value == pw.judge(model, path, slow).value > plan.value
