@@ -80,7 +80,7 @@ def place(
     Examples
     --------
     >>> import placewise as pw
-    >>> plan = pw.place("zoo:random-layered", "2xL4,cpu", objective="throughput", dims={"n_ops": 20}, time_limit="5s")
+    >>> plan = pw.place("zoo:random-layered", "2xL4,cpu", objective="throughput", dims={"n_ops": 12}, time_limit="5s")
     >>> plan.status
     'optimal'
 
