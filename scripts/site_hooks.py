@@ -17,6 +17,10 @@ OUTSIDE = [
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted(path for path in (ROOT / "benchmarks" / "results").iterdir() if path.suffix in (".md", ".svg", ".json")),
 ]
+FENCE = re.compile(r"^(```\w+) .+$", re.MULTILINE)
+"""The head of a block with more than its language: MkDocs would not see a block there."""
+COMMENT = re.compile(r"^(<!-- .+ -->)\n(?=\S)", re.MULTILINE)
+"""A comment right above a table or a text: MkDocs would take both for HTML."""
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
 HIDDEN = {"--help", "--install-completion", "--show-completion"}
 
@@ -35,6 +39,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     inside = not any(path == ROOT / uri for path in OUTSIDE)
     markdown = rewrite_links(markdown, f"docs/{uri}" if inside else uri)
+    markdown = COMMENT.sub(r"\1\n\n", FENCE.sub(r"\1", markdown))
     return markdown.replace("<!-- commands -->", "\n".join(describe_commands()))
 
 
