@@ -1,4 +1,4 @@
-"""What MkDocs is told besides mkdocs.yml: pages from outside docs/, links to them, and the reference of the commands."""
+"""What MkDocs does beyond mkdocs.yml: pages from outside docs/, links to them, and the reference of the commands."""
 
 from __future__ import annotations
 
