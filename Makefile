@@ -7,7 +7,7 @@ NATIVE := $(shell find native -name '*.?pp')
 # Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
 export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
 
-.PHONY: demo test audit soak fuzz build stub native-check
+.PHONY: demo test audit docs soak fuzz build stub native-check
 
 demo: $(VENV)/.installed
 	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xL4,cpu --dim batch=8 --objective throughput
@@ -29,6 +29,10 @@ test: $(VENV)/.tested
 audit: $(VENV)/.tested
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive placewise scripts
 	$(BIN)/pip-audit --progress-spinner off --skip-editable
+
+# The documentation as a site, in build/site; a page without a place in it, or a link that leads nowhere, is an error.
+docs: $(VENV)/.tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Before a release: every test with FACTOR times the random cases and the tests marked `soak`, then the two searches below.
 FACTOR ?= 10

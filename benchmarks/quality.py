@@ -154,7 +154,7 @@ def _text(done: Rows) -> str:
     lines += [_line(name, row) for name, row in done.items()]
     ratios = {name: row["auto"]["value"] / best[name]["value"] for name, row in done.items() if _value(row, "auto")}
     close = sum(ratio <= WITHIN for ratio in ratios.values())
-    summary = [f"`auto` is within 1 % of the best known on {close} of {len(done)} problems."]
+    summary = [f"`auto` is within 1 % of the best known on {close} of {len(done)} problems.", ""]
     for placer in LITERATURE:
         gains = [row[placer]["value"] / row["auto"]["value"] for row in done.values() if _value(row, placer, "auto")]
         if gains:

@@ -14,25 +14,27 @@ from placewise.exporters import registry as targets
 from placewise.placers import registry
 
 README = (ROOT / "README.md").read_text()
-LIMITS = re.compile(r"""(budget=")\d+s""")
-"""Of the seconds that the README gives to placers, the tests give them one: what runs is the same."""
+LIMITS = re.compile(r"""((?:budget|time_limit)=")\d+s""")
+"""Of the seconds that pages give to placers, the tests give them one: what runs is the same."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    """The Python example prints a summary and writes a plan."""
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/own-placer.md"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    """The examples print what a plan is worth; the README's also writes one."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    code = LIMITS.sub(r"\g<1>1s", "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
+    text = (ROOT / page).read_text()
+    code = LIMITS.sub(r"\g<1>1s", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "latency" in done.stdout and (tmp_path / "plan.json").exists()
+    assert "compared with" in done.stdout and (tmp_path / "plan.json").exists() == (page == "README.md")
 
 
 def test_the_makefile_has_the_two_commands_of_the_readme() -> None:
     """`make demo` and `make test`; what else a person may call is for those who change the code, and told to them."""
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony is not None and phony[1].split() == [
-        "demo", "test", "audit", "soak", "fuzz", "build", "stub", "native-check",
+        "demo", "test", "audit", "docs", "soak", "fuzz", "build", "stub", "native-check",
     ]  # fmt: skip
     assert "make demo" in README and "make test" in README
     told = (ROOT / "CONTRIBUTING.md").read_text()
