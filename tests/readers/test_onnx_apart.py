@@ -110,6 +110,31 @@ def test_the_same_model_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [each.pid for each in apart._idle] == [worker]
 
 
+def test_a_process_that_was_started_ahead_reads() -> None:
+    """The file is read by the process that a command started, and one process waits afterwards."""
+    apart.start_reader()
+    apart.start_reader()
+    [worker] = apart._idle
+    assert read_model(GOOD, OPTIONS).graph.n_ops > 100
+    assert apart._idle == [worker] and worker.ready
+
+
+def test_what_starts_the_process_is_light() -> None:
+    """A command starts it before it loads numpy, and the process then loads beside it."""
+    code = (
+        "import sys; from placewise import cli; from placewise.readers import apart; seen = set(sys.modules)\n"
+        "cli._start_reader(); print(len(apart._idle), 'numpy' in seen)\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code, "inspect", model], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+        ).stdout
+        for model in (str(GOOD), "missing.onnx", "zoo:rnnlm-2")
+    ]  # fmt: skip
+    assert told == ["1 False\n", "0 False\n", "0 False\n"]
+
+
 def test_threads_read_side_by_side() -> None:
     """Each gets its own model, and one process waits afterwards."""
     barrier = threading.Barrier(3)
