@@ -18,7 +18,8 @@ from onnx.helper import make_function, make_node, make_opsetid
 from onnx_files import model, saved
 from processes_seen import gone
 
-from placewise.errors import InternalError, ModelFileError, RunError
+from placewise.core import split_model
+from placewise.errors import InputError, InternalError, ModelFileError, RunError
 from placewise.processes.worker import Worker
 from placewise.readers import apart
 from placewise.readers.formats import ReadOptions, read_model
@@ -64,6 +65,20 @@ def test_what_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(error.value).startswith(str(path)) and gone(started[0].pid)
     monkeypatch.undo()
     assert read_model(GOOD, OPTIONS).graph.n_ops > 100
+
+
+def test_a_file_is_read_with_limits_before_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exports and runs load here has been read by the process; a file that was changed since is not loaded."""
+    monkeypatch.setattr(apart, "MIN_SECONDS", 1.0)
+    path = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]))
+    graph = read_model(path).graph
+    monkeypatch.setattr(split_model, "load_with_weights", None)
+    saved(tmp_path, model([make_node("Abs", ["x"], ["y"])], {"x": [3]}, ["y"]))
+    with pytest.raises(InputError, match="the file is not what it was"):
+        split_model.original(graph)
+    saved(tmp_path, endless())
+    with pytest.raises(ModelFileError, match="reading it does not end within 1 s"):
+        split_model.original(graph)
 
 
 @pytest.mark.parametrize("equation", ["@SUM(1)", "....->a", "..", "a;b", "a->b->c", "é", "a\0"])
