@@ -62,6 +62,7 @@ def _run(stops: list[int]) -> int | str | None:
     """The exit code of the app. An import that Ctrl-C reaches may end in any exception: `stops` tells them apart."""
     try:
         _write_what_cannot_be_written()
+        _start_reader()
         from placewise.cli.app import app
 
         app()
@@ -73,6 +74,17 @@ def _run(stops: list[int]) -> int | str | None:
             return _unwritten(error)
     _say("interrupted")
     return INTERRUPTED
+
+
+def _start_reader() -> None:
+    """Where the command names an ONNX file, the process that reads it starts before this one imports all it needs."""
+    if not any(argument.endswith(".onnx") and os.path.isfile(argument) for argument in sys.argv[1:]):
+        return
+    from placewise.errors import RunError
+    from placewise.readers.apart import start_reader
+
+    with suppress(OSError, RunError):  # reading tries again, and explains what is wrong
+        start_reader()
 
 
 def _write_what_cannot_be_written() -> None:

@@ -15,7 +15,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.readers.onnx import read_onnx
+from placewise.readers.apart import read_onnx_apart
 from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.submodels import ANYWHERE, Submodel, split_model, value_types
 from placewise.simulate import judge_placement
@@ -75,20 +75,22 @@ def original(graph: Graph, *, outside: bool = False) -> tuple[Graph, onnx.ModelP
         changed = path.stat().st_mtime_ns
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=source.path, remedy="say where it is") from None
-    raw, model, notes = _read(path, changed, dims, outside)
-    if raw.source is None or raw.source.sha256 != source.sha256:
-        raise InputError(
-            "the file is not what it was when the plan was made", where=source.path, remedy="plan it again"
-        )
-    return raw, model, notes
+    return _read(path, changed, source.sha256, dims, outside)
 
 
 @lru_cache(maxsize=1)
 def _read(
-    path: Path, changed: int, dims: tuple[tuple[str, int], ...], outside: bool
+    path: Path, changed: int, sha256: str, dims: tuple[tuple[str, int], ...], outside: bool
 ) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
-    """The raw view, the model and notes of a file as it was when last `changed` (nanoseconds)."""
-    return read_onnx(path, dims=dict(dims)).graph, *load_with_weights(path, dict(dims), keep_external=outside)
+    """The raw view, the model and notes of a file as it was when last `changed` (nanoseconds).
+
+    The process with limits reads it first: of what native code does with a file, only parsing and inlining happen here,
+    and those have succeeded there.
+    """
+    raw = read_onnx_apart(path, dims=dict(dims)).graph
+    if raw.source is None or raw.source.sha256 != sha256:
+        raise InputError("the file is not what it was when the plan was made", where=str(path), remedy="plan it again")
+    return raw, *load_with_weights(path, dict(dims), keep_external=outside)
 
 
 def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:

@@ -9,23 +9,23 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.exporters.openvino_process import MODEL, WEIGHTS, FoldProcess
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.scratch import scratch_folder
 from placewise.readers.openvino.counterparts import device_affinities, find_open_cut, match_ops
-from placewise.readers.openvino.folded_model import FORMATS, FoldedModel, import_openvino, input_shapes, load_folded
+from placewise.readers.openvino.folded_model import FORMATS, FoldedModel
 from placewise.readers.openvino.parse import parse_ir
 
-MODEL, WEIGHTS, AFFINITIES, LOADER = "model.xml", "model.bin", "affinities.json", "load.py"
+AFFINITIES, LOADER = "affinities.json", "load.py"
 CPU_PLUGIN = "openvino_intel_cpu_plugin"
 _REAL = ("CPU", "GPU", "NPU")
 _PROCESSOR = ("cpu", "core")
@@ -92,14 +92,16 @@ class OpenvinoExporter:
         names = _name_devices(problem, used, str(options["devices"]))
         if options["precision"] not in _PRECISIONS:
             raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
-        model, listing, notes = load_folded(Path(source.path), source.format, input_shapes(graph))
-        belongs = match_ops(graph, listing)
-        affinity = device_affinities(placement.device, belongs, names)
-        _refuse_open_cut(listing, affinity)
-        _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
+        with FoldProcess(graph, source) as folded:
+            listing = folded.listing
+            belongs = match_ops(graph, listing)
+            affinity = device_affinities(placement.device, belongs, names)
+            _refuse_open_cut(listing, affinity)
+            _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
+            files = folded.save()
         document = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
         text = json.dumps(document, indent=1, ensure_ascii=False)
-        return Exported({**_serialized(model), AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), notes)
+        return Exported({**files, AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), folded.notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Every layer of the IR must have one affinity, and all layers of an op the same."""
@@ -192,12 +194,6 @@ def _document(
         "ops": ops,
         "folded": {name: device for name, device in home.items() if name not in ops},
     }
-
-
-def _serialized(model: Any) -> dict[str, bytes]:
-    with scratch_folder() as folder:
-        import_openvino().save_model(model, folder / MODEL, compress_to_fp16=False)
-        return {name: (folder / name).read_bytes() for name in (MODEL, WEIGHTS)}
 
 
 def _list_layers(exported: Exported) -> list[str]:

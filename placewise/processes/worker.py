@@ -38,7 +38,8 @@ class Worker:
     when `close` is called, when the last reference to it goes, and when this process ends in whatever way.
 
     Raises RunError if the worker does not start within `start` seconds. With `start` None the constructor does not
-    wait, and the first answer confirms the start. Errors of Placewise that the object raises are raised here as well.
+    wait, and the first answer confirms the start: it makes the worker `ready`. Errors of Placewise that the object
+    raises are raised here as well.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         start: float | None = START,
     ) -> None:
-        self.name = name
+        self.name, self.ready = name, False
         ours, theirs = socket.socketpair()
         alive, self._lifeline = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -113,6 +114,7 @@ class Worker:
         except (EOFError, OSError):
             raise self._failure() from None
         if kind == "ok":
+            self.ready = True
             return value
         if isinstance(value, PlacewiseError):
             raise value

@@ -1,7 +1,8 @@
 """Read ONNX files in a process of their own: the onnx package runs native code on whatever a file holds.
 
 A model of a few bytes can keep its shape inference busy for ever, or make it ask for all memory. The process has limits
-of both, and waits for the next file.
+of both, and waits for the next file. This module imports no numpy: a command starts the process first, which then loads
+the onnx package while the command loads the rest.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from placewise import errors
 from placewise.errors import InputError, InternalError, ModelFileError, RunError
-from placewise.processes.worker import Worker
-from placewise.readers.base import NO_DIMS, ImportedModel
+from placewise.processes.worker import START, Worker
+
+if TYPE_CHECKING:
+    from placewise.readers.base import ImportedModel
 
 MIN_SECONDS, SECONDS_PER_BYTE, MAX_SECONDS = 10.0, 20e-6, 3600.0
 """How long reading may take; a model of 10,000 ops has 3 MB and takes 1.5 s."""
@@ -30,20 +34,30 @@ _lock = threading.Lock()
 class Reader:
     """What the process does."""
 
-    def read(self, path: str, folder: str, dims: Mapping[str, int], memory: int) -> tuple[str, Any]:
-        """The model at a path relative to `folder`, or what is wrong with it."""
+    def __init__(self) -> None:
         from placewise.readers.onnx import read_onnx
 
+        self._read_onnx = read_onnx
+
+    def read(self, path: str, folder: str, dims: Mapping[str, int], memory: int) -> tuple[str, Any]:
+        """The model at a path relative to `folder`, or what is wrong with it."""
         with suppress(OSError):
             os.chdir(folder)
         _limit_memory(memory)
         try:
-            return "", read_onnx(Path(path), dims=dims)
+            return "", self._read_onnx(Path(path), dims=dims)
         except InputError as error:
             return type(error).__name__, (error.problem, error.where, error.remedy)
 
 
-def read_onnx_apart(path: Path, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel:
+def start_reader() -> None:
+    """Start a process, unless one waits: `read_onnx_apart` finds it ready, or waits for the rest of its imports."""
+    with _lock:
+        if not _idle:
+            _idle.append(_new_worker())
+
+
+def read_onnx_apart(path: Path, *, dims: Mapping[str, int] = MappingProxyType({})) -> ImportedModel:
     """As `read_onnx`. Raises ModelFileError also where reading takes too long or too much memory, or crashes."""
     size = os.stat(path).st_size
     seconds = min(MIN_SECONDS + SECONDS_PER_BYTE * size, MAX_SECONDS)
@@ -68,8 +82,10 @@ def _borrow_worker() -> Iterator[Worker]:
     if worker is not None and not worker.alive:
         worker.close()
         worker = None
-    worker = worker or Worker("placewise.readers.apart:Reader", name="the ONNX reader")
+    worker = worker or _new_worker()
     try:
+        if not worker.ready:
+            worker.answer(START)
         yield worker
     except InputError:
         raise
@@ -83,6 +99,11 @@ def _borrow_worker() -> Iterator[Worker]:
                 _idle.append(worker)
         if not kept:
             worker.close()
+
+
+def _new_worker() -> Worker:
+    lean = {"OPENBLAS_NUM_THREADS": "1"}  # its threads are a third of what importing numpy costs
+    return Worker("placewise.readers.apart:Reader", name="the ONNX reader", environment=lean, start=None)
 
 
 def _explain(error: RunError, seconds: float, *, alive: bool) -> ModelFileError:

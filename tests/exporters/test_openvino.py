@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +13,12 @@ import pytest
 
 pytest.importorskip("openvino")
 
+from locations import SEARCH_PATH
 from onnx_files import make_node, model, saved, weight
 from openvino_models import branching, classifier, job
 
 from placewise.errors import ExportError
+from placewise.exporters import openvino_process
 from placewise.exporters.openvino import AFFINITIES, MODEL, OpenvinoExporter
 from placewise.exporters.writing import export_placement
 from placewise.model.cluster import Cluster, Device, Link
@@ -117,6 +120,23 @@ def test_models_that_it_cannot_take(tmp_path):
     (tmp_path / "branching.xml").unlink()
     with pytest.raises(ExportError, match=r"branching\.xml: the model of this plan is not there"):
         exported(base)
+
+
+def test_openvino_reads_files_in_a_process_with_limits(tmp_path, monkeypatch):
+    """It is never loaded where the export is made, and one sentence says what exceeds the limits."""
+    branching(tmp_path)
+    code = (
+        "import sys, placewise as pw\n"
+        "plan = pw.place('branching.xml', 'cpu', objective='latency', dims={'x:0': 2})\n"
+        "pw.export(plan, 'openvino', 'out')\n"
+        "assert 'openvino' not in sys.modules\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60, check=True)
+    assert (tmp_path / "out" / MODEL).exists()
+    monkeypatch.setattr(openvino_process, "MIN_SECONDS", 0.0)
+    with pytest.raises(ExportError, match=r"branching\.xml: OpenVINO fails on this model: .*did not answer within"):
+        exported(job(branching(tmp_path)))
 
 
 @pytest.mark.parametrize("letter", ["\0", "\x01", "\ufffe"])

@@ -18,7 +18,8 @@ from onnx.helper import make_function, make_node, make_opsetid
 from onnx_files import model, saved
 from processes_seen import gone
 
-from placewise.errors import InternalError, ModelFileError, RunError
+from placewise.core import split_model
+from placewise.errors import InputError, InternalError, ModelFileError, RunError
 from placewise.processes.worker import Worker
 from placewise.readers import apart
 from placewise.readers.formats import ReadOptions, read_model
@@ -66,6 +67,20 @@ def test_what_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_model(GOOD, OPTIONS).graph.n_ops > 100
 
 
+def test_a_file_is_read_with_limits_before_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exports and runs load here has been read by the process; a file that was changed since is not loaded."""
+    monkeypatch.setattr(apart, "MIN_SECONDS", 1.0)
+    path = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]))
+    graph = read_model(path).graph
+    monkeypatch.setattr(split_model, "load_with_weights", None)
+    saved(tmp_path, model([make_node("Abs", ["x"], ["y"])], {"x": [3]}, ["y"]))
+    with pytest.raises(InputError, match="the file is not what it was"):
+        split_model.original(graph)
+    saved(tmp_path, endless())
+    with pytest.raises(ModelFileError, match="reading it does not end within 1 s"):
+        split_model.original(graph)
+
+
 @pytest.mark.parametrize("equation", ["@SUM(1)", "....->a", "..", "a;b", "a->b->c", "é", "a\0"])
 def test_equations_that_are_none(tmp_path: Path, equation: str) -> None:
     """The onnx package is not asked: inference of some never ends."""
@@ -108,6 +123,31 @@ def test_the_same_model_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_model(path)
         assert str(ours.value) == str(theirs.value)
     assert [each.pid for each in apart._idle] == [worker]
+
+
+def test_a_process_that_was_started_ahead_reads() -> None:
+    """The file is read by the process that a command started, and one process waits afterwards."""
+    apart.start_reader()
+    apart.start_reader()
+    [worker] = apart._idle
+    assert read_model(GOOD, OPTIONS).graph.n_ops > 100
+    assert apart._idle == [worker] and worker.ready
+
+
+def test_what_starts_the_process_is_light() -> None:
+    """A command starts it before it loads numpy, and the process then loads beside it."""
+    code = (
+        "import sys; from placewise import cli; from placewise.readers import apart; seen = set(sys.modules)\n"
+        "cli._start_reader(); print(len(apart._idle), 'numpy' in seen)\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code, "inspect", model], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+        ).stdout
+        for model in (str(GOOD), "missing.onnx", "zoo:rnnlm-2")
+    ]  # fmt: skip
+    assert told == ["1 False\n", "0 False\n", "0 False\n"]
 
 
 def test_threads_read_side_by_side() -> None:

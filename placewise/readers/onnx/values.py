@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
-import onnx.reference
 
 from placewise.readers.onnx.file import KEPT_ELEMENTS
 from placewise.readers.onnx.structure import names_read
@@ -66,8 +65,10 @@ def evaluate_node(
     function = onnx.helper.make_function("placewise", "one_node", inputs, outputs, [node], list(opsets))
     feeds = {name: values[name] for name in inputs}
     try:
+        from onnx.reference import ReferenceEvaluator  # slow to import, and few models need it
+
         with np.errstate(all="ignore"):
-            results = onnx.reference.ReferenceEvaluator(function).run(None, feeds, {})
+            results = ReferenceEvaluator(function).run(None, feeds, {})
     except Exception:  # the value stays unknown
         return {}
     arrays = {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
