@@ -9,17 +9,26 @@ from placewise.catalog import known_links
 from placewise.catalog.entries import catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "devices.md"
-TYPES = ("float32", "float16", "int8")
+TYPES = {
+    "float32": "float32",
+    "tf32": "TF32",
+    "float16": "float16",
+    "float8_e4m3": "float8",
+    "int8": "int8",
+    "int4": "int4",
+}
+"""Peaks that are listed, and the heads of their columns."""
 
 
 def devices() -> list[str]:
     """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
     rows = [
-        "| name | also | float32 | float16 | int8 | memory | bandwidth | to the host | to its equals | efficiency |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | to the host | to its equals | efficiency |",
+        "|---" * (len(TYPES) + 7) + "|",
     ]
     for name, entry in catalog().devices.items():
-        peaks = (format_count(entry.peak_flops[t]) if t in entry.peak_flops else "–" for t in TYPES)
+        rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
+        peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
         memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
         cells = (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", entry.host_link or "–")
         rows.append(f"| {' | '.join((*cells, entry.peer_link or '–', entry.behaviour))} |")
@@ -59,9 +68,9 @@ def efficiencies() -> list[str]:
 
 
 def sources() -> list[str]:
-    """One item per device: where its figures are from."""
-    named = (*catalog().devices.items(), *catalog().behaviour.items())
-    return [f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in named]
+    """One item per device, with its maker's page, and one per behaviour: where the figures are from."""
+    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page](<{e.url}>))." for n, e in catalog().devices.items()]
+    return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
 
 
 TABLES = {"devices": devices, "links": links, "disks": disks, "efficiencies": efficiencies, "sources": sources}

@@ -151,7 +151,7 @@ def _find_refusal(problem: Problem, together: Bools, d: int) -> str:
     name, kind = problem.graph.ops.name[op], problem.graph.ops.kind[op]
     if not device.available:
         return f"{device.name} may not be used"
-    if kind in device.unsupported or not np.isfinite(problem.costs.op_seconds[op, d]):
+    if not device.can_run(kind) or not np.isfinite(problem.costs.op_seconds[op, d]):
         return f"{device.name} cannot run {kind} ({name})"
     pins = [rule for rule in rules.pins if rule.device != device.name and matching(problem.graph, rule.pattern)[op]]
     if pins:

@@ -17,7 +17,7 @@ from placewise.catalog.tables import ClusterTable, DeviceTable
 from placewise.catalog.topology import apply_topology
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Device
-from placewise.model.dtypes import DTYPES
+from placewise.model.dtypes import RATES
 
 MAX_FILE = 1 << 20
 """Bytes."""
@@ -69,7 +69,7 @@ def _expand_device(table: DeviceTable) -> list[DeviceSpec]:
         for name in DeviceTable.model_fields
         if name not in ("model", "name", "count", "memory", "notes") and (value := getattr(table, name)) is not None
     }
-    known = {"peak_flops": DTYPES, "efficiency": tuple(catalog().behaviour["cpu"].efficiency)}
+    known = {"peak_flops": RATES, "efficiency": tuple(catalog().behaviour["cpu"].efficiency)}
     for key in changes.keys() & known.keys():
         unknown = changes[key].keys() - set(known[key])
         if unknown:

@@ -67,7 +67,7 @@ def _add_cpu_figures(spec: DeviceSpec, cpu: Device) -> DeviceSpec:
         return spec
     device = replace(
         spec.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
-        efficiency=cpu.efficiency, unsupported=cpu.unsupported,
+        efficiency=cpu.efficiency, unsupported=cpu.unsupported, supported=cpu.supported,
     )  # fmt: skip
     return replace(spec, device=add_notes(device, f"its ops are computed by {cpu.name}"))
 

@@ -14,7 +14,10 @@ from typing import Literal
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validate_table
 from placewise.errors import ClusterError
 
-FILES = ("behaviour", "links", "nvidia", "nvidia_older", "others", "cpus")
+FILES = (
+    "behaviour", "links", "nvidia", "nvidia_pro", "nvidia_older", "geforce", "geforce_laptop", "amd", "intel_gpus",
+    "others", "apple", "npus", "cpus", "server_cpus", "desktop_cpus",
+)  # fmt: skip
 """The files of the catalogue, in listing order."""
 
 OWN_LINKS = ("in-place", "core-to-core")
@@ -62,7 +65,8 @@ class DiskEntry(Table):
 class DeviceEntry(Table):
     """A device as published. `prefix` starts generated names; `behaviour` and the links refer to other tables.
 
-    `peer_link` connects equal devices by default; `nvlink` is the NVLink that an optional bridge provides.
+    `tier` says in which machines it is found, `cores` how many a CPU has. `peer_link` connects equal devices by
+    default; `nvlink` is the NVLink that an optional bridge provides. `url` is where its maker publishes the figures.
     """
 
     title: str
@@ -72,11 +76,14 @@ class DeviceEntry(Table):
     behaviour: str
     memory: Bytes
     memory_bandwidth: BytesPerSecond
+    cores: int = 0
+    tier: Literal["consumer", "workstation", "datacenter"]
     peak_flops: Mapping[str, FlopsPerSecond]
     host_link: str = ""
     peer_link: str = ""
     nvlink: str = ""
     source: str
+    url: str
 
 
 class Defaults(Table):
@@ -113,6 +120,7 @@ class KnownDevice:
     peak_flops: Mapping[str, float]
     memory_bandwidth: float
     source: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,7 @@ def known_devices() -> tuple[KnownDevice, ...]:
     """All devices of the catalogue, in order."""
     return tuple(
         KnownDevice(
-            name, e.title, e.aliases, e.kind, e.memory, dict(e.peak_flops), e.memory_bandwidth, e.source
+            name, e.title, e.aliases, e.kind, e.memory, dict(e.peak_flops), e.memory_bandwidth, e.source, e.url
         )
         for name, e in catalog().devices.items()
     )  # fmt: skip

@@ -32,8 +32,16 @@ class DeviceTable(Table):
     streams: Annotated[int, Field(strict=True, ge=1)] | None = None
     weight_bandwidth: BytesPerSecond | None = None
     unsupported: frozenset[str] | None = None
+    supported: Annotated[frozenset[str], Field(min_length=1)] | None = None
     available: Annotated[bool, Field(strict=True)] | None = None
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _takes_or_refuses(self) -> DeviceTable:
+        both = (self.supported or frozenset()) & (self.unsupported or frozenset())
+        if both:
+            raise ValueError(f"{min(both)} is both supported and unsupported: take it out of one of the two lists")
+        return self
 
 
 class SpeedTable(Table):

@@ -30,6 +30,8 @@ def _device_fields(device: Device) -> dict[str, object]:
         fields["weight_bandwidth"] = device.weight_bandwidth
     if device.unsupported:
         fields["unsupported"] = sorted(device.unsupported)
+    if device.supported is not None:
+        fields["supported"] = sorted(device.supported)
     if not device.available:
         fields["available"] = False
     return {**fields, "notes": list(device.notes)}

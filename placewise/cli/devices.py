@@ -41,13 +41,16 @@ def devices(
     With --measure and --fit figures of the catalogue are replaced by those of this machine.
     """
     from placewise.catalog import known_devices, known_links, read_cluster, this_machine
+    from placewise.core.op_names import check_op_names
 
     listen(quiet=False)
     if measure or fit or output is not None:
         _show_measured(read_cluster(cluster or "cores"), measure, opt.bindings(bind), fit or [], output, as_json)
         return
     if cluster is not None:
-        _show_cluster(read_cluster(cluster), as_json)
+        described = read_cluster(cluster)
+        check_op_names(described)
+        _show_cluster(described, as_json)
         return
     known, here, links = known_devices(), this_machine(), known_links()
     if as_json:

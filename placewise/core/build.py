@@ -13,6 +13,7 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
+from placewise.core.op_names import check_op_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.costing.measured import load_measured
@@ -122,7 +123,9 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
         return _adjusted(reading.problem, options)
     if devices is None:
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
-    cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, options)
+    cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
+    check_op_names(cluster, reading.graph.ops.kind.values)
+    cluster = _adapted(cluster, reading.graph, options)
     kind = options.objective or "latency"
     base, warnings = _costs(reading, name, cluster)
     given = _with_given(base, reading.graph, cluster, options, kind)

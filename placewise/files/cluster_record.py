@@ -32,6 +32,7 @@ class DeviceRecord(Record):
     streams: Whole = Field(1, description="ops that run concurrently")
     weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read in every run")
     unsupported: _Names = Field(frozenset(), description="op kinds that the device cannot run")
+    supported: Annotated[_Names | None, Field(description="the only op kinds that it runs; null: all")] = None
     available: bool = Field(True, description="false: the device is not used")
     notes: tuple[str, ...] = Field((), description="assumed defaults")
 

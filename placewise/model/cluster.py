@@ -25,8 +25,9 @@ class Device:
     `kind` "cpu" means that the device works in host memory, "disk" that it does too, and that the weights of its ops
     lie on a disk. Speeds are FLOP/s per element type and bytes/s; `op_overhead` is seconds per op, `call_overhead`
     seconds per piece that is handed over as one call; `efficiency` the reached share of the peak by class of op;
-    `streams` how many ops it runs at once; `unsupported` the op kinds that it cannot run; `weight_bandwidth`, where it
-    is finite, the bytes/s at which weights are read anew at every run. `notes` says which defaults were taken.
+    `streams` how many ops it runs at once; `supported` the only op kinds that it runs (None: all) and `unsupported`
+    those that it does not; `weight_bandwidth`, where it is finite, the bytes/s at which weights are read anew at every
+    run. `notes` says which defaults were taken.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Device:
     streams: int = 1
     weight_bandwidth: float = math.inf
     unsupported: frozenset[str] = frozenset()
+    supported: frozenset[str] | None = None
     available: bool = True
     notes: tuple[str, ...] = ()
 
@@ -64,6 +66,10 @@ class Device:
     @property
     def is_host(self) -> bool:
         return self.kind in ("cpu", "disk")
+
+    def can_run(self, kind: str) -> bool:
+        """Whether the device takes ops of this kind."""
+        return kind not in self.unsupported and (self.supported is None or kind in self.supported)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ _BITS = {
     "bool": 8, "complex64": 64, "complex128": 128, "string": 128,
 }  # fmt: skip
 DTYPES: tuple[str, ...] = tuple(_BITS)
+RATES: tuple[str, ...] = (*DTYPES, "tf32")
+"""The names of a device's peaks: element types, and float32 products that tensor cores round to 19 bits."""
 _CODE = {name: code for code, name in enumerate(DTYPES)}
 BITS = np.array(list(_BITS.values()), np.int64)
 BITS.flags.writeable = False

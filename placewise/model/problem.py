@@ -299,8 +299,8 @@ def _allowed(problem: Problem) -> Bools:
     for position, device in enumerate(cluster):
         if not device.available:
             allowed[:, position] = False
-        for kind in device.unsupported:
-            allowed[graph.ops.kind.equals(kind), position] = False
+        barred = np.array([not device.can_run(kind) for kind in graph.ops.kind.values], np.bool_)
+        allowed[barred[graph.ops.kind.codes], position] = False
     for rule in rules.forbidden:
         allowed[matching(graph, rule.pattern), cluster.index(rule.device)] = False
     for rule in rules.pins:

@@ -129,7 +129,7 @@ def _unsupported_remarks(problem: Problem) -> list[str]:
     count = dict(zip(column.values, np.bincount(column.codes, minlength=len(column.values)).tolist(), strict=True))
     devices_by_kinds: dict[frozenset[str], list[str]] = {}
     for device in problem.cluster:
-        kinds = frozenset(kind for kind in device.unsupported if count.get(kind))
+        kinds = frozenset(kind for kind in column.values if count[kind] and not device.can_run(kind))
         if kinds and device.available:
             devices_by_kinds.setdefault(kinds, []).append(device.name)
     lines = []

@@ -111,7 +111,7 @@ def _device_figures(device: Device) -> tuple[Any, ...]:
     speeds = tuple(sorted(device.peak_flops.items())), tuple(sorted(device.efficiency.items()))
     overheads = device.op_overhead, device.call_overhead, device.streams
     memory = device.memory, device.reserved, device.memory_bandwidth
-    return device.kind, memory, speeds, overheads, device.unsupported, device.available
+    return device.kind, memory, speeds, overheads, device.unsupported, device.supported, device.available
 
 
 def _split_name(name: str) -> Path:

@@ -70,6 +70,15 @@ def test_models_and_own_figures(read):
     assert not npu.available
 
 
+def test_supported_lists_all_that_a_device_takes(read):
+    """Everything else is forbidden there; without a list everything is taken but what is unsupported."""
+    npu, gpu = read(
+        'devices = [{ name = "npu", supported = ["Conv", "Relu"], unsupported = ["Loop"] }, { name = "g" }]'
+    )
+    assert [npu.can_run(kind) for kind in ("Conv", "Relu", "Add", "Loop")] == [True, True, False, False]
+    assert gpu.supported is None and gpu.can_run("Add")
+
+
 def test_numbers_go_around_names_that_are_taken(read):
     """A device that the file calls cuda:0 keeps its name; the others take the next numbers."""
     cluster = read('devices = [{ model = "L4", count = 2 }, { model = "L4", name = "cuda:0" }]')
@@ -204,6 +213,11 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         ('devices = [{ name = "a", count = 2.5 }]', "devices[0].count: must be a whole number"),
         ('devices = [{ name = "a", available = 1 }]', "devices[0].available: must be true or false"),
         ('devices = [{ name = "a", unsupported = "Conv" }]', "devices[0].unsupported: must be a list"),
+        ('devices = [{ name = "a", supported = [] }]', "devices[0].supported: needs 1 or more entries"),
+        (
+            'devices = [{ name = "a", supported = ["Conv", "Add"], unsupported = ["Conv"] }]',
+            "Conv is both supported and unsupported: take it out of one",
+        ),
         ('devices = [{ name = "a", efficiency = 0.5 }]', "efficiency: must be a table of names and values"),
         ('devices = [{ name = "a", efficiency = { matmul = 2 } }]', "efficiency.matmul: must be 1 or less"),
         ('devices = [{ name = "a", efficiency = { matmul = true } }]', "efficiency.matmul: must be a number"),

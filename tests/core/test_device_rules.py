@@ -152,6 +152,23 @@ def test_kinds_that_a_device_cannot_run(chain: Path, tmp_path: Path) -> None:
         pw.build(chain, "L4,cpu", ProblemOptions(unsupported={"Relu": "npu"}))  # type: ignore[arg-type]
 
 
+def test_a_device_with_a_list_of_what_it_takes(chain: Path, tmp_path: Path) -> None:
+    """Only those kinds are placed there, which a plan keeps; a name that no op has is an error with the near one."""
+    plan, npu = tmp_path / "plan.json", tmp_path / "npu.toml"
+    npu.write_text('devices = [{ model = "L4", name = "npu", supported = ["MatMul"] }, { model = "cpu" }]')
+    run("place", chain, "-d", npu, "--pin", "m.=npu", "--placer", "greedy", "-o", plan)
+    problem, placement = build_for_plan(chain, plan)
+    assert problem.cluster.devices[0].supported == {"MatMul"} and pw.judge(problem, placement).valid
+    kinds = {kind for kind, device in zip(problem.graph.ops.kind, placement.device, strict=True) if device == 0}
+    assert kinds == {"MatMul"}
+    for key in ("supported", "unsupported"):
+        npu.write_text(f'devices = [{{ model = "L4", {key} = ["MatMul", "Matmul"] }}]')
+        for said in (run("place", chain, "-d", npu, code=2), run("devices", npu, code=2)):
+            assert f"cuda:0: {key} lists 'Matmul', which is no op; did you mean 'MatMul'?" in said.stderr
+    npu.write_text('devices = [{ model = "L4", supported = ["MatMul", "Relu", "mine::Tokenize"] }]')
+    assert pw.build(chain, str(npu)).allowed.all()
+
+
 def test_the_rules_from_the_command_line(chain: Path, tmp_path: Path) -> None:
     """Together, in the words that people know; what is left out says so, and the plan is valid when read again."""
     plan = tmp_path / "plan.json"

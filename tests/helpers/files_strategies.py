@@ -105,6 +105,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             call_overhead=draw(SECONDS),
             efficiency=draw(st.dictionaries(NAMES, positive, max_size=2)),
             streams=draw(st.integers(1, 4)),
+            supported=draw(st.none() | st.just(frozenset({"Conv", "Größe"}))),
             unsupported=draw(st.frozensets(st.sampled_from(["MatMul", "Add", "Größe"]), max_size=2)),
             available=draw(st.booleans()),
             notes=tuple(draw(st.lists(NAMES, max_size=2))),

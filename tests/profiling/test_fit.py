@@ -97,7 +97,14 @@ def test_a_written_cluster_is_read_again(tmp_path, line):
 
 def test_a_strange_cluster_is_written_and_read_again(tmp_path):
     """Unlimited figures, shared wires, kinds that cannot run, quotes and line breaks in notes."""
-    odd = Device("n p u", unsupported=frozenset({"Loop", "If"}), available=False, streams=2, notes=('a "b"\n\\c', "ü"))
+    odd = Device(
+        "n p u",
+        unsupported=frozenset({"Loop", "If"}),
+        supported=frozenset({"Conv"}),
+        available=False,
+        streams=2,
+        notes=('a "b"\n\\c', "ü"),
+    )
     links = Link("n p u", HOST, 1e9, 1e-6, "bus"), Link(HOST, "n p u", 2e9, 0.0, "bus")
     cluster = Cluster((odd, Device("x", "cpu", peak_flops={"float16": 1e12})), links)
     path = tmp_path / "c.toml"

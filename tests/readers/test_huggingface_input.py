@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from soak import examples
 
 from placewise.errors import ModelFileError, PlacewiseError
-from placewise.readers.huggingface import read_huggingface
+from placewise.readers.huggingface import preset_names, read_huggingface
+from placewise.readers.huggingface.presets import find_preset
+from placewise.readers.huggingface.presets.hub_ids import HUB_IDS
 from placewise.readers.huggingface.library_errors import describe_library_error
 
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
@@ -56,6 +58,36 @@ def test_presets_that_do_not_exist():
         read_huggingface("hf:llama3-70b")
     with pytest.raises(ModelFileError, match="no preset"):
         read_huggingface("hf:../settings")
+
+
+def test_ids_of_the_hub_are_presets():
+    """Every id belongs to one preset, its case does not matter, and the graph names the preset."""
+    assert sorted(HUB_IDS) == list(preset_names())
+    ids = [hub_id.lower() for ids in HUB_IDS.values() for hub_id in ids]
+    assert len(set(ids)) == len(ids)
+    for preset, names in HUB_IDS.items():
+        assert {find_preset(name) for name in (preset, preset.upper(), *names, names[0].upper())} == {preset}
+    graph = read_huggingface("hf:Google-BERT/bert-base-uncased", dims={"length": 8}).graph
+    assert graph.source is not None and graph.source.path == "hf:bert-base"
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (
+            "mistralai/Mistral-7B-v0.1",
+            r"--local-dir model`\) and give that file, or take the nearest preset, hf:mixtral",
+        ),
+        ("Qwen/Qwen2.5-14B", "nearest preset, hf:qwen2.5-7"),
+        ("someone/zzzzzz", "or take a preset, such as hf:llama-3-8b"),
+    ],
+)
+def test_ids_of_the_hub_without_a_preset(name, match):
+    """Nothing is downloaded: the error says how to get the configuration, and what is nearest."""
+    with pytest.raises(ModelFileError, match=match) as raised:
+        read_huggingface(f"hf:{name}")
+    assert f"hf:{name}: no preset has the shapes of this model" in str(raised.value)
+    assert f"`hf download {name} config.json" in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_models_that_transformers_does_not_know(tmp_path):

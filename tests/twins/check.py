@@ -71,6 +71,7 @@ def _support(problem: Problem, device: list[int]) -> list[Violation]:
         elif (
             not np.isfinite(problem.costs.op_seconds[op, d])
             or problem.graph.ops.kind[op] in cluster.devices[d].unsupported
+            or problem.graph.ops.kind[op] not in (cluster.devices[d].supported or problem.graph.ops.kind.values)
         ):
             reason = ("support", "which cannot run it")
         else:

@@ -146,7 +146,7 @@ def _split_order(
 
 def _build_load_problem(problem: Problem, graph: Graph, loads: Floats) -> Problem:
     """A max-load problem of loads [n_ops, n_devices], inf where forbidden; no transfers, no rule but the order."""
-    devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
+    devices = tuple(replace(device, unsupported=frozenset(), supported=None) for device in problem.cluster)
     costs = CostTable.given(loads, sealed(np.zeros_like(problem.costs.transfer_seconds)))
     objective = Objective("throughput", memory=problem.objective.memory)
     rules = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)

@@ -154,7 +154,7 @@ def _silence_outside(part: Problem, inside: Bools, outside: Bools, target: Longs
     seconds[kept, target[kept]] = there
     cluster = part.cluster
     devices = tuple(
-        device if inside[d] else replace(device, memory=np.inf, unsupported=frozenset(), available=True)
+        device if inside[d] else replace(device, memory=np.inf, unsupported=frozenset(), supported=None, available=True)
         for d, device in enumerate(cluster.devices)
     )
     costs = CostTable.given(frozen(seconds, np.float64), part.costs.transfer_seconds)

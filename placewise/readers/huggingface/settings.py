@@ -39,13 +39,13 @@ class Settings:
 
 
 def read_settings(source: str | Path) -> Settings:
-    """Read ``hf:preset``, a configuration file, or the `config.json` in a folder.
+    """Read ``hf:`` and a preset or an id of the hub, a configuration file, or the `config.json` in a folder.
 
     Raises ModelFileError, naming the file, for anything but the configuration of a model.
     """
     text = str(source)
     path = preset_path(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(source)
-    name = text if text.startswith(PREFIX) else str(path)
+    name = f"{PREFIX}{path.stem}" if text.startswith(PREFIX) else str(path)
     try:
         if path.is_dir():
             path = path / "config.json"

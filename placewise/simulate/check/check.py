@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from placewise.model.cluster import Device
 from placewise.model.columns import Bools, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
@@ -85,7 +86,7 @@ def _reasons(problem: Problem, ops: Longs, device: Ints) -> Longs:
     why = np.full(len(ops), _FORBIDDEN)
     why[~np.isfinite(problem.costs.op_seconds[ops, device])] = _UNABLE
     for d in np.unique(device).tolist():
-        lacking = np.array([value in cluster.devices[d].unsupported for value in kind.values], np.bool_)
+        lacking = np.array([_lacks(cluster.devices[d], value) for value in kind.values], np.bool_)
         why[(device == d) & lacking[kind.codes[ops]]] = _UNABLE
     for rule in reversed(problem.constraints.pins):
         target = cluster.index(rule.device)
@@ -93,6 +94,11 @@ def _reasons(problem: Problem, ops: Longs, device: Ints) -> Longs:
     closed: Bools = np.array([not d.available for d in cluster], np.bool_)
     why[closed[device]] = _CLOSED
     return why
+
+
+def _lacks(device: Device, kind: str) -> bool:
+    """Written a second time, beside `Device.can_run`."""
+    return kind in device.unsupported or not (device.supported is None or kind in device.supported)
 
 
 def _reason_text(names: tuple[str, ...], reason: int) -> str:

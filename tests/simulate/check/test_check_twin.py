@@ -28,7 +28,12 @@ KINDS = {"coverage", "support", "pin", "colocation", "memory", "contiguity", "co
 def ruled(problem: Problem, choose: Choose) -> Problem:
     """The problem with devices that are closed or lack a kind of op, pins, forbidden pairs, and stages of a shape."""
     devices = tuple(
-        replace(d, available=choose(0, 9) > 0, unsupported=frozenset({"Op"} if choose(0, 9) == 0 else ()))
+        replace(
+            d,
+            available=choose(0, 9) > 0,
+            unsupported=frozenset({"Op"} if choose(0, 9) == 0 else ()),
+            supported=frozenset({"Other"}) if choose(0, 9) == 0 else None,
+        )
         for d in problem.cluster
     )
     cluster = Cluster(devices, problem.cluster.links, problem.cluster.transfers)

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from placewise.errors import ModelFileError
+from placewise.readers.huggingface.presets.hub_ids import HUB_IDS
 
 PREFIX = "hf:"
 _HERE = Path(__file__).parent
@@ -16,12 +17,31 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _HERE.glob("*.json")))
 
 
+def find_preset(name: str) -> str:
+    """The preset with this name or this id on the Hugging Face hub, whatever their case.
+
+    Raises ModelFileError for an unknown name, with the nearest preset, and how to read another model's configuration.
+    """
+    presets = preset_names()
+    known = {preset.lower(): preset for preset in presets}
+    known |= {hub_id.lower(): preset for preset, ids in HUB_IDS.items() for hub_id in ids}
+    wanted = name.strip().lower()
+    if wanted in known:
+        return known[wanted]
+    short = {key.rpartition("/")[2]: preset for key, preset in known.items()}
+    close = difflib.get_close_matches(wanted.rpartition("/")[2][:100], short, n=12, cutoff=0.5)
+    near = list(dict.fromkeys(short[match] for match in close))[:3] or list(presets)
+    where = f"{PREFIX}{name[:100]}"
+    if wanted.count("/") != 1 or not all(wanted.split("/")) or "." in wanted.split("/"):
+        raise ModelFileError(f"there is no preset {name[:100]!r}", where=where, remedy=f"choose {', '.join(near)}")
+    raise ModelFileError(
+        "no preset has the shapes of this model, and nothing is downloaded",
+        where=where,
+        remedy=f"save its config.json (`hf download {name[:100]} config.json --local-dir model`) and give that file, "
+        + (f"or take the nearest preset, hf:{near[0]}" if close else "or take a preset, such as hf:llama-3-8b"),
+    )
+
+
 def preset_path(name: str) -> Path:
-    """The configuration of a preset; raises ModelFileError for an unknown name."""
-    known = preset_names()
-    if name not in known:
-        near = difflib.get_close_matches(name[:100], known, n=3, cutoff=0.5) or known
-        raise ModelFileError(
-            f"there is no preset {name[:100]!r}", where=f"{PREFIX}{name[:100]}", remedy=f"choose {', '.join(near)}"
-        )
-    return _HERE / f"{name}.json"
+    """The configuration of a preset, by its name or an id of the hub; raises ModelFileError for an unknown name."""
+    return _HERE / f"{find_preset(name)}.json"
