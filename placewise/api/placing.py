@@ -16,14 +16,14 @@ from placewise.core.options import ProblemKeywords, options_from
 from placewise.core.place import place as place_problem
 from placewise.core.search_limits import budget_from
 from placewise.model.placement import Placement
-from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer
 
 
 def place(
     model: Model,
     devices: Devices | None = None,
     *,
-    placer: str = "auto",
+    placer: str | Placer = "auto",
     options: Mapping[str, Any] | None = None,
     start: str | os.PathLike[str] | Placement | None = None,
     time_limit: float | str | None = None,
@@ -45,8 +45,9 @@ def place(
     devices : str, path, mapping or Cluster
         A line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML file, or memory by device. Not needed where the model
         brings its devices.
-    placer : str
-        Name of the placer; "auto" picks. Default: "auto".
+    placer : str or Placer
+        Name of the placer, or an object of your own with `info`, `supports` and `propose`; "auto" picks.
+        Default: "auto".
     options : mapping of str to value
         Options of the placer (docs/placers.md).
     start : path or Placement

@@ -40,7 +40,7 @@ def plot_timeline(problem: Problem, placement: Placement | None, judgement: Judg
             bars = [(at * slot, length * slot) for found, at, length in runs if found == mark]
             if bars:
                 colour, label = "C1" if lane.is_link else "C0", meanings.pop(mark, None)
-                axes.broken_barh(bars, (row - 0.4, height), facecolors=colour, alpha=opacity, label=label)
+                axes.broken_barh(bars, (row + 0.4 - height, height), facecolors=colour, alpha=opacity, label=label)
     axes.set_yticks(range(len(lanes)), [_name(lane.name) for lane in lanes])
     axes.invert_yaxis()
     axes.set_xlim(0, judgement.value / scale)

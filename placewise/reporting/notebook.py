@@ -1,6 +1,7 @@
 """What the terminal shows as HTML for notebooks: tables, lines, and timelines as small pictures.
 
-There are no scripts, and all names are escaped. Colours are those of the page around it.
+There are no scripts, and all names are escaped. Colours are those of the page around it; options have their names in
+Python.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from placewise._util.text import visible
 from placewise._util.units import format_seconds
+from placewise._util.voice import spoken
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
@@ -82,7 +84,7 @@ def _part_html(part: Any, console: Console) -> str:
     if not isinstance(part, (str, Text)):
         return str(part._repr_html_())
     text, style = (part.plain, str(part.style)) if isinstance(part, Text) else (part, "")
-    return f'<div style="{_LINE}{_STYLES.get(style, "")}">{_escape(text)}</div>' if text.strip() else "<br>"
+    return f'<div style="{_LINE}{_STYLES.get(style, "")}">{_escape(spoken(text))}</div>' if text.strip() else "<br>"
 
 
 def _table_html(table: Table) -> str:
