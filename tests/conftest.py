@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anyone reads it: pytest has workers for both cores, and threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # that wait for tiny tensors spin
+os.environ.setdefault("PLACEWISE_NO_CACHE", "1")  # every test computes what it tests; those of the cache switch it on
 
 import pytest
 from hypothesis import settings

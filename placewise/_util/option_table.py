@@ -99,6 +99,7 @@ PROBLEM_OPTIONS = (
     OptionInfo("offload", "--no-offload", "negation", "Nothing may be on a CPU or a disk.", RULES),
     OptionInfo("unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that a device cannot run.", RULES),
     OptionInfo("in_order", "--in-order", "switch", "Stages follow each other in the order of the devices of -d."),
+    OptionInfo("cache", "--cache/--no-cache", "either", "Keep traced graphs and measured times, and use those kept."),
 )
 """The options of a problem, in the order of `--help`: the fields of `ProblemOptions`."""
 

@@ -1,5 +1,6 @@
 """The Python interface: a model and devices in, a plan out, and everything that is asked of either."""
 
+from placewise.api.caches import cache_info, clear_cache
 from placewise.api.learning import pretrain, train
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, place
@@ -13,7 +14,9 @@ __all__ = [
     "PlanDiff",
     "RunResult",
     "Training",
+    "cache_info",
     "check",
+    "clear_cache",
     "compare",
     "diff",
     "explain",

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from placewise.analysis.measure_placements import Setting
+from placewise.analysis.progress import listening
 from placewise.api.results import Training
 from placewise.core.build import Devices, build, start_of
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.core.search_limits import budget_from
 from placewise.model.placement import Placement
-from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress
 from placewise.training.pretrain_result import Pretrained
 
 
@@ -44,7 +45,7 @@ def train(
     inputs: Mapping[str, Any] | None = None,
     trust_model: bool = False,
     example_inputs: Any = None,
-    on_progress: OnProgress = ignore,
+    on_progress: OnProgress | None = None,
     **problem_options: Unpack[ProblemKeywords],
 ) -> Training:
     """Train a policy to place a model (docs/learning.md); the best placement that it finds is the plan.
@@ -125,7 +126,8 @@ def train(
         measuring=measuring,
         crew=worker_config(controllers, workers, ray, reward),
     )
-    trained = learn(problem, setting, hints=hints, on_progress=on_progress)
+    with listening(on_progress, limits.seconds) as listener:
+        trained = learn(problem, setting, hints=hints, on_progress=listener)
     return Training(trained.result, trained)
 
 
@@ -145,7 +147,7 @@ def pretrain(
     tensorboard: str | os.PathLike[str] | None = None,
     controllers: int | None = None,
     ray: str | None = None,
-    on_progress: OnProgress = ignore,
+    on_progress: OnProgress | None = None,
 ) -> Pretrained:
     """Train a policy on the problems of a corpus file (docs/generalizing.md), so that it serves unseen ones.
 
@@ -184,4 +186,5 @@ def pretrain(
     crew = worker_config(controllers, None, ray, None)
     chosen = dict(options or {})
     setting = PretrainSetting(corpus, policy, chosen, limits, checkpoint, every, resume, weights, tensorboard, crew)
-    return learn(setting, on_progress=on_progress)
+    with listening(on_progress, limits.seconds) as listener:
+        return learn(setting, on_progress=listener)

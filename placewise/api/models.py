@@ -29,7 +29,8 @@ def read_model(model: Model, *, example_inputs: Any = None, **options: Unpack[Pr
     model, example_inputs
         As in `place`.
     **options
-        Those of `ProblemOptions` that matter to a graph: `dims`, `view`, `graph`, `optimizer`, `freeze`, `dtype`.
+        Those of `ProblemOptions` that matter to a graph: `dims`, `view`, `graph`, `optimizer`, `freeze`, `dtype`,
+        `cache`.
 
     Returns
     -------
@@ -116,7 +117,6 @@ def profile(
     bind: Mapping[str, str] | None = None,
     repeats: int = 20,
     loaded: bool = False,
-    cache: bool = True,
     afresh: bool = False,
     trust_model: bool = False,
     seed: int = 0,
@@ -140,8 +140,6 @@ def profile(
         How often the model runs on each device, at least. Default: 20.
     loaded : bool
         Measure also while all devices run the same. Default: False.
-    cache : bool
-        Keep times for the next profile, and use those that were kept. Default: True.
     afresh : bool
         Measure what is kept again. Default: False.
     trust_model : bool
@@ -149,7 +147,7 @@ def profile(
     seed : int
         Of the random inputs. Default: 0.
     **options
-        Those of `ProblemOptions`, such as `dims`.
+        Those of `ProblemOptions`, such as `dims`; with ``cache=False`` no times are kept, and none that were kept used.
 
     Returns
     -------
@@ -167,8 +165,9 @@ def profile(
     >>> measured = pw.profile("examples/models/mlp.onnx", "this", dims={"batch": 1}, repeats=3)  # doctest: +SKIP
 
     """
-    problem = build(model, devices, options_from(options))
-    kept = ProfileCache() if cache else None
+    asked = options_from(options)
+    problem = build(model, devices, asked)
+    kept = None if asked.cache is False else ProfileCache()
     how = Profiling(runtime, dict(bind or {}), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
     made = measure(problem, how)
     if path is not None:

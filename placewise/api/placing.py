@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from placewise.analysis.compare import compare as run_all
 from placewise.analysis.compare import parse_placers
+from placewise.analysis.progress import listening
 from placewise.api.results import Leaderboard, Plan
 from placewise.core.build import Devices, build, start_of
 from placewise.core.open_model import Model
@@ -15,14 +16,14 @@ from placewise.core.options import ProblemKeywords, options_from
 from placewise.core.place import place as place_problem
 from placewise.core.search_limits import budget_from
 from placewise.model.placement import Placement
-from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer
 
 
 def place(
     model: Model,
     devices: Devices | None = None,
     *,
-    placer: str = "auto",
+    placer: str | Placer = "auto",
     options: Mapping[str, Any] | None = None,
     start: str | os.PathLike[str] | Placement | None = None,
     time_limit: float | str | None = None,
@@ -31,7 +32,7 @@ def place(
     threads: int | None = None,
     budget: Budget | float | str | None = None,
     example_inputs: Any = None,
-    on_progress: OnProgress = ignore,
+    on_progress: OnProgress | None = None,
     **problem_options: Unpack[ProblemKeywords],
 ) -> Plan:
     """Place a model: decide which device runs each op, and prove how good that is.
@@ -44,8 +45,9 @@ def place(
     devices : str, path, mapping or Cluster
         A line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML file, or memory by device. Not needed where the model
         brings its devices.
-    placer : str
-        Name of the placer; "auto" picks. Default: "auto".
+    placer : str or Placer
+        Name of the placer, or an object of your own with `info`, `supports` and `propose`; "auto" picks.
+        Default: "auto".
     options : mapping of str to value
         Options of the placer (docs/placers.md).
     start : path or Placement
@@ -63,7 +65,7 @@ def place(
     example_inputs : tuple or mapping
         Example arguments of a PyTorch module.
     on_progress : callable
-        Called with a `Progress` now and then.
+        Called with a `Progress` now and then. Default: in a notebook a line and a bar, elsewhere nothing.
     **problem_options
         What is asked of the problem: `objective`, `dims`, `pins` and the other fields of `ProblemOptions`.
 
@@ -86,9 +88,10 @@ def place(
 
     """
     given = budget_from(time_limit, gap, seed, threads, budget)
-    problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
-    hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-    return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
+    with listening(on_progress, given.seconds) as listener:
+        problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
+        hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+        return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=listener))
 
 
 def compare(
@@ -103,7 +106,7 @@ def compare(
     threads: int | None = None,
     budget: Budget | float | str | None = None,
     example_inputs: Any = None,
-    on_progress: OnProgress = ignore,
+    on_progress: OnProgress | None = None,
     **problem_options: Unpack[ProblemKeywords],
 ) -> Leaderboard:
     """Run several placers on one problem, the same limits for each.
@@ -139,6 +142,7 @@ def compare(
     """
     names = parse_placers(placers)
     given = budget_from(time_limit, gap, seed, threads, budget)
-    problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
-    human = None if expert is None else start_of(expert, problem)
-    return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))
+    with listening(on_progress) as listener:
+        problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
+        human = None if expert is None else start_of(expert, problem)
+        return Leaderboard(run_all(problem, names, given, expert=human, on_progress=listener))

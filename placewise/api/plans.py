@@ -10,6 +10,7 @@ from placewise._util.units import parse_seconds
 from placewise.analysis.diff import diff as compare_plans
 from placewise.analysis.explain import explain as explain_op
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
+from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
 from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, write_report
 from placewise.core.build import Devices, build_for_plan
@@ -22,7 +23,7 @@ from placewise.files.plan_file import find_model, plan_of, require_same_file, sa
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
-from placewise.placers.base import Budget, OnProgress, ignore
+from placewise.placers.base import Budget, OnProgress
 from placewise.simulate import judge_placement
 
 PlanLike = Plan | str | os.PathLike[str]
@@ -251,7 +252,7 @@ def explain(
     threads: int | None = None,
     budget: Budget | None = None,
     example_inputs: Any = None,
-    on_progress: OnProgress = ignore,
+    on_progress: OnProgress | None = None,
     **problem_options: Unpack[ProblemKeywords],
 ) -> Explanation:
     """Explain why an op is where it is: its compute, copies and memory there and elsewhere.
@@ -293,7 +294,8 @@ def explain(
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
-    found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=on_progress)
+    with listening(on_progress, limits.seconds * len(devices)) as listener:
+        found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
     return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
 
 

@@ -34,10 +34,12 @@ from placewise.model.result import (
 from placewise.reporting.console import result_view
 from placewise.reporting.difference import Difference, difference_view
 from placewise.reporting.explanation import OpExplanation, explanation_view
+from placewise.reporting.figures import plot_leaderboard, plot_timeline
+from placewise.reporting.frames import leaderboard_frame, plan_frame, plan_network
 from placewise.reporting.gantt import Gantt
 from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard
 from placewise.reporting.measured import measurement_view
-from placewise.reporting.notebook import text_html
+from placewise.reporting.notebook import render_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.simulate import judge_placement, lower_bound
@@ -155,8 +157,25 @@ class Plan:
         return Gantt(result.problem, result.placement, result.judgement)
 
     def _repr_html_(self) -> str:
-        drawn = "" if self.timeline is None else self.timeline._repr_html_()
-        return text_html(result_view(self.result, gantt=False)) + drawn
+        return render_html(result_view(self.result))
+
+    def to_frame(self) -> Any:
+        """A row per op: its device, its seconds there, and, for latency, when it starts and finishes, in seconds.
+
+        A pandas.DataFrame. Raises MissingExtraError without the extra `pandas`.
+        """
+        return plan_frame(self.problem, self.placement, self.result.judgement)
+
+    def to_networkx(self) -> Any:
+        """As `Graph.to_networkx`, with the `device` of each op. Raises MissingExtraError."""
+        return plan_network(self.problem, self.placement)
+
+    def plot(self, axes: Any = None) -> Any:
+        """What runs when, in matplotlib's `axes` or in new ones, which are returned.
+
+        Raises InputError without a placement that runs, MissingExtraError without the extra `plot`.
+        """
+        return plot_timeline(self.problem, self.placement, self.result.judgement, axes)
 
     def __repr__(self) -> str:
         return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
@@ -204,7 +223,21 @@ class Leaderboard:
             file.write(written)
 
     def _repr_html_(self) -> str:
-        return text_html(board_view(tabulate_entries(self.entries)))
+        return render_html(board_view(tabulate_entries(self.entries)))
+
+    def _repr_markdown_(self) -> str:
+        return self.text("markdown")
+
+    def to_frame(self) -> Any:
+        """A row per placer, the best first: a pandas.DataFrame. Raises MissingExtraError without the extra `pandas`."""
+        return leaderboard_frame(tabulate_entries(self.entries))
+
+    def plot(self, axes: Any = None) -> Any:
+        """The values beside the best lower bound, in matplotlib's `axes` or in new ones, which are returned.
+
+        Raises InputError where no placer found a placement, MissingExtraError without the extra `plot`.
+        """
+        return plot_leaderboard(tabulate_entries(self.entries), axes)
 
     def __repr__(self) -> str:
         found = sum(entry.value < float("inf") for entry in self.entries)
@@ -252,7 +285,7 @@ class RunResult:
         return plain(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def _repr_html_(self) -> str:
-        return text_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
+        return render_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
@@ -283,6 +316,9 @@ class Training(Plan):
         """What `placewise train` prints, as text."""
         return plain(result_view(self.result), *training_lines(self.trained))
 
+    def _repr_html_(self) -> str:
+        return render_html(result_view(self.result), *training_lines(self.trained))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
@@ -296,7 +332,7 @@ class Explanation:
         return plain(explanation_view(self.explanation))
 
     def _repr_html_(self) -> str:
-        return text_html(explanation_view(self.explanation))
+        return render_html(explanation_view(self.explanation))
 
     def __repr__(self) -> str:
         tried = ", ".join(forced.device for forced in self.explanation.forced)
@@ -316,7 +352,7 @@ class PlanDiff:
         return plain(difference_view(self.difference))
 
     def _repr_html_(self) -> str:
-        return text_html(difference_view(self.difference))
+        return render_html(difference_view(self.difference))
 
     def __repr__(self) -> str:
         found = self.difference

@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "report",
     "train": "train",
     "zoo": "zoo",
+    "cache": "cache",
 }
 """Every verb, and the module of this package that holds it: only that of the verb at hand is imported."""
 

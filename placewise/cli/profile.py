@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.with_problem_options("dims", "view")
+@opt.with_problem_options("dims", "view", "cache")
 def profile(
     model: opt.Model,
     devices: opt.Devices = "cores",
@@ -28,7 +28,6 @@ def profile(
     loaded: Annotated[
         bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
     ] = False,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
     afresh: Annotated[bool, typer.Option("--afresh", help="Ignore kept times, and replace them.")] = False,
     trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
@@ -53,7 +52,7 @@ def profile(
         ensure_writable(output)
     with working(quiet, "reading the model"):
         problem = build(model, devices, problem_options)
-    kept = ProfileCache() if cache else None
+    kept = None if problem_options.cache is False else ProfileCache()
     how = Profiling(runtime, opt.bindings(bind), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
     found = measure(problem, how)
     warn(found.notes, quiet)

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from placewise.model.problem import Problem
-    from placewise.placers.base import OnProgress, Progress
+    from placewise.placers.base import OnProgress
 
 INFEASIBLE, UNKNOWN = 3, 4
 P = ParamSpec("P")
@@ -134,6 +133,7 @@ def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
         return
     from rich.console import Console
 
+    from placewise.analysis.progress import ProgressLine
     from placewise.reporting.plain import printable
 
     line = ProgressLine(limit)
@@ -153,31 +153,6 @@ def working(quiet: bool, on_what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(printable(on_what)):
         yield
-
-
-class ProgressLine:
-    """What to say of progress: by one clock for all placers, which starts with the first word of the first."""
-
-    def __init__(self, limit: float = math.inf, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit, self._clock = limit, clock
-        self._start: float | None = None
-
-    def of(self, state: Progress) -> str:
-        """Who works, for how long, how long it still may, and what is known so far."""
-        from placewise._util.units import format_seconds
-
-        now = self._clock()
-        self._start = now - state.seconds if self._start is None else self._start
-        passed = now - self._start
-        parts = [state.placer, f"{passed:.1f} s"]
-        if math.isfinite(self._limit):
-            parts.append(f"{max(self._limit - passed, 0.0):.0f} s left")
-        parts.append(state.message)
-        if state.value is not None:
-            parts.append(f"best {format_seconds(state.value)}{f' by {state.by}' if state.by else ''}")
-        if state.bound is not None:
-            parts.append(f"bound {format_seconds(state.bound)}")
-        return " · ".join(part for part in parts if part)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

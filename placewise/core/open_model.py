@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.core.traced_models import read_traced
 from placewise.errors import InputError
 from placewise.files.columns import format_name
 from placewise.files.graph_file import load_graph
@@ -16,8 +17,7 @@ from placewise.files.problem_file import load_problem
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers.base import ImportedModel
-from placewise.readers.formats import ReadOptions, read_model
-from placewise.readers.huggingface import read_huggingface
+from placewise.readers.formats import ReadOptions, detect_format, read_model
 from placewise.readers.torch.module import read_live
 from placewise.transform.fold import fold
 from placewise.transform.training import OPTIMIZERS, STEP, to_training
@@ -105,17 +105,16 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
     if model.startswith(ZOO):
         graph = generate(model.removeprefix(ZOO), options.dims, options.dtype or "float32", training=training)
         return _in_view(ImportedModel(graph), options)
-    if model.startswith(PRESET):
-        return _in_view(
-            read_huggingface(model, dims=options.dims, dtype=options.dtype, training=training),
-            options,
-        )
-    ours = format_name(Path(model))
+    ours = "" if model.startswith(PRESET) else format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)
         return ImportedModel(problem.graph, problem, problem.warnings)
     if ours == "placewise-graph":
         return ImportedModel(load_graph(model))
+    if model.startswith(PRESET) or detect_format(Path(model)) == "huggingface":
+        keep = options.cache is not False
+        traced = read_traced(model, dims=options.dims, dtype=options.dtype, training=training, use_cache=keep)
+        return _in_view(traced, options)
     asked = ReadOptions(
         options.dims,
         options.objective or "throughput",

@@ -59,6 +59,7 @@ class ProblemKeywords(TypedDict, total=False):
     exclude: str | Sequence[str]
     offload: bool | None
     unsupported: Rules | None
+    cache: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ class ProblemOptions:
         With False, nothing may be on a CPU or a disk. Default: True.
     unsupported : mapping of str to str, or sequence of pairs
         Regular expressions of op kinds, and devices that cannot run them.
+    cache : bool
+        Whether traced graphs and measured times are kept for the next time, and those that were kept are used.
+        Default: True.
     spare : tuple of Headroom
         What `headroom` says of single devices, once it is read.
 
@@ -158,12 +162,13 @@ class ProblemOptions:
     offload: bool | None = None
     unsupported: tuple[Rule, ...] | None = None
     in_order: bool | None = None
+    cache: bool | None = None
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
-            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "in_order")
+            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "in_order", "cache")
         }
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "unsupported")}
         clean["headroom"], spares = _headroom(self.headroom)

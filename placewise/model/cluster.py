@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +17,9 @@ HOST = "host"
 """The name of host memory as an end of a link; the model's inputs and outputs live there."""
 
 Transfers = Literal["direct", "staged"]
+
+_VIEWS, _FRAMES = "placewise.reporting.model_views", "placewise.reporting.frames"
+"""Where notebooks' views and tables live: imported when they are asked for, since data knows no views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,17 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"Cluster({', '.join(device.name for device in self.devices)}; {self.transfers})"
+
+    def _repr_html_(self) -> str:
+        html: str = import_module(_VIEWS).cluster_html(self)
+        return html
+
+    def to_frame(self) -> Any:
+        """A row per device: bytes, bytes/s, seconds, and FLOP/s by element type.
+
+        A pandas.DataFrame. Raises MissingExtraError without the extra `pandas`.
+        """
+        return import_module(_FRAMES).cluster_frame(self)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ class CostTable:
         for name, dtype in (("op_seconds", np.float64), ("transfer_seconds", np.float64), ("op_source", np.int8)):
             object.__setattr__(self, name, frozen(getattr(self, name), dtype))
 
+    def __repr__(self) -> str:
+        ops, devices = self.op_seconds.shape
+        return f"CostTable({ops} ops on {devices} devices; {', '.join(self.sources)})"
+
     @classmethod
     def given(cls, op_seconds: Floats, transfer_seconds: Floats) -> CostTable:
         """A table whose figures all come from the user."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from placewise.model.tables import Edges, Ops, Phase, Tensors, Weights
 
 LARGEST_ID = 1 << 24
 """Of groups and storages: sums by group take memory by the largest id, not by how many there are."""
+_VIEWS, _FRAMES = "placewise.reporting.model_views", "placewise.reporting.frames"
+"""Where notebooks' views and tables live: imported when they are asked for, since data knows no views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,24 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.n_ops} ops, {self.n_tensors} tensors, {self.n_edges} edges, {len(self.weights)} weights)"
+
+    def _repr_html_(self) -> str:
+        html: str = import_module(_VIEWS).graph_html(self)
+        return html
+
+    def to_frame(self) -> Any:
+        """A row per op, in topological order: name, kind, scope, element type, and bytes of weights, state and outputs.
+
+        A pandas.DataFrame. Raises MissingExtraError without the extra `pandas`.
+        """
+        return import_module(_FRAMES).graph_frame(self)
+
+    def to_networkx(self) -> Any:
+        """A node per op, an edge per tensor and consumer with its `bytes`: a networkx.MultiDiGraph.
+
+        Raises MissingExtraError without the extra `networkx`.
+        """
+        return import_module(_FRAMES).graph_network(self)
 
     @property
     def n_ops(self) -> int:

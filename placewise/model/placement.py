@@ -36,6 +36,11 @@ class Placement:
             if column is not None:
                 object.__setattr__(self, name, frozen(column, np.int32))
 
+    def __repr__(self) -> str:
+        devices = len(set(self.device.tolist()) - {-1})
+        decided = [name for name in ("call", "order", "replicas") if getattr(self, name) is not None]
+        return f"Placement({len(self)} ops on {devices} devices{''.join(f', with {name}' for name in decided)})"
+
     def __len__(self) -> int:
         return len(self.device)
 

@@ -30,7 +30,8 @@ Schedule = Literal["1f1b", "gpipe"]
 T = TypeVar("T")
 
 _FILES = "placewise.files.problem_file"
-"""Where the file format lives: imported when a problem is saved or loaded, since data knows no files."""
+_VIEWS, _FRAMES = "placewise.reporting.model_views", "placewise.reporting.frames"
+"""Where files, views and tables live: imported when they are asked for, since data knows neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,17 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r} on {self.cluster!r}, {self.objective})"
+
+    def _repr_html_(self) -> str:
+        html: str = import_module(_VIEWS).problem_html(self)
+        return html
+
+    def to_frame(self) -> Any:
+        """A row per op, as of its graph, with its seconds on every device.
+
+        A pandas.DataFrame. Raises MissingExtraError without the extra `pandas`.
+        """
+        return import_module(_FRAMES).problem_frame(self)
 
     @property
     def n_ops(self) -> int:

@@ -153,6 +153,9 @@ class Timeline:
     sent: Floats
     arrived: Floats
 
+    def __repr__(self) -> str:
+        return f"Timeline({len(self.start)} ops, {len(self.tensor)} transfers, {self.makespan:.6g} s)"
+
     @property
     def makespan(self) -> float:
         last = max(self.finish.max(initial=0.0), self.arrived.max(initial=0.0))
@@ -175,6 +178,9 @@ class Judgement:
     timeline: Timeline | None = None
     bottleneck: str = ""
     phases: tuple[PhaseUse, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Judgement({self.value:.6g} s, {len(self.violations)} violations, bottleneck {self.bottleneck!r})"
 
     @property
     def valid(self) -> bool:
@@ -209,6 +215,9 @@ class Result:
     history: tuple[Improvement, ...] = ()
     notes: tuple[str, ...] = ()
     unmet: str = ""
+
+    def __repr__(self) -> str:
+        return f"Result({self.status}, {self.value:.6g} s, bound {self.lower_bound:.6g} s, {self.placer})"
 
     @property
     def value(self) -> float:

@@ -60,6 +60,15 @@ class Interned(Generic[T]):
         return np.asarray(self.codes == self.values.index(value))
 
 
+class _Rows:
+    """Shows itself by its number of rows: columns may be long."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows)"  # type: ignore[arg-type]
+
+
 def _freeze(table: Any, dtypes: Mapping[str, Any], rows: int, what: str) -> None:
     for name, dtype in dtypes.items():
         object.__setattr__(table, name, frozen(getattr(table, name), dtype))
@@ -69,8 +78,8 @@ def _freeze(table: Any, dtypes: Mapping[str, Any], rows: int, what: str) -> None
             raise GraphError(f"the {what} column {column.name!r} has {length} rows instead of {rows}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ops:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ops(_Rows):
     """One row per op, in topological order.
 
     `kind` is one vocabulary over all formats (ONNX names where ONNX has the op); `scope` a module path
@@ -107,8 +116,8 @@ class Ops:
         return DTYPES[int(self.dtype[op])]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensors:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensors(_Rows):
     """One row per tensor, sorted by producer (−1, the model's inputs, first).
 
     `bytes` is −1 where a shape or type is unknown; a dimension is −1 where it is unknown; `output`
@@ -133,8 +142,8 @@ class Tensors:
         return DTYPES[int(self.dtype[tensor])]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Weights(_Rows):
     """One row per weight; tied weights share a `storage` id and are held once per device.
 
     `trainable` is false for what training leaves as it is: buffers, constants, parameters that the model freezes.
@@ -158,8 +167,8 @@ class Weights:
         return DTYPES[int(self.dtype[weight])]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Edges:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Edges(_Rows):
     """Uses of a value (tensor or weight) by an op, sorted by (consumer, position)."""
 
     value: Ints

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from placewise.errors import OutputError
 from placewise.files.atomic import atomic_write
+from placewise.files.cache_folder import LIMITS, PROFILES, mark_used, open_cache, remove_oldest
 from placewise.files.profile_file import Figures
 from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
@@ -159,51 +159,39 @@ class ProfileCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = cache_folder() / "profiles" if folder is None else folder
+        self.folder = open_cache(PROFILES) if folder is None else folder
 
     def read(self, *key: str) -> CachedProfile:
         """The profile under this key; empty if there is none."""
+        if self.folder is None:
+            return EMPTY
+        path = _file_of(self.folder, key)
         try:
-            document = json.loads(self._path(key).read_text("utf-8"))
+            document = json.loads(path.read_text("utf-8"))
             ops = {
                 context: (seconds, kernel, tuple(inside))
                 for context, (seconds, kernel, inside) in document["ops"].items()
             }
             profile = CachedProfile(ops, document["call"], document["models"])
+            mark_used(path)
             return profile if document["version"] == _VERSION else EMPTY
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return EMPTY
 
     def write(self, profile: CachedProfile, *key: str) -> None:
         """Replace the profile under this key."""
-        document = {"version": _VERSION, "about": key, "call": profile.call, "models": profile.models}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self._path(key)) as file:
-                json.dump(document | {"ops": profile.ops}, file)
-        except (OSError, OutputError):
+        if self.folder is None:
             return
+        document = {"version": _VERSION, "about": key, "call": profile.call, "models": profile.models}
+        with suppress(OSError, OutputError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(_file_of(self.folder, key)) as file:
+                json.dump(document | {"ops": profile.ops}, file)
+            remove_oldest(self.folder, LIMITS[PROFILES])
 
-    def _path(self, key: tuple[str, ...]) -> Path:
-        return self.folder / f"{_digest(key)}.json"
 
-
-def cache_folder() -> Path:
-    """The user's cache folder by the convention of the system, or in XDG_CACHE_HOME.
-
-    Users who have no home, as in containers with a number for a user, have none: nothing can be read or written there.
-    """
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "placewise"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return Path(os.devnull)
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "placewise"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "placewise" / "Cache"
-    return home / ".cache" / "placewise"
+def _file_of(folder: Path, key: tuple[str, ...]) -> Path:
+    return folder / f"{_digest(key)}.json"
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int]]:

@@ -8,8 +8,9 @@ means nothing), and the rest of the period idle.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -62,6 +63,15 @@ def lanes_of(
 def draw_lane(lane: Lane) -> str:
     """A lane as text, one character per slot."""
     return "".join(map(_slot_mark, lane.busy.tolist(), lane.marked.tolist()))
+
+
+def mark_runs(line: str) -> Iterator[tuple[str, int, int]]:
+    """The runs of equal marks of a lane that is drawn: mark, first slot, number of slots."""
+    at = 0
+    for mark, run in groupby(line):
+        length = len(list(run))
+        yield mark, at, length
+        at += length
 
 
 def legend(judgement: Judgement) -> tuple[str, str, str, str]:

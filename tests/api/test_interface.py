@@ -33,7 +33,8 @@ def _keywords_in_messages() -> Iterator[None]:
 
 DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
-    "placewise.api.results", "placewise.core.options", "placewise.model.problem", "placewise._util.voice",
+    "placewise.api.caches", "placewise.api.results", "placewise.core.options", "placewise.model.problem",
+    "placewise._util.voice",
 )  # fmt: skip
 NAMES = {option.name for option in PROBLEM_OPTIONS}
 PYTHON_ONLY = {"on_progress", "budget", "example_inputs", "problem_options", "path", "plan", "cls"}

@@ -14,9 +14,8 @@ from cli_runs import run, workload
 from locations import EXAMPLES
 
 from placewise.catalog import read_cluster
-from placewise.cli.run import ProgressLine, listen
+from placewise.cli.run import listen
 from placewise.files.cluster_record import cluster_to_dict
-from placewise.placers.base import Progress
 
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
@@ -296,16 +295,6 @@ def test_compare_of_what_is_infeasible(tmp_path: Path) -> None:
     path = workload(tmp_path / "w.json", maxSizePerFPGA=30.0, maxCPUs=0)
     text = run("compare", path, "--placers", "dp,single", code=3).stdout
     assert "infeasible: " in text and "∞" not in text
-
-
-def test_progress_goes_by_one_clock() -> None:
-    """Time does not jump back where a placer's own clock starts anew; the time left is there with a limit only."""
-    now = iter([10.0, 12.0, 17.5])
-    line = ProgressLine(6.0, clock=lambda: next(now))
-    assert line.of(Progress("dp", 0.5, "bounded", None, 2.0)) == "dp · 0.5 s · 6 s left · bounded · bound 2 s"
-    assert line.of(Progress("temper", 0.1, "", 3.0)) == "temper · 2.5 s · 4 s left · best 3 s"
-    assert line.of(Progress("temper", 0.2)) == "temper · 8.0 s · 0 s left"
-    assert "left" not in ProgressLine().of(Progress("dp", 0.5))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ MOUNTS = shutil.which("unshare") is not None and can_mount()
 def environment(place: Place, *, bare: bool = False) -> dict[str, str]:
     """The variables of a command; `bare`: none that it can do without, as after ``env -i``."""
     ours = {"PYTHONPATH": str(ROOT), "TMPDIR": str(place.temporary)}
-    return ours if bare else {**os.environ, **ours, "XDG_CACHE_HOME": str(place.folder / "cache"), "NO_COLOR": "1"}
+    cache = {"XDG_CACHE_HOME": str(place.folder / "cache"), "PLACEWISE_NO_CACHE": "0"}
+    return ours if bare else {**os.environ, **ours, **cache, "NO_COLOR": "1"}
 
 
 @contextmanager

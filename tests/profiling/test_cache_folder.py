@@ -15,6 +15,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
+    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     cache = ProfileCache()
@@ -24,6 +25,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_cache_goes_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """XDG_CACHE_HOME first."""
+    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     ProfileCache().write(CachedProfile(call=1.0), "cpu")
     assert ProfileCache().read("cpu").call == 1.0 and [*tmp_path.glob("placewise/profiles/*.json")]

@@ -137,6 +137,7 @@ def _only(found, folder: Path) -> Path:
 def test_from_python(tmp_path, monkeypatch):
     """`pw.profile` measures, keeps what it measured in the user's cache folder, and writes the file."""
     pytest.importorskip("onnxruntime")
+    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model, path = convolutions(tmp_path / "m.onnx", 1), tmp_path / "p.json"
     for again in (False, True):

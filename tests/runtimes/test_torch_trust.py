@@ -222,6 +222,7 @@ def test_running_and_profiling_refuse_or_warn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`run` and `profile` say which flag loads the file all the same, and that flag says what it does."""
+    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     marker = tmp_path / "marker"
     path = archive(tmp_path / "model.pt2", pickled_constant, marker)

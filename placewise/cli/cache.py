@@ -1,0 +1,38 @@
+"""placewise cache: what is kept for the next command, where, and how to get rid of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, show, show_json
+
+
+@guarded
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False, as_json: opt.Json = False
+) -> None:
+    """Show where traced graphs and measured times are kept, and their size, or remove them.
+
+    Commands neither use nor fill the cache with --no-cache, or where PLACEWISE_NO_CACHE=1 is set.
+    """
+    from placewise._util.units import format_bytes
+    from placewise.files.cache_folder import cache_folder, clear_cache, measure_cache
+    from placewise.reporting.console import rows_table
+
+    folder = cache_folder()
+    freed = clear_cache() if clear else 0
+    contents = measure_cache()
+    if as_json:
+        place = None if folder is None else str(folder)
+        show_json({"folder": place, "freed": freed, "contents": [asdict(usage) for usage in contents]})
+    elif folder is None:
+        show("this user has no home, and so no cache")
+    elif clear:
+        show(f"removed {format_bytes(freed)} from {folder}")
+    else:
+        rows = [(u.kind, str(u.files), format_bytes(u.bytes), format_bytes(u.limit)) for u in contents]
+        show(str(folder), rows_table(("", "files ", "size ", "limit "), rows))

@@ -1,0 +1,86 @@
+"""Models of configurations, traced once: their graphs are cached by everything that a trace depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import placewise.model
+import placewise.readers
+from placewise.errors import InputError
+from placewise.files.cache_folder import GRAPHS, LIMITS, mark_used, open_cache, remove_oldest
+from placewise.files.traced_file import load_traced, save_traced
+from placewise.readers.base import ImportedModel
+from placewise.readers.huggingface import read_huggingface
+from placewise.readers.huggingface.settings import Settings, read_settings
+
+_NEEDED, _OPTIONAL = ("torch", "transformers"), ("timm", "torchvision")
+"""Libraries that make the model, and those that some models of transformers take parts from."""
+
+
+def read_traced(
+    source: str | Path, *, dims: Mapping[str, int], dtype: str | None, training: bool, use_cache: bool = True
+) -> ImportedModel:
+    """As `read_huggingface`, without tracing a model again that the cache holds.
+
+    A file of the cache that is damaged is ignored and replaced.
+    """
+    versions = _library_versions() if use_cache else None
+    folder = None if versions is None else open_cache(GRAPHS)
+    if folder is None:
+        return read_huggingface(source, dims=dims, dtype=dtype, training=training)
+    settings = read_settings(source)
+    asked = (sorted(dims.items()), dtype, training)
+    key = hashlib.sha256(repr((settings.sha256, asked, versions, _reader_digest())).encode()).hexdigest()
+    path = folder / f"{key[:32]}.npz"
+    found = _load(path, key, settings)
+    if found is None:
+        found = read_huggingface(source, dims=dims, dtype=dtype, training=training)
+        with suppress(OSError, InputError):
+            save_traced(path, key, (found.graph, found.warnings, dict(found.modules)))
+            remove_oldest(folder, LIMITS[GRAPHS])
+    return found
+
+
+def _load(path: Path, key: str, settings: Settings) -> ImportedModel | None:
+    try:
+        graph, warnings, modules = load_traced(path, key)
+    except InputError:
+        return None
+    if graph.source is None or graph.source.sha256 != settings.sha256:
+        return None
+    mark_used(path)
+    return ImportedModel(graph.with_source(replace(graph.source, path=settings.path)), None, warnings, None, modules)
+
+
+def _library_versions() -> tuple[str, ...] | None:
+    """The versions of Python and of the libraries; None where one is missing, or its files may change under one."""
+    versions = [sys.version]
+    for name in (*_NEEDED, *_OPTIONAL):
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            if name in _NEEDED:
+                return None
+            continue
+        if '"editable"' in (found.read_text("direct_url.json") or ""):
+            return None
+        versions.append(f"{name} {found.version}")
+    return tuple(versions)
+
+
+@cache
+def _reader_digest() -> str:
+    """A digest of the code between a configuration and its graph: nobody can forget to raise it."""
+    state = hashlib.sha256()
+    readers, model = (Path(str(package.__file__)).parent for package in (placewise.readers, placewise.model))
+    for folder in (readers / "huggingface", readers / "torch", model):
+        for path in sorted(folder.rglob("*.py")):
+            state.update(path.read_bytes())
+    return state.hexdigest()
