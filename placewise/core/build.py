@@ -15,6 +15,7 @@ from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.core.precision import describe_stand_ins, work_in_precision
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -123,7 +124,7 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
     cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, options)
     kind = options.objective or "latency"
-    base, warnings = _costs(reading, name, cluster)
+    base, warnings = _costs(reading, name, cluster, options)
     given = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind == "throughput", False, options)
     return Problem(
@@ -136,12 +137,14 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     )
 
 
-def _costs(reading: ImportedModel, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
+def _costs(
+    reading: ImportedModel, name: str, cluster: Cluster, options: ProblemOptions
+) -> tuple[CostTable, tuple[str, ...]]:
     """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
-        work = work_of(graph)
-        return cost_table(graph, cluster, work=work), work.warnings
+        work = work_in_precision(work_of(graph), graph, name, options)
+        return cost_table(graph, cluster, work=work), (*work.warnings, *describe_stand_ins(cluster, options))
     if cluster.is_host.all():
         remedy = "add accelerators, for example -d 4xV100-16GB"
         raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)

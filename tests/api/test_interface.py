@@ -35,6 +35,8 @@ DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
     "placewise.api.results", "placewise.core.options", "placewise.model.problem", "placewise._util.voice",
 )  # fmt: skip
+FORMER = {"dtype"}
+"""Other names of keywords, which are still accepted."""
 NAMES = {option.name for option in PROBLEM_OPTIONS}
 PYTHON_ONLY = {"on_progress", "budget", "example_inputs", "problem_options", "path", "plan", "cls"}
 """What only Python can give: callbacks, live modules, budgets of work, and where a result is written."""
@@ -60,7 +62,7 @@ FLAG_NAMES = {"option": "options"}
 
 def test_every_option_is_described_once_and_everywhere() -> None:
     """The table, the dataclass and the typed keywords have the same names."""
-    assert set(ProblemKeywords.__annotations__) == NAMES
+    assert set(ProblemKeywords.__annotations__) == NAMES | FORMER
     assert {f.name for f in dataclasses.fields(ProblemOptions)} - {"spare"} == NAMES
     assert not NAMES & {option.name for option in OTHER_OPTIONS}
     for name in NAMES:
@@ -156,7 +158,7 @@ def test_flags_become_keywords(flags: str, keywords: str) -> None:
 
 def test_types_of_keywords_can_be_read() -> None:
     """The hints of the typed keywords resolve: type checkers and editors show them."""
-    assert set(get_type_hints(ProblemKeywords)) == NAMES
+    assert set(get_type_hints(ProblemKeywords)) == NAMES | FORMER
 
 
 def test_problems_and_plans_are_saved_and_loaded(tmp_path: Path) -> None:
