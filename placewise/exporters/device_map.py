@@ -162,9 +162,8 @@ def _read_raw(graph: Graph) -> Graph | None:
     if not source.path.startswith("hf:") and not os.path.exists(source.path):
         return None
     try:
-        return open_model(
-            source.path, replace(replayed(NO_OPTIONS, source), view="raw", graph=None, precision=None, tf32=None)
-        ).graph
+        options = replace(replayed(NO_OPTIONS, source), view="raw", graph=None, precision=None, tf32=None)
+        return open_model(source.path, options).graph
     except InputError:
         return None
 

@@ -180,11 +180,8 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
     gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
     kind = _GGUF_TYPES.get(asked_precision(problem), "")
-    words = [
-        f'llama-server -m "${{MODEL:?a GGUF file{kind and f" of type {kind}"}}}"',
-        DEVICE,
-        ",".join(names[gpu] for gpu in gpus) or "none",
-    ]
+    file = f"a GGUF file of type {kind}" if kind else "a GGUF file"
+    words = [f'llama-server -m "${{MODEL:?{file}}}"', DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
     if gpus:
         words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]

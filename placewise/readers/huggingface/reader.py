@@ -127,7 +127,7 @@ def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, gr
         notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
     if "quantization_config" in settings.values:
         notes.append(
-            f"its quantization is ignored: weights count as {instance.dtype} unless --precision says otherwise"
+            f"its quantization is ignored: weights count as {instance.dtype} without --precision int8 or int4"
         )
     notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
