@@ -69,7 +69,14 @@ PROBLEM_OPTIONS = (
     ),
     OptionInfo("optimizer", "--optimizer", "text", "Of a training graph: sgd, momentum or adam."),
     OptionInfo("freeze", "--freeze", "texts", "REGEX: weights whose name matches are not trained; may be repeated."),
-    OptionInfo("dtype", "--dtype", "text", "Element type of zoo: and hf: models, as bfloat16."),
+    OptionInfo(
+        "precision",
+        "--precision",
+        "text",
+        "Cast the model to fp32, tf32, fp16, bf16, fp64, or fp8, int8, int4: weights alone (default: as it is).",
+        aliases=("--dtype",),
+    ),
+    OptionInfo("tf32", "--tf32/--no-tf32", "either", "Products of float32 in TF32 (default: as the model's runtime)."),
     OptionInfo("pins", "--pin", "rules", "REGEX=DEVICE: ops whose name or scope matches go there.", RULES),
     OptionInfo("forbid", "--forbid", "rules", "REGEX=DEVICE: ops whose name or scope matches stay away.", RULES),
     OptionInfo(

@@ -19,7 +19,7 @@ _BY_FLAG = {
     for position, flag in enumerate((*option.flag.split("/"), *option.aliases))
 }
 _VALUE = r"(?:'[^']*'|(?:[^\s;,()']|,(?=\S))+)"
-_MENTION = re.compile(rf"(?<![\w-])(--?[a-z][a-z-]*)(?![\w-])(?: ({_VALUE}))?")
+_MENTION = re.compile(rf"(?<![\w-])(--?[a-z][a-z0-9-]*)(?![\w-])(?: ({_VALUE}))?")
 _TWICE = re.compile(r"\b(\w+)=\{([^{}]*)\} \1=\{([^{}]*)\}")
 _PROSE = re.compile(r"[a-z]{1,4}|with|without|means|keeps|throws|tells|takes|must|here|again|FILE|PATH")
 """Short words behind a flag are the sentence that goes on, except those that are values."""

@@ -18,7 +18,7 @@ from placewise.model.result import SINGLE_DEVICE
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
-from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo
+from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo, require_as_written
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
@@ -188,6 +188,7 @@ def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
             f"the runtime {info.name!r} runs no model of the format {source.format!r}",
             remedy=f"it runs {', '.join(info.formats)}",
         )
+    require_as_written(problem.graph)
     if setting.protocol.in_flight > 1 and not info.pipelines:
         raise InputError(f"the runtime {info.name!r} takes one sample at a time", remedy="leave out --in-flight")
     return runtime

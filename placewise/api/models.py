@@ -29,8 +29,8 @@ def read_model(model: Model, *, example_inputs: Any = None, **options: Unpack[Pr
     model, example_inputs
         As in `place`.
     **options
-        Those of `ProblemOptions` that matter to a graph: `dims`, `view`, `graph`, `optimizer`, `freeze`, `dtype`,
-        `cache`.
+        Those of `ProblemOptions` that matter to a graph: `dims`, `view`, `graph`, `optimizer`, `freeze`,
+        `precision`, `cache`.
 
     Returns
     -------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
-from placewise.catalog.entries import catalog, find_device
+from placewise.catalog.entries import DeviceEntry, catalog, find_device
 from placewise.errors import ClusterError
 from placewise.model.cluster import Device
 
@@ -140,7 +140,7 @@ def _catalog_spec(model: str) -> DeviceSpec:
         name=model,
         kind=entry.kind,
         memory=entry.memory,
-        peak_flops=dict(entry.peak_flops),
+        peak_flops=_add_tf32(entry),
         memory_bandwidth=entry.memory_bandwidth,
         op_overhead=behaviour.op_overhead,
         efficiency=dict(behaviour.efficiency),
@@ -151,3 +151,14 @@ def _catalog_spec(model: str) -> DeviceSpec:
     )
     nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")
     return DeviceSpec(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)
+
+
+def _add_tf32(entry: DeviceEntry) -> dict[str, float]:
+    """The peaks of a device, with that of TF32: half of float16 on NVIDIA's GPUs since Ampere, which have bfloat16.
+
+    So the datasheets of A100, A10, L4, L40S, H100, H200 and B200 and the whitepapers of GA102 and Ada have it.
+    """
+    peaks = dict(entry.peak_flops)
+    if entry.behaviour == "cuda" and {"float16", "bfloat16"} <= peaks.keys():
+        peaks.setdefault("tf32", peaks["float16"] / 2)
+    return peaks

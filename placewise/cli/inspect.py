@@ -19,7 +19,7 @@ _MAX_ROWS = 30
 
 
 @guarded
-@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "dtype", "cache")
+@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "precision", "cache")
 def inspect(
     model: opt.Model,
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,

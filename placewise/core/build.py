@@ -16,6 +16,7 @@ from placewise.core.apply_profile import with_profile
 from placewise.core.op_names import check_op_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.core.precision import describe_stand_ins, work_in_precision
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -68,15 +69,16 @@ def build_for_plan(
     devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
     PlanError if the plan belongs to another model.
     """
-    made, sizes = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan), options.dims
+    sizes = options.dims
+    made = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan)
     where = "the plan" if isinstance(plan, PlanFile) else plan
+    if made is None and options.objective is None and split_is_latency(where):
+        options = replace(options, objective="latency")
     if made is not None:
         options = _as_planned(made, options)
-    elif options.objective is None and split_is_latency(plan):
-        options = replace(options, objective="latency")
     reading = open_model(model, options, example_inputs)
     if made is None:
-        return read_placement(plan, _problem(reading, name_of(model), devices, options))
+        return read_placement(where, _problem(reading, name_of(model), devices, options))
     if devices is None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
     with locate_errors(where):
@@ -127,7 +129,7 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     check_op_names(cluster, reading.graph.ops.kind.values)
     cluster = _adapted(cluster, reading.graph, options)
     kind = options.objective or "latency"
-    base, warnings = _costs(reading, name, cluster)
+    base, warnings = _costs(reading, name, cluster, options)
     given = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind == "throughput", False, options)
     return Problem(
@@ -140,12 +142,14 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     )
 
 
-def _costs(reading: ImportedModel, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
+def _costs(
+    reading: ImportedModel, name: str, cluster: Cluster, options: ProblemOptions
+) -> tuple[CostTable, tuple[str, ...]]:
     """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
-        work = work_of(graph)
-        return cost_table(graph, cluster, work=work), work.warnings
+        work = work_in_precision(work_of(graph), graph, name, options)
+        return cost_table(graph, cluster, work=work), (*work.warnings, *describe_stand_ins(cluster, options))
     if cluster.is_host.all():
         remedy = "add accelerators, for example -d 4xV100-16GB"
         raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)

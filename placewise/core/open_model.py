@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.core.precision import cast_graph, note_precision, quantize_graph, replay_precision, told_precision
 from placewise.core.traced_models import read_traced
 from placewise.errors import InputError
 from placewise.files.columns import format_name
@@ -20,6 +21,7 @@ from placewise.readers.base import ImportedModel
 from placewise.readers.formats import ReadOptions, detect_format, read_model
 from placewise.readers.torch.module import read_live
 from placewise.transform.fold import fold
+from placewise.transform.precision import PRECISIONS
 from placewise.transform.training import OPTIMIZERS, STEP, to_training
 from placewise.zoo.registry import generate
 
@@ -62,7 +64,8 @@ def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
         dims={**told.get("dims", {}), **options.dims},
         view=options.view or source.view,
         graph=options.graph or ("training" if made else told.get("graph")),
-        dtype=options.dtype or told.get("dtype"),
+        precision=replay_precision(options, told),
+        tf32=told.get("tf32") if options.tf32 is None and options.precision is None else options.tf32,
         optimizer=options.optimizer or made.removeprefix(STEP) or None,
         freeze=options.freeze or told.get("frozen", ()),
     )
@@ -85,12 +88,14 @@ def _check(options: ProblemOptions) -> None:
 
 
 def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel:
+    if inputs is not None and isinstance(model, (ImportedModel, Problem, Graph, str, os.PathLike)):
+        raise InputError("example inputs belong to a PyTorch module", remedy="leave out example_inputs")
     if isinstance(model, ImportedModel):
-        return model
+        return _as_given(model, options)
     if isinstance(model, Problem):
-        return ImportedModel(model.graph, model, model.warnings)
+        return _as_given(ImportedModel(model.graph, model, model.warnings), options)
     if isinstance(model, Graph):
-        return ImportedModel(model)
+        return _as_given(ImportedModel(model), options)
     if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
         return _from_path(os.fspath(model), options)
     reading = read_live(model, inputs, dims=options.dims)
@@ -102,31 +107,61 @@ def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel
 
 def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
     training = options.graph == "training"
+    floats = PRECISIONS[options.precision].floats if options.precision else None
     if model.startswith(ZOO):
-        graph = generate(model.removeprefix(ZOO), options.dims, options.dtype or "float32", training=training)
-        return _in_view(ImportedModel(graph), options)
+        graph = generate(model.removeprefix(ZOO), options.dims, floats or "float32", training=training)
+        return _in_view(ImportedModel(graph), options, is_cast=True)
     ours = "" if model.startswith(PRESET) else format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)
-        return ImportedModel(problem.graph, problem, problem.warnings)
+        return _as_given(ImportedModel(problem.graph, problem, problem.warnings), options)
     if ours == "placewise-graph":
-        return ImportedModel(load_graph(model))
+        return _as_given(ImportedModel(load_graph(model)), options)
     if model.startswith(PRESET) or detect_format(Path(model)) == "huggingface":
         keep = options.cache is not False
-        traced = read_traced(model, dims=options.dims, dtype=options.dtype, training=training, use_cache=keep)
-        return _in_view(traced, options)
+        traced = read_traced(model, dims=options.dims, dtype=floats, training=training, use_cache=keep)
+        return _in_view(traced, options, is_cast=True)
     asked = ReadOptions(
         options.dims,
         options.objective or "throughput",
         options.graph or "inference",
-        options.dtype,
+        floats,
     )
     reading = read_model(Path(model), asked)
-    return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, options)
+    if reading.problem is not None or reading.op_seconds is not None:
+        return _as_given(reading, options)
+    return _in_view(reading, options)
 
 
-def _in_view(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
-    return reading if options.view == "raw" else replace(reading, graph=fold(reading.graph))
+def _as_given(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
+    """A graph or a problem that is read already. Raises InputError for options of its reading that differ."""
+    source = reading.graph.source
+    told: Mapping[str, Any] = {} if source is None else source.options
+    where = "" if source is None else source.path
+    is_whole = reading.problem is not None or reading.op_seconds is not None
+    fixed = "its costs are given" if is_whole else "this graph is read already"
+    sizes = told.get("dims", {})
+    for name, size in options.dims.items():
+        if sizes.get(name) != size:
+            raise InputError(f"{fixed}, with its sizes", where=where, remedy=f"leave out --dim {name}={size}")
+    view = options.view or (None if source is None else source.view)
+    if source is not None and view != source.view and (is_whole or view == "raw"):
+        raise InputError(f"{fixed}, in the {source.view} view", where=where, remedy=f"leave out --view {view}")
+    if not is_whole:
+        return _in_view(reading, replace(options, view=options.view or "raw"))
+    if options.precision not in (None, told_precision(told)):
+        raise InputError(f"{fixed}, in one precision", where=where, remedy=f"leave out --precision {options.precision}")
+    if options.tf32 not in (None, told.get("tf32")):
+        flag = "--tf32" if options.tf32 else "--no-tf32"
+        raise InputError(f"{fixed}, in one precision", where=where, remedy=f"leave out {flag}")
+    return reading
+
+
+def _in_view(reading: ImportedModel, options: ProblemOptions, *, is_cast: bool = False) -> ImportedModel:
+    """The model in the view and the precision of the options; `is_cast` if its floats are of that precision already."""
+    graph = cast_graph(reading.graph, options, is_cast=is_cast)
+    graph = quantize_graph(graph if options.view == "raw" else fold(graph), options)
+    return replace(reading, graph=note_precision(graph, options))
 
 
 def _trained(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:

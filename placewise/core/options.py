@@ -20,13 +20,17 @@ from placewise._util.regex import compiled
 from placewise._util.units import parse_bytes, parse_fraction
 from placewise.errors import InputError
 from placewise.model.problem import Headroom, Rule
+from placewise.transform.precision import PRECISIONS
 
 Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
 
 _TEXTS = (
-    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "dtype", "optimizer",
+    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer",
 )  # fmt: skip
+_SAME_PRECISION = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_FORMER = {"dtype": "precision"}
+"""Other names of options."""
 MOST = 1 << 40
 """More than any dimension or number of samples."""
 
@@ -49,7 +53,9 @@ class ProblemKeywords(TypedDict, total=False):
     freeze: str | Sequence[str]
     dims: Mapping[str, int]
     view: str | None
+    precision: str | None
     dtype: str | None
+    tf32: bool | None
     costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     pins: Rules | None
     forbid: Rules | None
@@ -98,8 +104,11 @@ class ProblemOptions:
         Sizes of symbolic dimensions, like ``{"batch": 8}``.
     view : {"folded", "raw"}
         Whether constants are folded away or kept. Default: folded.
-    dtype : str
-        Element type of models that are built from a configuration or by the zoo, like "bfloat16".
+    precision : {"fp32", "tf32", "fp16", "bf16", "fp64", "fp8", "int8", "int4"}
+        What the runtime is taken to cast the model to (docs/costs.md); names of element types, like "bfloat16", mean
+        the same. `dtype` is another name of this option. Default: what the model is in.
+    tf32 : bool
+        Whether tensor cores multiply float32 in TF32. Default: as the runtime of the model's format does.
     costs : path or sequence of paths
         Files of measured or given op times, the later over the earlier, over the estimates (docs/measured.md).
     pins, forbid : mapping of str to str, or sequence of pairs
@@ -152,7 +161,8 @@ class ProblemOptions:
     schedule: str | None = None
     replicas: int | None = None
     step_samples: int | None = None
-    dtype: str | None = None
+    precision: str | None = None
+    tf32: bool | None = None
     optimizer: str | None = None
     freeze: tuple[str, ...] = ()
     together: tuple[str | tuple[str, ...], ...] | None = None
@@ -168,9 +178,11 @@ class ProblemOptions:
         for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
-            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "in_order", "cache")
+            name: _truth(name, getattr(self, name))
+            for name in ("contiguous", "convex", "offload", "in_order", "cache", "tf32")
         }
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "unsupported")}
+        clean["precision"] = _precision(self.precision, self.tf32)
         clean["headroom"], spares = _headroom(self.headroom)
         clean["spare"] = spares or self.spare
         clean["max_memory"] = _memory(self.max_memory)
@@ -190,6 +202,25 @@ class ProblemOptions:
 def _text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise InputError(f"{name} is {_shown(value)}", remedy="give a text, or nothing for the default")
+
+
+def canonical_precision(name: str) -> str:
+    """The precision that a name or an element type means."""
+    return _SAME_PRECISION.get(name, name)
+
+
+def _precision(value: object, tf32: object) -> str | None:
+    """The canonical name of a precision."""
+    _text("precision", value)
+    if value is None:
+        return None
+    name = canonical_precision(str(value))
+    if name not in PRECISIONS:
+        raise InputError(f"there is no precision {_shown(value)}", remedy=f"choose {', '.join(PRECISIONS)}")
+    if tf32 is not None and ((name == "tf32" and not tf32) or (name not in ("fp32", "tf32") and tf32)):
+        flag = "--tf32" if tf32 else "--no-tf32"
+        raise InputError(f"--precision {name} and {flag} contradict each other", remedy="leave out one of them")
+    return name
 
 
 def _truth(name: str, value: object) -> bool | None:
@@ -320,7 +351,13 @@ NO_OPTIONS = ProblemOptions()
 
 def options_from(keywords: Mapping[str, Any]) -> ProblemOptions:
     """Options from keyword arguments. Raises InputError for a name that does not exist, with the nearest that does."""
-    known = [option.name for option in PROBLEM_OPTIONS]
+    known, keywords = [option.name for option in PROBLEM_OPTIONS], dict(keywords)
+    for former, name in _FORMER.items():
+        if keywords.get(former) is not None and keywords.get(name) is not None:
+            raise InputError(f"{former} and {name} are one option", remedy=f"give {name}")
+        value = keywords.pop(former, None)
+        if value is not None:
+            keywords[name] = value
     for name in keywords:
         if name not in known:
             near = get_close_matches(name, known, 1, 0.6)

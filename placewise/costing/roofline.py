@@ -5,7 +5,8 @@
 Williams, Waterman and Patterson (2009), with the fraction of each peak that programs reach. Views and constants are
 free. Products between DequantizeLinear and QuantizeLinear run in int8 on devices with an int8 peak. If weights are
 read anew in every run, as from a disk, their reading is added. A device without a peak for an element type uses that
-of another type; a device without any peak is limited by its memory alone. Both are marked as assumed.
+of another type; a device without any peak is limited by its memory alone. Both are marked as assumed. Float32 takes the
+place of TF32 without being assumed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Bools, Bytes8, Floats, distinct
 from placewise.model.costs import CostTable, transfer_seconds_of
-from placewise.model.dtypes import DTYPES
+from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
 
 SOURCES = ("roofline", "assumed")
@@ -37,6 +38,23 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "complex128": ("float64",),
 }  # fmt: skip
 """Element types to try before float32 if a device has no peak for a type."""
+_TF32_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "products": ("conv", "matmul", "attention"), "convolutions": ("conv",), "nothing": (),
+}  # fmt: skip
+"""Which classes of float32 ops run in TF32, by what a runtime allows."""
+
+
+def allow_tf32(work: OpWork, what: str) -> OpWork:
+    """Return the work with TF32 in place of float32 for "products" (also convolutions), "convolutions" or "nothing"."""
+    classes = np.isin(work.op_class.codes, [CLASSES.index(name) for name in _TF32_CLASSES[what]])
+    rounded = classes & (work.dtype == dtype_code("float32")) & (work.flops > 0)
+    return replace(work, dtype=np.where(rounded, np.int8(dtype_code("tf32")), work.dtype)) if rounded.any() else work
+
+
+def find_stand_in(device: Device, dtype: str) -> str:
+    """The element type in which a device computes what is of type `dtype`; "" if no peak of the usual ones is known."""
+    candidates = (dtype, *_STAND_INS.get(dtype, ()), "float32")
+    return next((name for name in candidates if name in device.peak_flops), "")
 
 
 def cost_table(graph: Graph, cluster: Cluster, *, work: OpWork | None = None) -> CostTable:
@@ -92,9 +110,7 @@ def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
     assumed = np.zeros(len(DTYPES), np.bool_)
     for code in needed:
         dtype = DTYPES[code]
-        stand_in = next(
-            (name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), ""
-        )
+        stand_in = find_stand_in(device, dtype)
         if not device.peak_flops and not math.isfinite(device.memory_bandwidth):
             raise CostError(
                 "it has no peak speed and no memory bandwidth",
@@ -102,6 +118,6 @@ def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
                 remedy="give peak_flops or memory_bandwidth in the cluster file; measured costs override them",
             )
         peak[code] = device.peak_flops[stand_in] if stand_in else min(device.peak_flops.values(), default=math.inf)
-        assumed[code] = stand_in != dtype
+        assumed[code] = stand_in not in (dtype, "float32" if dtype == "tf32" else dtype)
     share = np.array([device.efficiency.get(name, 1.0) for name in CLASSES])
     return peak[:, None] * share, assumed

@@ -94,12 +94,20 @@ def _value(values: Tensors | Weights, number: int, *, used: bool = True) -> OpVa
     )
 
 
+_PRODUCTS = ("matmul", "conv", "attention")
+"""Classes of ops that tensor cores compute: in float8 where a weight is of that type."""
+
+
 def _is_used(graph: Graph, tensor: int) -> bool:
     return bool(graph.tensors.output[tensor]) or len(graph.consumers_of(tensor)) > 0
 
 
 def _dtype(graph: Graph, op: int, cost: Cost) -> int:
-    """The rule's element type, else the graph's, else the first one among the op's values."""
+    """The rule's element type, else that of float8 weights of a product, else the graph's, else that of a value."""
+    if cost.op_class in _PRODUCTS:
+        of_weights = {graph.weights.dtype_name(weight) for weight in graph.weights_of(op).tolist()}
+        if narrow := min((name for name in of_weights if name.startswith("float8")), default=""):
+            return dtype_code(cost.dtype or narrow)
     if cost.dtype or graph.ops.dtype[op]:
         return dtype_code(cost.dtype) if cost.dtype else int(graph.ops.dtype[op])
     of_tensors = [int(graph.tensors.dtype[t]) for t in (*graph.inputs_of(op).tolist(), *graph.outputs_of(op))]

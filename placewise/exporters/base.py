@@ -30,7 +30,8 @@ class ExportInfo:
     """A target: what it writes, which tool and versions load it, how that was verified, what it cannot express.
 
     `suffix` is that of the file (``.json``), or "" for a target that writes several files into a folder. `takes` says
-    which models it accepts, and `disk` whether weights may be on a disk. `library` is the package that writing needs,
+    which models it accepts, `disk` whether weights may be on a disk, and `precisions` which ones its files ask the tool
+    for (docs/costs.md). `library` is the package that writing needs,
     and `extra` the extra that installs it.
     """
 
@@ -42,6 +43,7 @@ class ExportInfo:
     takes: str = "every model"
     suffix: str = ""
     disk: bool = False
+    precisions: tuple[str, ...] = ()
     library: str = ""
     extra: str = ""
     options: Mapping[str, ExportOption] = field(default_factory=dict)
@@ -79,3 +81,9 @@ class Exporter(Protocol):
         Raises ExportError for files that place an op or parameter twice, or an unknown one.
         """
         ...
+
+
+def asked_precision(problem: Problem) -> str:
+    """The precision that the user of a plan asked for; "" for that of the model."""
+    source = problem.graph.source
+    return "" if source is None else str(source.options.get("precision", ""))

@@ -12,7 +12,7 @@ import numpy as np
 from placewise.core.open_model import open_model, replayed
 from placewise.core.options import NO_OPTIONS
 from placewise.errors import ExportError, InputError
-from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues, asked_precision
 from placewise.exporters.module_units import (
     NUMBERED,
     Modules,
@@ -32,6 +32,14 @@ from placewise.model.problem import Problem
 FILE = "device_map.json"
 _FORMATS = ("torch-export", "torch-module", "torch-modules", "huggingface")
 Value = int | str
+_LOADED_SO = {
+    "fp32": "dtype=torch.float32",
+    "fp16": "dtype=torch.float16",
+    "bf16": "dtype=torch.bfloat16",
+    "int8": "quantization_config=BitsAndBytesConfig(load_in_8bit=True)",
+    "int4": "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+}
+"""What from_pretrained takes for each precision."""
 _OTHERS = re.compile(r"(xpu|mps|npu|mlu|hpu|musa|sdaa|neuron)(:\d+)?")
 
 
@@ -48,6 +56,7 @@ class DeviceMapExporter:
         disk=True,
         takes="PyTorch modules, torch.export programs and Hugging Face configurations, whose ops know their modules",
         suffix=".json",
+        precisions=tuple(_LOADED_SO),
         options={"whole": ExportOption(NUMBERED, "a regular expression that finds, in paths, modules not to be split")},
     )
 
@@ -67,6 +76,8 @@ class DeviceMapExporter:
         notes = [f"modules on {name} are moved to a GPU to compute" for name in _offload_hosts(problem, projected)]
         if raw is None:
             notes.append("the model is not at hand: weights that no op reads are not in the map")
+        if wanted := _LOADED_SO.get(asked_precision(problem)):
+            notes.append(f"load the model with {wanted}, as the plan prices it")
         return Exported({FILE: json.dumps(mapping, indent=2) + "\n"}, projected, tuple(notes))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
@@ -151,7 +162,8 @@ def _read_raw(graph: Graph) -> Graph | None:
     if not source.path.startswith("hf:") and not os.path.exists(source.path):
         return None
     try:
-        return open_model(source.path, replace(replayed(NO_OPTIONS, source), view="raw", graph=None)).graph
+        options = replace(replayed(NO_OPTIONS, source), view="raw", graph=None, precision=None, tf32=None)
+        return open_model(source.path, options).graph
     except InputError:
         return None
 

@@ -20,6 +20,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
+from placewise.transform.precision import PRECISIONS
 
 FILE = "plan.dot"
 FEWEST = 0.1
@@ -41,6 +42,7 @@ class DotExporter:
         verified="parsed by the tool's own code",
         cannot_say="the order of ops, and replicas of stages",
         suffix=".dot",
+        precisions=tuple(PRECISIONS),
         disk=True,
         options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},
     )

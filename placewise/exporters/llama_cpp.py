@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from placewise.errors import ExportError
-from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.stack import Stack, op_seconds_on
@@ -27,6 +27,8 @@ from placewise.model.problem import Problem
 
 TARGET, HOST = "llama.cpp", "CPU"
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
+_GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+"""What llama-quantize calls each precision."""
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
 _CUDA = re.compile(r"cuda:(\d{1,4})", re.IGNORECASE)
@@ -56,6 +58,7 @@ class LlamaCppExporter:
         cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
+        precisions=tuple(_GGUF_TYPES),
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
@@ -176,7 +179,9 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
     gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
-    words = ['llama-server -m "${MODEL:?a GGUF file}"', DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
+    kind = _GGUF_TYPES.get(asked_precision(problem), "")
+    file = f"a GGUF file of type {kind}" if kind else "a GGUF file"
+    words = [f'llama-server -m "${{MODEL:?{file}}}"', DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
     if gpus:
         words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from placewise.errors import ExportError
-from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
 from placewise.exporters.stages import Stages, entry_bounds, find_stages, read_stages, shared_weights
 from placewise.model.columns import Ints
@@ -27,12 +27,14 @@ class MegatronExporter:
         cannot_say="anything but whole layers, in order, on accelerators",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
+        precisions=("fp16", "bf16"),
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
         stages = find_stages(problem, placement, self.info.name)
         line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages)}'"
+        line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
         text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
         return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import ExportError
-from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues, asked_precision
 from placewise.exporters.openvino_process import MODEL, WEIGHTS, FoldProcess
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
@@ -31,6 +31,7 @@ _REAL = ("CPU", "GPU", "NPU")
 _PROCESSOR = ("cpu", "core")
 _NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _PRECISIONS = ("", "f32", "f16", "bf16")
+_HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _SCRIPT = f'''\
 """Compile {MODEL} for the devices that {AFFINITIES} names: python {LOADER}, or `from load import load`."""
 
@@ -74,12 +75,13 @@ class OpenvinoExporter:
         verified="executed",
         cannot_say="replicas; that pieces of one sample run at the same time (HETERO runs them one after another)",
         takes="OpenVINO IR and ONNX models",
+        precisions=tuple(_HINTS),
         library="openvino",
         extra="openvino",
         options={
             "devices": ExportOption("", "OpenVINO's names of the devices, like fast=GPU.0,slow=CPU"),
             "precision": ExportOption(
-                "", "INFERENCE_PRECISION_HINT of every device: f32, f16 or bf16 (its own choice)"
+                "", "INFERENCE_PRECISION_HINT of every device: f32, f16 or bf16 (default: the plan's, else its own)"
             ),
         },
     )
@@ -92,6 +94,7 @@ class OpenvinoExporter:
         names = _name_devices(problem, used, str(options["devices"]))
         if options["precision"] not in _PRECISIONS:
             raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
+        hint = str(options["precision"]) or _HINTS.get(asked_precision(problem), "")
         with FoldProcess(graph, source) as folded:
             listing = folded.listing
             belongs = match_ops(graph, listing)
@@ -99,7 +102,7 @@ class OpenvinoExporter:
             _refuse_open_cut(listing, affinity)
             _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
             files = folded.save()
-        document = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
+        document = _document(problem, placement, names, listing, belongs, affinity, hint)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         return Exported({**files, AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), folded.notes)
 

@@ -21,6 +21,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement, memory_while
+from placewise.transform.precision import PRECISIONS
 
 FILE = "trace.json"
 MAX_SAMPLES = 1000
@@ -40,6 +41,7 @@ class TraceExporter:
         verified="text only",
         cannot_say="replicas of stages",
         suffix=".json",
+        precisions=tuple(PRECISIONS),
         disk=True,
         options={"samples": ExportOption(4, f"how many samples of a pipeline to show, 1 to {MAX_SAMPLES}")},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
 from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights
 from placewise.model.columns import Ints
@@ -10,6 +10,16 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+_FLAGS = {
+    "fp32": " --dtype float32",
+    "fp16": " --dtype float16",
+    "bf16": " --dtype bfloat16",
+    "fp8": " --dtype float16 --quantization fp8",
+    "int8": " --dtype float16",
+    "int4": " --dtype float16",
+}
+"""By precision (vLLM, engine arguments)."""
+_CHECKPOINTS = ("int8", "int4")
 
 
 class VllmExporter:
@@ -23,6 +33,7 @@ class VllmExporter:
         cannot_say="anything but whole layers, in order, on accelerators",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
+        precisions=tuple(_FLAGS),
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
@@ -32,9 +43,14 @@ class VllmExporter:
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
         run = f'{set_visible_devices(names)}{split} vllm serve "${{MODEL:?a folder or a repository}}"'
         command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
+        precision = asked_precision(problem)
+        command += _FLAGS.get(precision, "")
         text = "\n".join((*heading(problem, stages), command, ""))
         projected = stages.placement()
-        return Exported({"vllm.sh": text}, projected, shared_weights(problem, projected.device))
+        notes = shared_weights(problem, projected.device)
+        if precision in _CHECKPOINTS:
+            notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
+        return Exported({"vllm.sh": text}, projected, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -22,6 +22,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.processes.abandoned import unlock
 from placewise.simulate import judge_placement, lower_bound
+from placewise.transform.precision import precision_of
 
 SMALLEST = 5e-4
 """The least loss that is reported."""
@@ -69,11 +70,20 @@ def export_placement(
         raise ExportError(f"{target} cannot say that weights are on {disk!r}", remedy="place without a disk")
     exported = exporter.export(problem, placement, values)
     _require_same(problem, target, exported.placement, exporter.read_back(exported, problem))
-    exported = replace(exported, notes=(*exported.notes, *_note_idle(problem, exported.placement)))
+    notes = (*_note_precision(problem, exporter.info), *_note_idle(problem, exported.placement))
+    exported = replace(exported, notes=(*exported.notes, *notes))
     moved = int((exported.placement.device != placement.device).sum())
     projected = exported.placement != placement
     said = judge_placement(problem, exported.placement) if projected else asked
     return Export(exporter.info, exported, asked, said, projected, moved)
+
+
+def _note_precision(problem: Problem, info: ExportInfo) -> tuple[str, ...]:
+    """A note for a plan in a precision that the model has yet to be converted to."""
+    name = precision_of(problem.graph)
+    if not name or name in info.precisions:
+        return ()
+    return (f"the plan prices the model in {name}, which {info.name} cannot ask for: convert the model to it",)
 
 
 def result_of(export: Export, problem: Problem, placer: str = "") -> Result:

@@ -1,4 +1,7 @@
-"""Element types: one list of names, their codes (list positions) and their sizes in bits."""
+"""Element types: one list of names, their codes (list positions) and their sizes in bits.
+
+Tensors are never of the type tf32: it is how tensor cores multiply float32.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _BITS = {
     "float8_e4m3": 8, "float8_e5m2": 8, "float4_e2m1": 4,
     "int8": 8, "int16": 16, "int32": 32, "int64": 64, "int4": 4, "int2": 2,
     "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64, "uint4": 4, "uint2": 2,
-    "bool": 8, "complex64": 64, "complex128": 128, "string": 128,
+    "bool": 8, "complex64": 64, "complex128": 128, "string": 128, "tf32": 32,
 }  # fmt: skip
 DTYPES: tuple[str, ...] = tuple(_BITS)
 RATES: tuple[str, ...] = (*DTYPES, "tf32")

@@ -33,7 +33,7 @@ from placewise.profiling.profile_cache import (
 )
 from placewise.profiling.servers.registry import installed_version, start_profiler
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
-from placewise.runtimes.base import warn_of_trust
+from placewise.runtimes.base import require_as_written, warn_of_trust
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
@@ -97,6 +97,7 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     runtime = how.runtime or ("" if source is None else default_for(source.format))
     release = installed_version(runtime)
     source = _require_file(source, runtime)
+    require_as_written(graph)
     places = bind(problem.cluster, how.binding)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)

@@ -11,11 +11,14 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from placewise.errors import InputError
 from placewise.model.columns import Bools
+from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Execution, Problem
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
+from placewise.transform.precision import precision_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,16 @@ def warn_of_trust(path: str) -> None:
     logging.getLogger("placewise").warning(
         f"warning: {path} is loaded with --trust-model: code that the file holds runs with your rights"
     )
+
+
+def require_as_written(graph: Graph) -> None:
+    """Raise InputError for a graph that was cast: runtimes execute files and modules as they are."""
+    if name := precision_of(graph):
+        raise InputError(
+            f"the plan prices the model in {name}, and a runtime executes it as it is",
+            where="" if graph.source is None else graph.source.path,
+            remedy="convert the model and place it, or place this one without --precision",
+        )
 
 
 def share_of_time(problem: Problem, device: npt.NDArray[np.int32], in_place: Bools) -> float:

@@ -36,6 +36,8 @@ DOCUMENTED = (
     "placewise.api.caches", "placewise.api.results", "placewise.core.options", "placewise.model.problem",
     "placewise._util.voice",
 )  # fmt: skip
+FORMER = {"dtype"}
+"""Other names of keywords, which are still accepted."""
 NAMES = {option.name for option in PROBLEM_OPTIONS}
 PYTHON_ONLY = {"on_progress", "budget", "example_inputs", "problem_options", "path", "plan", "cls"}
 """What only Python can give: callbacks, live modules, budgets of work, and where a result is written."""
@@ -61,7 +63,7 @@ FLAG_NAMES = {"option": "options"}
 
 def test_every_option_is_described_once_and_everywhere() -> None:
     """The table, the dataclass and the typed keywords have the same names."""
-    assert set(ProblemKeywords.__annotations__) == NAMES
+    assert set(ProblemKeywords.__annotations__) == NAMES | FORMER
     assert {f.name for f in dataclasses.fields(ProblemOptions)} - {"spare"} == NAMES
     assert not NAMES & {option.name for option in OTHER_OPTIONS}
     for name in NAMES:
@@ -157,7 +159,7 @@ def test_flags_become_keywords(flags: str, keywords: str) -> None:
 
 def test_types_of_keywords_can_be_read() -> None:
     """The hints of the typed keywords resolve: type checkers and editors show them."""
-    assert set(get_type_hints(ProblemKeywords)) == NAMES
+    assert set(get_type_hints(ProblemKeywords)) == NAMES | FORMER
 
 
 def test_problems_and_plans_are_saved_and_loaded(tmp_path: Path) -> None:
@@ -188,7 +190,11 @@ def test_options_hold_for_plan_objects_as_for_their_files(tmp_path: Path) -> Non
     plan = pw.place(model, cluster, dims={"n_ops": 20}, placer="heft")
     path = tmp_path / "plan.json"
     plan.save(path)
-    ways: list[dict[str, Any]] = [{"objective": "throughput"}, {"execution": "sequential"}, {"forbid": {".*": "cuda:0"}}]
+    ways: list[dict[str, Any]] = [
+        {"objective": "throughput"},
+        {"execution": "sequential"},
+        {"forbid": {".*": "cuda:0"}},
+    ]
     for options in ways:
         of_object, of_file = (pw.judge(model, each, **options) for each in (plan, path))
         assert of_object.value == of_file.value

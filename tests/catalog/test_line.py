@@ -96,7 +96,7 @@ def test_memory_by_device():
     assert not cluster.devices[4].available
     assert cluster.transfers == "staged"
     stand_in = catalog().devices[catalog().defaults.cuda]
-    assert cluster.devices[0].peak_flops == stand_in.peak_flops
+    assert cluster.devices[0].peak_flops == {**stand_in.peak_flops, "tf32": stand_in.peak_flops["float16"] / 2}
     assert f"model not given: the figures of {stand_in.title} are assumed" in cluster.devices[0].notes
 
 

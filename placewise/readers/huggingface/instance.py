@@ -106,7 +106,7 @@ def _dtype_name(name: Any) -> str:
     plain = str(name).removeprefix("torch.")
     if plain not in DTYPES:
         raise ModelFileError(
-            f"its element type is {plain[:30]!r}", remedy=f"give one of {', '.join(DTYPES)} with --dtype"
+            f"its element type is {plain[:30]!r}", remedy="give another with --precision, such as --precision bf16"
         )
     return plain
 

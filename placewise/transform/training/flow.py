@@ -85,7 +85,11 @@ def _match_frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
         for pattern in [frozen] if isinstance(frozen, str) else frozen:
             regex = compiled(pattern)
             with in_time(pattern, len(names)):
-                matches.update(filter(regex.search, names))
+                found = set(filter(regex.search, names))
+            if not found:
+                remedy = "see the names of its parameters, or leave out --freeze"
+                raise InputError(f"no weight of the model matches {pattern!r}", remedy=remedy)
+            matches |= found
     except TypeError as error:
         remedy = "give a list of regular expressions for the names of weights"
         raise InputError(f"frozen is {frozen!r}, which is not a list of patterns ({error})", remedy=remedy) from None

@@ -1,0 +1,129 @@
+"""A precision of the options: what it makes of a graph, and of the arithmetic on the devices of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from placewise.core.options import ProblemOptions, canonical_precision
+from placewise.costing.roofline import allow_tf32, find_stand_in
+from placewise.costing.work import OpWork
+from placewise.errors import InputError
+from placewise.model.cluster import Cluster
+from placewise.model.graph import Graph
+from placewise.transform.precision import PRECISIONS, cast_floats, quantize_weights
+
+_TF32_OF_FORMAT: Mapping[str, str] = {
+    "onnx": "products",
+    "tensorflow": "products",
+    "torch-export": "convolutions",
+    "torch-module": "convolutions",
+    "torch-modules": "convolutions",
+    "huggingface": "convolutions",
+}
+"""What the usual runtime of a format lets run in TF32 by default (docs/costs.md); nothing elsewhere."""
+
+
+def told_precision(told: Mapping[str, Any]) -> str | None:
+    """The precision that the options of a source name."""
+    made = told.get("precision") or told.get("dtype")
+    return canonical_precision(str(made)) if made else None
+
+
+def replay_precision(options: ProblemOptions, told: Mapping[str, Any]) -> str | None:
+    """The precision of the options, else that of a source."""
+    made = told_precision(told)
+    return options.precision or ("fp32" if made == "tf32" and options.tf32 is False else made)
+
+
+def cast_graph(graph: Graph, options: ProblemOptions, *, is_cast: bool) -> Graph:
+    """The graph with its floats in the precision of the options; `is_cast` if they were read so.
+
+    Raises InputError for a precision that this graph cannot take.
+    """
+    name = _wanted_precision(graph, options)
+    if not name:
+        return graph
+    _check_precision(graph, options, name)
+    return graph if is_cast else cast_floats(graph, name)
+
+
+def quantize_graph(graph: Graph, options: ProblemOptions) -> Graph:
+    """The graph with its weights in the precision of the options, if that quantizes them. Raises InputError."""
+    name = _wanted_precision(graph, options)
+    return quantize_weights(graph, name) if name and PRECISIONS[name].matrices else graph
+
+
+def note_precision(graph: Graph, options: ProblemOptions) -> Graph:
+    """The graph with a source that says which precision was asked for."""
+    asked = {"precision": options.precision, "tf32": options.tf32}
+    noted = {key: value for key, value in asked.items() if value is not None}
+    if graph.source is None or not noted:
+        return graph
+    return graph.with_source(replace(graph.source, options={**graph.source.options, **noted}))
+
+
+def _wanted_precision(graph: Graph, options: ProblemOptions) -> str:
+    """The precision to convert a graph to; "" if there is none, or it is in that precision already."""
+    told = told_precision({} if graph.source is None else graph.source.options)
+    return options.precision if options.precision is not None and options.precision != told else ""
+
+
+def _check_precision(graph: Graph, options: ProblemOptions, name: str) -> None:
+    where, told = ("", None) if graph.source is None else (graph.source.path, told_precision(graph.source.options))
+    if told is not None and told in PRECISIONS and PRECISIONS[told].matrices:
+        problem = f"the weights of this graph are quantized already, as {told}"
+        raise InputError(problem, where=where, remedy=f"leave out --precision {name}, or give the model itself")
+    if graph.ops.backward.any():
+        problem = "this training graph is made already, in one precision"
+        raise InputError(problem, where=where, remedy=f"leave out --precision {name}")
+    if PRECISIONS[name].matrices and options.graph == "training":
+        problem = f"--precision {name} quantizes weights, and these are not trained"
+        raise InputError(problem, where=where, remedy="give --precision bf16 or fp16")
+    if PRECISIONS[name].matrices and graph.source is not None and options.view == graph.source.view == "raw":
+        problem = f"--precision {name} quantizes the weights of the folded view"
+        raise InputError(problem, where=where, remedy="give --view folded")
+
+
+def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOptions) -> OpWork:
+    """The work with TF32 where the options, or the runtime of the model `name` by default, allow it.
+
+    Raises InputError for `tf32` where no product is of float32.
+    """
+    if options.tf32 is not None and allow_tf32(work, "products") is work:
+        remedy = f"leave out {'--tf32' if options.tf32 else '--no-tf32'}"
+        raise InputError("no product or convolution of the model computes in float32", where=name, remedy=remedy)
+    return allow_tf32(work, _choose_tf32(graph, options))
+
+
+def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:
+    """A note about the devices that have no peak for the precision that is asked for."""
+    if options.tf32 or options.precision == "tf32":
+        wanted = "tf32"
+    elif options.precision is not None:
+        wanted = PRECISIONS[options.precision].matrices or PRECISIONS[options.precision].floats
+        wanted = wanted if "float" in wanted else PRECISIONS[options.precision].floats
+    else:
+        return ()
+    names: dict[str, list[str]] = {}
+    for device in cluster:
+        stand_in = find_stand_in(device, wanted)
+        if device.available and device.peak_flops and stand_in != wanted:
+            names.setdefault(stand_in or "the type of its lowest peak", []).append(device.name)
+    return tuple(
+        f"{', '.join(devices)}: no peak for {wanted} is known, so products are computed in {stand_in}"
+        f"{'' if wanted == 'tf32' else '; sizes in memory and in copies are those of ' + str(options.precision)}"
+        for stand_in, devices in names.items()
+    )
+
+
+def _choose_tf32(graph: Graph, options: ProblemOptions) -> str:
+    told: Mapping[str, Any] = {} if graph.source is None else graph.source.options
+    precision = options.precision or told.get("precision")
+    asked = told.get("tf32") if options.tf32 is None else options.tf32
+    if asked or precision == "tf32":
+        return "products"
+    if asked is False:
+        return "nothing"
+    return _TF32_OF_FORMAT.get("" if graph.source is None else graph.source.format, "nothing")
