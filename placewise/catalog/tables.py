@@ -33,6 +33,7 @@ class DeviceTable(Table):
     weight_bandwidth: BytesPerSecond | None = None
     unsupported: frozenset[str] | None = None
     available: Annotated[bool, Field(strict=True)] | None = None
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     notes: tuple[str, ...] = ()
 
 

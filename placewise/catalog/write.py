@@ -32,6 +32,8 @@ def _device_fields(device: Device) -> dict[str, object]:
         fields["unsupported"] = sorted(device.unsupported)
     if not device.available:
         fields["available"] = False
+    if device.error:
+        fields["error"] = device.error
     return {**fields, "notes": list(device.notes)}
 
 

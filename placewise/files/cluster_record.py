@@ -33,6 +33,7 @@ class DeviceRecord(Record):
     weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read in every run")
     unsupported: _Names = Field(frozenset(), description="op kinds that the device cannot run")
     available: bool = Field(True, description="false: the device is not used")
+    error: Amount = Field(0.0, description="relative error of times by these figures; 0: not measured")
     notes: tuple[str, ...] = Field((), description="assumed defaults")
 
 

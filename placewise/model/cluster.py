@@ -26,7 +26,8 @@ class Device:
     lie on a disk. Speeds are FLOP/s per element type and bytes/s; `op_overhead` is seconds per op, `call_overhead`
     seconds per piece that is handed over as one call; `efficiency` the reached share of the peak by class of op;
     `streams` how many ops it runs at once; `unsupported` the op kinds that it cannot run; `weight_bandwidth`, where it
-    is finite, the bytes/s at which weights are read anew at every run. `notes` says which defaults were taken.
+    is finite, the bytes/s at which weights are read anew at every run; `error` the relative error of the
+    times that these figures give, where it was measured (else 0). `notes` says which defaults were taken.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Device:
     weight_bandwidth: float = math.inf
     unsupported: frozenset[str] = frozenset()
     available: bool = True
+    error: float = 0.0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,7 +58,7 @@ class Device:
             if not value > 0:
                 raise ClusterError(f"{name} is {value}", where=where, remedy="give a number above zero")
         amounts = {"memory": self.memory, "reserved": self.reserved}
-        amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead}
+        amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead, "error": self.error}
         for name, value in amounts.items():
             if not value >= 0:
                 raise ClusterError(f"{name} is {value}", where=where, remedy="give zero or more")
