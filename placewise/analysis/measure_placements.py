@@ -14,7 +14,7 @@ from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import SINGLE_DEVICE
+from placewise.model.verdict import SINGLE_DEVICE, Baseline, Decision, Uncertainty, decide
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
@@ -225,13 +225,16 @@ def measured_verdict(measured: MeasuredPlacements, name: str) -> str:
         return "It does not run."
     if len(np.unique(plan.placement.device)) == 1 and len(np.unique(single.placement.device)) == 1:
         return "Nothing is split: one device runs everything."
-    gain = single.seconds / plan.seconds - 1
     noise = max(plan.measurement.spread, single.measurement.spread)
-    if gain <= 0:
-        return f"Do not split: the best single device is {1 / (1 + gain):.2f}× as fast."
-    if gain < WORTH * noise:
+    spread = Uncertainty(noise, "the spread of the runs", WORTH * noise)
+    used, names = len(np.unique(plan.placement.device)), measured.problem.cluster.names
+    said = decide(plan.seconds, max(used, 2), names, {SINGLE: Baseline(single.seconds)}, spread)
+    if said.decision is Decision.SLOWER:
+        return f"Do not split: the best single device is {1 / said.ratio:.2f}× as fast."
+    if said.decision is not Decision.WORTH_IT:
+        gain = said.ratio - 1
         return f"Do not split: the gain of {gain:.1%} is below {WORTH:g} times the spread of the runs ({noise:.1%})."
-    return f"The split is worth it: measured {1 + gain:.2f}× as fast as the best single device."
+    return f"The split is worth it: measured {said.ratio:.2f}× as fast as the best single device."
 
 
 def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:

@@ -34,6 +34,7 @@ class DeviceTable(Table):
     unsupported: frozenset[str] | None = None
     supported: Annotated[frozenset[str], Field(min_length=1)] | None = None
     available: Annotated[bool, Field(strict=True)] | None = None
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")

@@ -41,7 +41,7 @@ def with_profile(
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
     used = {cluster.names[column]: found for column, found in _columns(profile, cluster, device).items()}
     rows = tuple(
-        TimingRow(op, seconds, ops=(op,), device=name)
+        TimingRow(op, seconds, ops=(op,), device=name, spread=found.figures(loaded=loaded).spread)
         for name, found in used.items()
         for op, seconds in zip(profile.ops, found.figures(loaded=loaded).ops, strict=True)
         if seconds is not None

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from placewise.core.baselines import BASELINES, Baselines, Judged, collect_baselines
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
-    BALANCED_SPLIT,
     OPTIMAL_GAP,
-    SINGLE_DEVICE,
     Bound,
     Improvement,
     Judgement,
@@ -40,19 +39,11 @@ from placewise.placers.base import (
 )
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
-BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
-"""What people do without a placer, and the placer that does it."""
-
 BOUND_SHARE = 0.1
 """Of the time, for the first bound, where that can take long."""
 
-FIRST_SHARE, SPLIT_COST = 0.5, 4.0
-"""Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
-
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
-
-Judged = tuple[Placement, Judgement]
 
 
 def place(
@@ -82,7 +73,8 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch)
+    naive = collect_baselines(problem, Budget(threads=budget.threads), watch)
+    baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
@@ -94,11 +86,11 @@ def place(
     if proposal.placement is None or judgement is None:
         proof = proposal.infeasible
         reason = Reason.PROVED if proof else proposal.reason
-        return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, baselines)
+        return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, naive)
     if not judgement.valid or not math.isfinite(judgement.value):
         broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
         notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
-        return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, baselines)
+        return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, naive)
     bound = _only_placement(problem, judgement, bound)
     _cross_check(problem, bound, {placer: (proposal.placement, judgement), **baselines})
     optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
@@ -115,12 +107,13 @@ def place(
         baselines,
         proposal.history or (Improvement(watch.elapsed, judgement.value, placer),),
         proposal.notes,
+        others=naive.others,
     )
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:
     """The hints, and what the naive placers made, so that auto need not ask them again."""
-    named = {BASELINES[name]: judged for name, judged in baselines.items()}
+    named = {BASELINES[name]: judged for name, judged in baselines.items() if name in BASELINES}
     return replace(hints, baselines=named, judging=judging, bound=bound)
 
 
@@ -186,28 +179,6 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     return found
 
 
-def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict[str, Judged], float]:
-    """What each naive method answers, judged, and how long the judge took for one of them.
-
-    A method that finds nothing is left out, and the even split where there is no time for it.
-    """
-    found: dict[str, Judged] = {}
-    judging, spent = 0.0, 0.0
-    for name, placer in BASELINES.items():
-        naive = registry.create(placer)
-        late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
-        if naive.supports(problem) is not None or (found and late):
-            continue
-        begun = watch.elapsed
-        placement = run_placer(naive, problem, budget).placement
-        if placement is not None:
-            proposed = watch.elapsed
-            found[name] = (placement, judge_placement(problem, placement))
-            judging = max(judging, watch.elapsed - proposed)
-        spent = watch.elapsed - begun
-    return found, judging
-
-
 def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:
     for name, (_, judgement) in known.items():
         if judgement.valid and bound.value > judgement.value * (1 + 1e-9):
@@ -225,11 +196,11 @@ def _without(
     reason: Reason,
     unmet: str,
     notes: tuple[str, ...] = (),
-    baselines: Mapping[str, Judged] | None = None,
+    naive: Baselines | None = None,
 ) -> Result:
     """A result that has no placement: infeasible if `unmet` proves it, else unknown."""
-    outcome = Outcome.INFEASIBLE if unmet else Outcome.UNKNOWN
+    outcome, naive = Outcome.INFEASIBLE if unmet else Outcome.UNKNOWN, naive or Baselines()
     return Result(
         problem, None, Status(outcome, reason), None, bound, placer, watch.elapsed, budget.seed,
-        baselines or {}, (), notes, unmet,
+        naive.judged, (), notes, unmet, naive.others,
     )  # fmt: skip

@@ -34,6 +34,7 @@ class DeviceRecord(Record):
     unsupported: _Names = Field(frozenset(), description="op kinds that the device cannot run")
     supported: Annotated[_Names | None, Field(description="the only op kinds that it runs; null: all")] = None
     available: bool = Field(True, description="false: the device is not used")
+    error: Amount = Field(0.0, description="relative error of times by these figures; 0: not measured")
     notes: tuple[str, ...] = Field((), description="assumed defaults")
 
 

@@ -30,6 +30,7 @@ class CostSources(Record):
 
     sources: tuple[str, ...] = Field(description="names of the codes in op_source")
     transfer_source: str
+    spread: float = Field(0.0, ge=0, allow_inf_nan=False, description="relative spread of measured times")
 
 
 class CostsHeader(CostSources):
@@ -76,6 +77,7 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
             table.op_source[np.ix_(op_rows, columns)],
             header.sources,
             header.transfer_source,
+            header.spread,
         )
         costs.validate(graph, cluster)
         return costs
@@ -96,7 +98,7 @@ def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str |
 
 def cost_sources(costs: CostTable) -> CostSources:
     """The sources of the figures in a table."""
-    return CostSources(sources=costs.sources, transfer_source=costs.transfer_source)
+    return CostSources(sources=costs.sources, transfer_source=costs.transfer_source, spread=costs.spread)
 
 
 def encode_costs(costs: CostTable) -> dict[str, Array]:
@@ -113,7 +115,7 @@ def decode_costs(
         raise CostError("'op_source' holds a code outside the header's list", remedy="make the file again")
     op_seconds = arrays.take("op_seconds", np.float64, *ops)
     transfer_seconds = arrays.take("transfer_seconds", np.float64, *tensors)
-    return CostTable(op_seconds, transfer_seconds, source, header.sources, header.transfer_source)
+    return CostTable(op_seconds, transfer_seconds, source, header.sources, header.transfer_source, header.spread)
 
 
 def _match_rows(

@@ -37,7 +37,8 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
-from placewise.model.result import Judgement, Result
+from placewise.model.result import Result
+from placewise.model.verdict import Decision
 
 
 class DeviceUseRecord(Record):
@@ -91,6 +92,18 @@ class BaselineRecord(Record):
     devices: tuple[str, ...] = Field((), description="devices that run at least one op")
 
 
+class VerdictRecord(Record):
+    """Whether the split is worth it, beside the baseline `over`."""
+
+    decision: Decision = Field(description="what it says; only 'worth it' is above the error")
+    sentence: str = Field(description="the same in words")
+    over: str = Field("", description="the baseline that decides; empty: none")
+    ratio: Amount = Field(None, validate_default=True, description="its time over the time of the plan")
+    error: Amount = Field(0.0, description="relative error of one figure; 0: the costs are given")
+    margin: Amount = Field(0.0, description="least relative gain that is above the error of both figures")
+    source: str = Field("given", description="where the error comes from")
+
+
 class RankRecord(Record):
     """The result of one placer in a comparison."""
 
@@ -141,7 +154,10 @@ class PlanFile(Record):
     wires: dict[str, Amount] = Field({}, description="seconds per sample of every shared link")
     violations: tuple[ViolationRecord, ...] = ()
     bottleneck: str = Field("", description="the device or shared link that determines the value")
-    baselines: dict[str, BaselineRecord] = Field({}, description="the best single device, the naive balanced split")
+    baselines: dict[str, BaselineRecord] = Field(
+        {}, description="best single device, data-parallel replicas, naive balanced split, even split by layers"
+    )
+    verdict: VerdictRecord | None = Field(None, description="null: nothing to compare the plan with")
     placer: str = ""
     seed: int = 0
     seconds: Amount = Field(0.0, description="run time of the placement")
@@ -180,7 +196,8 @@ def plan_of(result: Result) -> PlanFile:
             "wires": judgement.wires if judgement else {},
             "violations": judgement.violations if judgement else (),
             "bottleneck": judgement.bottleneck if judgement else "",
-            "baselines": {name: _baseline(judged) for name, (_, judged) in result.baselines.items()},
+            "baselines": {name: _baseline(result, name) for name in result.compared},
+            "verdict": result.verdict,
             "placer": result.placer,
             "seed": result.seed,
             "seconds": result.seconds,
@@ -199,13 +216,15 @@ def plan_of(result: Result) -> PlanFile:
     )
 
 
-def _baseline(judged: Judgement) -> BaselineRecord:
+def _baseline(result: Result, name: str) -> BaselineRecord:
+    baseline, judged = result.compared[name], result.baselines.get(name)
+    broken = len(judged[1].violations) if judged else int(bool(baseline.broken))
     return BaselineRecord(
-        value=judged.value,
-        valid=judged.valid,
-        violations=len(judged.violations),
-        broken=judged.violations[0].message if judged.violations else "",
-        devices=tuple(use.device for use in judged.devices if use.ops),
+        value=baseline.value,
+        valid=judged[1].valid if judged else baseline.valid,
+        violations=broken,
+        broken=baseline.broken,
+        devices=baseline.devices,
     )
 
 

@@ -31,7 +31,8 @@ class Device:
     seconds per piece that is handed over as one call; `efficiency` the reached share of the peak by class of op;
     `streams` how many ops it runs at once; `supported` the only op kinds that it runs (None: all) and `unsupported`
     those that it does not; `weight_bandwidth`, where it is finite, the bytes/s at which weights are read anew at every
-    run. `notes` says which defaults were taken.
+    run; `error` the relative error of the times that these figures give, where it was measured (else 0). `notes` says
+    which defaults were taken.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Device:
     unsupported: frozenset[str] = frozenset()
     supported: frozenset[str] | None = None
     available: bool = True
+    error: float = 0.0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class Device:
             if not value > 0:
                 raise ClusterError(f"{name} is {value}", where=where, remedy="give a number above zero")
         amounts = {"memory": self.memory, "reserved": self.reserved}
-        amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead}
+        amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead, "error": self.error}
         for name, value in amounts.items():
             if not value >= 0:
                 raise ClusterError(f"{name} is {value}", where=where, remedy="give zero or more")

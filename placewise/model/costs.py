@@ -23,7 +23,8 @@ class CostTable:
     `op_seconds` [n_ops, n_devices], inf where a device cannot run the op; `transfer_seconds`
     [n_tensors, n_link_classes], column 0 (the same memory) zero; `op_source` [n_ops, n_devices] indexes
     `sources` and says where each op's figure comes from ("given", "roofline", "measured", "assumed");
-    `transfer_source` says the same of the transfers.
+    `transfer_source` says the same of the transfers. `spread` is the relative spread (interquartile range / median)
+    of what was measured, 0 where none is recorded.
     """
 
     op_seconds: Floats
@@ -31,6 +32,7 @@ class CostTable:
     op_source: Bytes8
     sources: tuple[str, ...] = ("given",)
     transfer_source: str = "given"
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         for name, dtype in (("op_seconds", np.float64), ("transfer_seconds", np.float64), ("op_source", np.int8)):

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
 from placewise.model.columns import Floats, Ints
+from placewise.model.cost_error import estimate_error
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-
-SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
-"""The names of the answers that people give without a placer."""
+from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline, Verdict, decide
 
 OPTIMAL_GAP = 1e-6
 """A value within this relative gap of its bound is called optimal: floating point, not a loophole."""
@@ -199,7 +200,8 @@ class Result:
     """The answer of `place()`: checked, judged, bounded, beside what people do without it.
 
     `judgement` is None when there is no placement; `baselines` maps a name (the best single device, the
-    naive balanced split) to its judgement, also where that one breaks rules; `unmet` says in words why no
+    naive balanced split, the even split by layers) to its judgement, also where that one breaks rules; `others` are
+    those that are no placement: replicas, and what could not be made, with the reason; `unmet` says in words why no
     placement exists.
     """
 
@@ -215,6 +217,7 @@ class Result:
     history: tuple[Improvement, ...] = ()
     notes: tuple[str, ...] = ()
     unmet: str = ""
+    others: Mapping[str, Baseline] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Result({self.status}, {self.value:.6g} s, bound {self.lower_bound:.6g} s, {self.placer})"
@@ -231,3 +234,48 @@ class Result:
     @property
     def gap(self) -> float:
         return gap_of(self.value, self.bound.value)
+
+    @property
+    def compared(self) -> dict[str, Baseline]:
+        """Every naive answer by its name, as figures: also those that break a rule or are no placement."""
+        judged = {name: baseline_of(judgement) for name, (_, judgement) in self.baselines.items()}
+        known = {**judged, **self.others}
+        return {name: known[name] for name in BASELINE_NAMES if name in known}
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the split is worth it; None without a placement or without anything to compare it with."""
+        compared, judgement, placement = self.compared, self.judgement, self.placement
+        if judgement is None or placement is None or not compared:
+            return None
+        pairs = [(placement, judgement), *(self.baselines[name] for name in (SINGLE_DEVICE,) if name in self.baselines)]
+        return decide(
+            judgement.value,
+            sum(1 for use in judgement.devices if use.ops),
+            usable_devices(self.problem),
+            compared,
+            estimate_error(self.problem, [(one, transfer_seconds(judged)) for one, judged in pairs]),
+            whole=len(set(placement.device.tolist())) == 1,
+        )
+
+
+BASELINE_NAMES = (SINGLE_DEVICE, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS)
+"""The naive answers, in the order in which they are shown."""
+
+
+def baseline_of(judgement: Judgement) -> Baseline:
+    """A judged placement as figures of a baseline."""
+    broken = judgement.violations[0].message if judgement.violations else ""
+    return Baseline(judgement.value, broken, tuple(use.device for use in judgement.devices if use.ops))
+
+
+def usable_devices(problem: Problem) -> list[str]:
+    """The names of the devices that may run an op."""
+    able = np.flatnonzero(problem.allowed.any(axis=0)).tolist()
+    return [problem.cluster.names[d] for d in able]
+
+
+def transfer_seconds(judgement: Judgement) -> float:
+    """Seconds of all transfers that a judgement counts."""
+    spent = (use.send + use.receive for use in judgement.devices)
+    return math.fsum(seconds for seconds in spent if math.isfinite(seconds))

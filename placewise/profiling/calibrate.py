@@ -87,7 +87,8 @@ def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile], *, loaded: bo
             tests = [evaluate(fit_device(device, rest), table) for rest, table in zip(others, tables, strict=True)]
             error, rank = np.mean([test.error for test in tests]), np.mean([test.rank for test in tests])
             left_out[device.name] = Fit(float(error), float(rank), len(kernels))
-        devices.append(_with_note(fitted, [profile.runtime for profile in profiles], after[device.name]))
+        noted = _with_note(fitted, [profile.runtime for profile in profiles], after[device.name])
+        devices.append(replace(noted, error=left_out.get(device.name, after[device.name]).error))
     if not after:
         have = ", ".join(dict.fromkeys(device.name for p in profiles for device in p.devices))
         raise CostError(f"the profiles are of {have}, which the cluster does not have", remedy="name its devices so")

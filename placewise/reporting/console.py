@@ -39,10 +39,12 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement, result.placement), Text()]
+        said = verdict(result)
+        parts += [shown_text(said)] if said else []
+        parts += [Text(), *_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
-        parts += [baseline_table(result), Text()]
+        parts += [baseline_table(result), Text()] if result.compared else []
     history = history_line(result)
     parts += [shown_text(history, style="dim")] if history else []
     parts += [shown_text(f"note: {note}", style="dim") for note in result.notes]

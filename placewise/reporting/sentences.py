@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Mapping
 
 from placewise._util.units import format_seconds
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
+from placewise.model.result import Judgement, Outcome, PhaseUse, Result
+from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
@@ -60,65 +58,9 @@ def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
     return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineValue:
-    """A naive baseline: its value in seconds, the first rule that it breaks, the devices that it uses."""
-
-    value: float
-    broken: str
-    devices: tuple[str, ...]
-
-
 def verdict(result: Result) -> str:
-    """Whether the split is worth it against the best single device, in one sentence; "" without a placement."""
-    if result.judgement is None or result.placement is None:
-        return ""
-    usable = [result.problem.cluster.names[d] for d in np.flatnonzero(result.problem.allowed.any(axis=0))]
-    used = sum(1 for use in result.judgement.devices if use.ops)
-    return compare_baselines(result.value, used, usable, _baseline_values(result))
-
-
-def _baseline_values(result: Result) -> dict[str, BaselineValue]:
-    return {
-        name: BaselineValue(
-            judged.value,
-            judged.violations[0].message if judged.violations else "",
-            tuple(use.device for use in judged.devices if use.ops),
-        )
-        for name, (_, judged) in result.baselines.items()
-    }
-
-
-def compare_baselines(value: float, used: int, usable: Sequence[str], baselines: Mapping[str, BaselineValue]) -> str:
-    """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices."""
-    better, single = _better_baseline(value, baselines), baselines.get(SINGLE_DEVICE)
-    if better is not None:
-        name, faster = better
-        more = value / faster.value - 1 if faster.value > 0 else math.inf
-        how = "slightly slower" if more < 0.001 else f"{more:.1%} slower" if math.isfinite(more) else "slower"
-        return f"This plan is {how} than {name}: try another placer or more time."
-    if len(usable) <= 1:
-        return f"No split to decide: {usable[0] if usable else 'none'} is the only device that may run ops."
-    if single is None or not math.isfinite(single.value):
-        return f"A split is needed: no single device runs the whole model; this plan uses {used}."
-    if single.broken:
-        return f"A split is needed: the best single device would break a rule ({single.broken})."
-    if used == 1:
-        return "A split is not worth it: one device alone is the best answer found."
-    return _describe_gain(used, single, value)
-
-
-def _describe_gain(used: int, single: BaselineValue, value: float) -> str:
-    """What the plan gains over the best single device, which is not faster."""
-    speedup = single.value / value if value > 0 else 1.0
-    if len(single.devices) > 1:
-        start = f"The rules need more than one device; this plan on {used}"
-        if speedup <= 1.01:
-            return f"{start} gains {max(speedup - 1, 0.0):.1%} over {_AS_FAR}."
-        return f"{start} is {speedup:.2f}× as fast as {_AS_FAR}."
-    if speedup <= 1.01:
-        return f"A split is hardly worth it: {used} devices gain {max(speedup - 1, 0.0):.1%} over the {SINGLE_DEVICE}."
-    return f"The split is worth it: {used} devices are {speedup:.2f}× as fast as the {SINGLE_DEVICE}."
+    """Whether the split is worth it, in one sentence; "" without anything to compare it with."""
+    return result.verdict.sentence if result.verdict else ""
 
 
 def history_line(result: Result) -> str:
@@ -138,20 +80,19 @@ def history_line(result: Result) -> str:
 
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
     """(name, value, remark) of each naive baseline."""
-    return list_baselines(result.value, _baseline_values(result))
+    return list_baselines(result.value, result.compared)
 
 
-def list_baselines(value: float, baselines: Mapping[str, BaselineValue]) -> list[tuple[str, str, str]]:
-    """(name, value, remark) of each baseline, beside a plan of `value` seconds."""
+def list_baselines(value: float, baselines: Mapping[str, Baseline]) -> list[tuple[str, str, str]]:
+    """(name, value, remark) of each baseline, beside a plan of `value` seconds; what cannot run says why."""
     lines = []
-    for name in (SINGLE_DEVICE, BALANCED_SPLIT):
-        baseline = baselines.get(name)
-        if baseline is None:
-            lines.append((name, "–", "finds nothing that keeps the rules"))
-            continue
+    for name, baseline in baselines.items():
+        seconds = format_seconds(baseline.value) if math.isfinite(baseline.value) else "–"
         ratio = f"{baseline.value / value:.2f}× the plan's time" if value > 0 and math.isfinite(value) else ""
-        remark = f"breaks a rule: {baseline.broken}" if baseline.broken else ratio
-        lines.append((_baseline_name(name, baseline), format_seconds(baseline.value), remark))
+        if not math.isfinite(baseline.value):
+            ratio = baseline.broken or "it cannot run"
+        remark = f"breaks a rule: {baseline.broken}" if baseline.broken and seconds != "–" else ratio
+        lines.append((_baseline_name(name, baseline), seconds, remark))
     return lines
 
 
@@ -190,23 +131,11 @@ def _format_runs(members: list[int], names: list[str]) -> str:
     return ", ".join(word for some in words for word in some)
 
 
-_AS_FAR = "one device as far as the rules allow"
-
-
-def _baseline_name(name: str, baseline: BaselineValue) -> str:
-    """The name of a baseline; the best single device by its own, unless the rules need more than one."""
-    if name != SINGLE_DEVICE:
-        return name
+def _baseline_name(name: str, baseline: Baseline) -> str:
+    """The name of a baseline; of one device its own, unless the rules need more, and of replicas their number."""
     used = baseline.devices
-    return _AS_FAR if len(used) > 1 else f"{name} ({used[0]})" if used else name
-
-
-def _better_baseline(value: float, baselines: Mapping[str, BaselineValue]) -> tuple[str, BaselineValue] | None:
-    """The name and value of the best baseline that beats the plan, if any does."""
-    names = {SINGLE_DEVICE: "single device", BALANCED_SPLIT: BALANCED_SPLIT}
-    faster = [
-        (_AS_FAR if len(baseline.devices) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", baseline)
-        for name, baseline in baselines.items()
-        if not baseline.broken and baseline.value < value * (1 - 1e-9)
-    ]
-    return min(faster, key=lambda pair: pair[1].value, default=None)
+    if name == REPLICAS and used:
+        return f"{name} (×{len(used)})"
+    if name != SINGLE_DEVICE or not used:
+        return name
+    return AS_FAR if len(used) > 1 else f"{name} ({used[0]})"

@@ -109,7 +109,8 @@ def apply_measured(
     others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
     if others:
         notes.append(f"{others} of its {len(timings.rows)} times belong to devices that the cluster does not have")
-    table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source)
+    spread = max(base.spread, timings.spread)
+    table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source, spread)
     table.validate(graph, cluster)
     return table, tuple(notes)
 

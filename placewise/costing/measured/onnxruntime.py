@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds
+from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds, spread_over_runs
 from placewise.errors import CostError
 
 _KERNEL = "_kernel_time"
@@ -55,6 +55,7 @@ def read_onnxruntime(path: Path) -> Timings:
             kind=kind,
             device=_DEVICES.get(provider, provider),
             aliases=_strip_fusion_suffixes(name),
+            spread=spread_over_runs(times),
         )
         for (name, kind, provider, _), times in _sum_by_run(kernels, runs).items()
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from xml.parsers import expat
 
 from placewise.costing.measured.content import load_json, open_measurement, read_text
-from placewise.costing.measured.table import TimingRow, Timings, read_seconds
+from placewise.costing.measured.table import TimingRow, Timings, read_seconds, spread_over_runs
 from placewise.errors import CostError
 
 _MILLI, _MICRO = 1e-3, 1e-6
@@ -45,7 +45,9 @@ def _build_timings(counters: Iterator[Counter]) -> Timings:
     if not times_of:
         raise CostError("holds no layer that ran", remedy="run benchmark_app with -pc")
     rows = tuple(
-        TimingRow(name, float(median(times)), kind=kind, aliases=_parent_names(name))
+        TimingRow(
+            name, float(median(times)), kind=kind, aliases=_parent_names(name), spread=spread_over_runs((0.0, *times))
+        )
         for (name, kind), times in times_of.items()
     )
     requests = max(map(len, times_of.values()))

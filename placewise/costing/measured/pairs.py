@@ -12,7 +12,7 @@ from statistics import median
 
 from placewise._util.units import parse_seconds
 from placewise.costing.measured.content import load_json, read_text
-from placewise.costing.measured.table import TimingRow, Timings, clipped
+from placewise.costing.measured.table import TimingRow, Timings, clipped, spread_over_runs
 from placewise.errors import CostError, InputError
 
 COLUMNS = ["op", "device", "seconds"]
@@ -43,7 +43,14 @@ def _build_timings(form: str, entries: Iterator[TimeEntry]) -> Timings:
     if not times_of:
         raise CostError("holds no times", remedy="write op, device and seconds")
     rows = tuple(
-        TimingRow(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
+        TimingRow(
+            op,
+            float(median(times)),
+            ops=(op,),
+            device=device,
+            place=places[op, device],
+            spread=spread_over_runs((0.0, *times)),
+        )
         for (op, device), times in times_of.items()
     )
     several = sum(len(times) > 1 for times in times_of.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 
 from placewise.errors import CostError
 
@@ -17,6 +17,7 @@ LONGEST_NAME = 80
 class TimingRow:
     """One kernel, or one op, that takes `seconds` per run.
 
+    `spread` is the interquartile range of its times over runs, as a share of their median (0: one time).
     `name` is its name in the file, `aliases` are other names that the op may have. `ops` names all ops in it, if the
     file lists them. `kind` is the kernel's type in the file. `device` is the name or kind of a device or ``"*"`` (""
     if the file does not say); `place` is its place in the file.
@@ -29,6 +30,7 @@ class TimingRow:
     device: str = ""
     place: str = ""
     aliases: tuple[str, ...] = ()
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,13 @@ class Timings:
     in_order: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def spread(self) -> float:
+        """The mean spread of the rows, by their seconds."""
+        known = [row for row in self.rows if math.isfinite(row.seconds)]
+        total = math.fsum(row.seconds for row in known)
+        return math.fsum(row.seconds * row.spread for row in known) / total if total else 0.0
+
 
 def clipped(name: str) -> str:
     """Shorten a name for messages."""
@@ -55,6 +64,16 @@ def clipped(name: str) -> str:
 def median_over_runs(runs: Sequence[float]) -> float:
     """The median over runs, without the first (warm-up) run if there are others."""
     return float(median(runs[1:] if len(runs) > 1 else runs))
+
+
+def spread_over_runs(runs: Sequence[float]) -> float:
+    """The interquartile range over runs without the first, as a share of their median; 0 for fewer than three."""
+    kept = sorted(runs[1:])
+    middle = median(kept) if len(kept) > 1 else 0.0
+    if not 0 < middle < math.inf:
+        return 0.0
+    low, _, high = quantiles(kept, n=4, method="inclusive")
+    return (high - low) / middle if high < math.inf else 0.0
 
 
 def read_seconds(value: object, place: str, *, unit: float = 1.0) -> float:

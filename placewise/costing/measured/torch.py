@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds
+from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds, spread_over_runs
 from placewise.errors import CostError
 
 DEEPEST = 200
@@ -64,8 +64,9 @@ def read_torch(path: Path, is_known: Callable[[str], bool], is_run: Callable[[Se
     device = "cuda" if trace.kernels else "cpu"
     steps, notes = _split_by_step(flat, trace) if trace.steps else (_split_repetitions(flat, is_run), ())
     rows = [
-        TimingRow(steps[0][place].name, median_over_runs([step[place].seconds for step in steps]), device=device)
-        for place in range(len(steps[0]))
+        TimingRow(call.name, median_over_runs(times), device=device, spread=spread_over_runs(times))
+        for place, call in enumerate(steps[0])
+        for times in [[step[place].seconds for step in steps]]
     ]
     rows += [TimingRow(name, seconds / len(steps), device=device) for name, seconds in stray.items()]
     count = len(steps)

@@ -16,12 +16,13 @@ from placewise.files.plan_file import BaselineRecord
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective
-from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
+from placewise.model.result import DeviceUse, gap_of
+from placewise.model.verdict import SINGLE_DEVICE, Baseline
 from placewise.reporting.breakdown import COMPUTE, COPY, ValuePart, break_down_value
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import clean_text
 from placewise.reporting.page.plan_view import PlanView
-from placewise.reporting.sentences import BaselineValue, compare_baselines, list_baselines, phase_line, value_name
+from placewise.reporting.sentences import list_baselines, phase_line, value_name
 
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
 """Shares from which a page gives a hint: memory in use, idle time, transfers in the value."""
@@ -37,12 +38,10 @@ _NUMBERED = re.compile(r"(.*?[^./\d][./]?)(\d{1,9})(?=[./]|$)")
 def summarize_plan(view: PlanView) -> dict[str, Any]:
     """The figures and sentences at the top of a page. Sentences are plain text, since they contain names."""
     plan, value, parts = view.plan, plan_value(view), _value_parts(view)
-    baselines = {name: _baseline_value(record) for name, record in plan.baselines.items()}
-    used = sum(1 for use in view.uses if use.ops)
+    baselines = {name: _baseline_of(record) for name, record in plan.baselines.items()}
     objective = _objective(view)
     single = baselines.get(SINGLE_DEVICE)
     ratio = single.value / value if single and not single.broken and 0 < value < math.inf else None
-    verdict = compare_baselines(value, used, _usable_devices(view), baselines)
     placed = view.placed
     return {
         "value": finite(value),
@@ -53,7 +52,7 @@ def summarize_plan(view: PlanView) -> dict[str, Any]:
         "status": plan.status,
         "reason": plan.reason,
         "unmet": clean_text(plan.unmet),
-        "verdict": clean_text(verdict) if baselines and math.isfinite(value) else "",
+        "verdict": clean_text(plan.verdict.sentence) if plan.verdict else "",
         "faster": ratio if ratio is not None and math.isfinite(ratio) else None,
         "baselines": [[clean_text(cell) for cell in line] for line in list_baselines(value, baselines)]
         if baselines
@@ -76,14 +75,8 @@ def plan_value(view: PlanView) -> float:
     return view.placed.judgement.value
 
 
-def _baseline_value(record: BaselineRecord) -> BaselineValue:
-    return BaselineValue(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
-
-
-def _usable_devices(view: PlanView) -> list[str]:
-    if view.problem is None:
-        return list(view.devices)
-    return [view.problem.cluster.names[d] for d in np.flatnonzero(view.problem.allowed.any(axis=0)).tolist()]
+def _baseline_of(record: BaselineRecord) -> Baseline:
+    return Baseline(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
 
 
 def _objective(view: PlanView) -> Objective | None:

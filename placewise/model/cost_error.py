@@ -1,0 +1,66 @@
+"""How far off the costs of a placement may be, by where they come from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.verdict import Uncertainty
+
+ASSUMED = 0.15
+"""Relative error of figures that follow from a device's data sheet, where nobody measured how far off they are."""
+MEASURED = 0.05
+"""Relative error with measured op times and links, whatever their spread: the largest median error of the judge beside
+runs of three models (benchmarks/results/real_prediction.md)."""
+_ESTIMATED = ("roofline", "assumed")
+
+
+def estimate_error(problem: Problem, placed: Sequence[tuple[Placement, float]]) -> Uncertainty:
+    """The error of the values of some placements, each with its seconds of transfers: the largest of theirs.
+
+    That of one is the mean of the errors of its op and transfer times, weighted by seconds: errors of one source go
+    the same way, so that none is taken to cancel another. Costs that are given have none.
+    """
+    errors = [_weigh(problem, placement, moved) for placement, moved in placed]
+    share, source = max(errors, key=lambda found: found[0], default=(0.0, ""))
+    return Uncertainty(share, source) if share > 0 else Uncertainty()
+
+
+def _weigh(problem: Problem, placement: Placement, moved: float) -> tuple[float, str]:
+    """The error of one placement, and the source of most of it."""
+    costs, device = problem.costs, placement.device
+    at = np.arange(len(device)), device
+    seconds = np.where(np.isfinite(costs.op_seconds[at]), costs.op_seconds[at], 0.0)
+    spent = np.zeros((len(costs.sources), problem.n_devices))
+    np.add.at(spent, (costs.op_source[at], device), seconds)
+    parts = defaultdict[str, float](float)
+    for code, name in enumerate(costs.sources):
+        for d in np.flatnonzero(spent[code]).tolist():
+            error, source = _error_of(problem, name, d)
+            parts[source] += error * float(spent[code, d])
+    if costs.transfer_source in _ESTIMATED:
+        parts["assumed speeds of links"] += ASSUMED * moved
+    total = float(spent.sum()) + moved
+    source = max(parts, key=lambda name: parts[name], default="")
+    return (sum(parts.values()) / total if total > 0 else 0.0), source
+
+
+def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
+    """The relative error of the op times of one source on a device, and where that comes from."""
+    if source in _ESTIMATED:
+        known = problem.cluster.devices[device].error
+        return (
+            (known, "figures fitted to measured kernels")
+            if known
+            else (ASSUMED, "data sheets and assumed efficiencies")
+        )
+    if source == "measured":
+        spread = problem.costs.spread
+        return (spread, "the spread of the measured times") if spread > MEASURED else (
+            MEASURED, "usual with measured times"
+        )  # fmt: skip
+    return 0.0, "given"

@@ -1,0 +1,219 @@
+"""The verdict: is a split worth it beside what people do without a placer? One pure function on plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
+REPLICAS, EVEN_LAYERS = "data-parallel replicas", "even split by layers"
+"""The names of the answers that people give without a placer."""
+
+AS_FAR = "one device as far as the rules allow"
+HARDLY = 0.01
+"""A gain that is not above it is hardly worth it, even where the costs are given."""
+_SAME = 1e-9
+
+
+class Decision(StrEnum):
+    """What a verdict says."""
+
+    WORTH_IT = "worth it"
+    WITHIN_ERROR = "within the error"
+    HARDLY = "hardly worth it"
+    SINGLE_DEVICE = "single device"
+    REPLICAS = "replicas"
+    NEEDED = "needed"
+    SLOWER = "slower than a baseline"
+    NO_CHOICE = "no choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """How far off the seconds that are compared may be.
+
+    `error` is the relative error of one figure, 0 where the costs are given; `source` says in words where it comes
+    from. `margin` is the least gain of one figure over another that shows more than their errors: by default that of a
+    quotient of two figures with independent errors, √2 · error.
+    """
+
+    error: float = 0.0
+    source: str = "given"
+    margin: float = -1.0
+
+    def __post_init__(self) -> None:
+        if self.margin < 0:
+            object.__setattr__(self, "margin", math.sqrt(2) * self.error)
+
+
+GIVEN = Uncertainty()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A naive answer: its seconds (inf if it cannot run), why it breaks a rule ("" if it does not), its devices."""
+
+    value: float
+    broken: str = ""
+    devices: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.broken and math.isfinite(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A decision, in words as well, on a plan beside the baseline `over`.
+
+    `ratio` is the time of that baseline over the time of the plan (1.2: the plan is 1.2 times as fast; nan: there is
+    nothing to compare with). `error`, `margin` and `source` are those of `Uncertainty`.
+    """
+
+    decision: Decision
+    sentence: str
+    over: str = ""
+    ratio: float = math.nan
+    error: float = 0.0
+    margin: float = 0.0
+    source: str = "given"
+
+
+def decide(
+    value: float,
+    used: int,
+    usable: Sequence[str],
+    baselines: Mapping[str, Baseline],
+    uncertainty: Uncertainty = GIVEN,
+    *,
+    whole: bool = False,
+) -> Verdict:
+    """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices.
+
+    `baselines` are named by the constants of this module; other names count as splits. `whole`: the plan runs
+    the whole model on every device that it uses.
+
+    >>> single = Baseline(1.2, devices=("cuda:0",))
+    >>> decide(1.0, 2, ["cuda:0", "cuda:1"], {SINGLE_DEVICE: single}).decision.value
+    'worth it'
+    >>> error = Uncertainty(0.15, "assumed efficiencies")
+    >>> decide(1.0, 2, ["cuda:0", "cuda:1"], {SINGLE_DEVICE: single}, error).decision.value
+    'within the error'
+    """
+    decision, over, sentence = _decide(value, used, usable, baselines, uncertainty, whole)
+    ratio = _ratio(baselines[over], value) if over in baselines else math.nan
+    return Verdict(decision, sentence, over, ratio, uncertainty.error, uncertainty.margin, uncertainty.source)
+
+
+def _decide(
+    value: float, used: int, usable: Sequence[str], baselines: Mapping[str, Baseline], error: Uncertainty, whole: bool
+) -> tuple[Decision, str, str]:
+    single, replicas = baselines.get(SINGLE_DEVICE), baselines.get(REPLICAS)
+    faster = {name: known for name, known in baselines.items() if known.valid and known.value < value * (1 - _SAME)}
+    best = min(faster, key=lambda name: faster[name].value, default="")
+    if best == REPLICAS:
+        return Decision.REPLICAS, REPLICAS, _praise_replicas(faster[best], value, used, error)
+    if best:
+        return Decision.SLOWER, best, _describe_slower(best, faster[best], value)
+    if len(usable) <= 1:
+        only = usable[0] if usable else "none"
+        return Decision.NO_CHOICE, "", f"No split to decide: {only} is the only device that may run ops."
+    if single is None or not single.valid:
+        return Decision.NEEDED, "", _describe_need(single, used)
+    if used == 1:
+        best_found = "A split is not worth it: one device alone is the best answer found."
+        return Decision.SINGLE_DEVICE, SINGLE_DEVICE, best_found
+    if whole:
+        return _judge_copies(single, value, used, error)
+    if replicas is not None and replicas.valid and _ratio(replicas, value) - 1 <= error.margin:
+        gain = _ratio(replicas, value)
+        if error.error or gain <= 1 + _SAME:
+            return Decision.WITHIN_ERROR, REPLICAS, _match_replicas(replicas, gain, error)
+    return _judge_gain(single, value, used, error)
+
+
+def _describe_need(single: Baseline | None, used: int) -> str:
+    """Why there is no single device to compare with."""
+    apart = single is None or len(single.devices) > 1
+    lack = "no device may run every op" if apart else "the model does not fit on one device"
+    why = f" ({single.broken})" if single is not None and single.broken else ""
+    runs = "this plan runs it" if used == 1 else f"this split over {used} devices runs it"
+    return f"A split is needed: {lack}{why}; {runs}."
+
+
+def _judge_gain(single: Baseline, value: float, used: int, error: Uncertainty) -> tuple[Decision, str, str]:
+    """The decision by what a split gains over one device, which is not faster."""
+    ratio, name = _ratio(single, value), _name_single(single)
+    gain, apart = ratio - 1, len(single.devices) > 1
+    if error.error and gain <= error.margin:
+        start = "The rules need more than one device, and the gain is within" if apart else "Within"
+        return Decision.WITHIN_ERROR, SINGLE_DEVICE, (
+            f"{start} the error of the estimates {_bounds(error)}: {used} devices are {ratio:.2f}× as fast as {name}."
+        )  # fmt: skip
+    if apart:
+        how = f"gains {max(gain, 0.0):.1%} over {name}" if gain <= HARDLY else f"is {ratio:.2f}× as fast as {name}"
+        decision = Decision.HARDLY if gain <= HARDLY else Decision.WORTH_IT
+        return decision, SINGLE_DEVICE, f"The rules need more than one device; this plan on {used} {how}."
+    if gain <= HARDLY:
+        short = f"A split is hardly worth it: {used} devices gain {max(gain, 0.0):.1%} over {name}."
+        return Decision.HARDLY, SINGLE_DEVICE, short
+    above = f", above the error of the estimates {_bounds(error)}" if error.error else ""
+    fast = f"The split is worth it: {used} devices are {ratio:.2f}× as fast as {name}{above}."
+    return Decision.WORTH_IT, SINGLE_DEVICE, fast
+
+
+def _judge_copies(single: Baseline, value: float, used: int, error: Uncertainty) -> tuple[Decision, str, str]:
+    """The decision where the plan itself is copies of the whole model."""
+    ratio = _ratio(single, value)
+    within = (
+        f", within the error of the estimates {_bounds(error)}" if error.error and ratio - 1 <= error.margin else ""
+    )
+    copies = (
+        f"No split: {used} copies of the model serve {ratio:.2f}× as many samples as {_name_single(single)}{within}."
+    )
+    return Decision.REPLICAS, SINGLE_DEVICE, copies
+
+
+def _praise_replicas(replicas: Baseline, value: float, used: int, error: Uncertainty) -> str:
+    """That copies of the model beat the plan."""
+    gain = value / replicas.value if replicas.value > 0 else math.inf
+    within = (
+        f"; the difference is within the error of the estimates {_bounds(error)}" if gain - 1 <= error.margin else ""
+    )
+    plan = "this split" if used > 1 else "this plan on one device"
+    return (
+        f"{_count(len(replicas.devices)).capitalize()} copies of the model serve {gain:.2f}× as many samples as "
+        f"{plan}: copy the model instead{within}."
+    )
+
+
+def _match_replicas(replicas: Baseline, gain: float, error: Uncertainty) -> str:
+    copies = f"{_count(len(replicas.devices))} copies of the model"
+    if not error.error:
+        return f"The split gains nothing over {copies}: they serve as many samples."
+    return f"Within the error of the estimates {_bounds(error)}: the split is {gain:.2f}× as fast as {copies}."
+
+
+def _describe_slower(name: str, faster: Baseline, value: float) -> str:
+    more = value / faster.value - 1 if faster.value > 0 else math.inf
+    how = "slightly slower" if more < 0.001 else f"{more:.1%} slower" if math.isfinite(more) else "slower"
+    called = _name_single(faster).replace("best ", "") if name == SINGLE_DEVICE else f"the {name}"
+    return f"This plan is {how} than {called}: try another placer or more time."
+
+
+def _name_single(single: Baseline) -> str:
+    return AS_FAR if len(single.devices) > 1 else f"the {SINGLE_DEVICE}"
+
+
+def _ratio(baseline: Baseline, value: float) -> float:
+    return baseline.value / value if value > 0 else 1.0
+
+
+def _bounds(error: Uncertainty) -> str:
+    return f"(±{100 * error.error:.2g} % each: {error.source})"
+
+
+def _count(number: int) -> str:
+    return ("no", "one", "two", "three", "four")[number] if number < 5 else str(number)
