@@ -87,6 +87,33 @@ class Plan:
         """``optimal``, ``feasible``, ``infeasible`` or ``unknown``."""
         return str(self.result.status.outcome)
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second of the whole batch while decoding; None for a model that generates none."""
+        return self.result.tokens_per_second
+
+    def by_module(self) -> dict[str, list[dict[str, Any]]]:
+        """List what each device holds, by module.
+
+        Returns
+        -------
+        dict of str to list of dict
+            Device name → its parts, those that take longest first: ``name``, such as "layers 0–12" or "experts of
+            layers 0–31"; ``ops``, how many; ``bytes`` of distinct weights and state; ``seconds`` per sample. Every op
+            is in exactly one part. A device that runs nothing, or a replica of another's stage, has none. Where most
+            ops have no module, parts are ranges of ops in the order of the graph. Of more than 100 parts of a device,
+            the last one contains all smaller ones.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> [part["name"] for part in plan.by_module()["cuda:0"]]
+        ['the whole model']
+
+        """
+        return self.result.by_module()
+
     def summary(self) -> str:
         """What `placewise place` prints, as text."""
         return plain(result_view(self.result))

@@ -60,7 +60,8 @@ def place(
     if output is not None and result.placement is not None:
         save_plan(result, output)
     if as_json:
-        show_json(plan_of(result).model_dump(mode="json"))
+        answers = {"tokens_per_second": result.tokens_per_second, "parts": result.by_module()}
+        show_json(plan_of(result).model_dump(mode="json") | answers)
     else:
         from placewise.reporting.console import result_view
 

@@ -6,11 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
+from typing import Any
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
+_PARTS = "placewise.coarsen.module_parts"
+"""Imported when parts are asked for: data does not depend on what reads it."""
+DECODE = "decode"
+"""The phase of a language model that makes one token, or one for each sample of a batch, per run."""
 SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
 """The names of the answers that people give without a placer."""
 
@@ -222,3 +228,31 @@ class Result:
     @property
     def gap(self) -> float:
         return gap_of(self.value, self.bound.value)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second of the whole batch while decoding; None for a model that generates none."""
+        return None if self.judgement is None else tokens_per_second(self.problem, self.judgement)
+
+    def by_module(self) -> dict[str, list[dict[str, Any]]]:
+        """What each device holds, by module: see `Plan.by_module`."""
+        if self.placement is None:
+            return {name: [] for name in self.problem.cluster.names}
+        found: dict[str, list[dict[str, Any]]] = import_module(_PARTS).list_parts(self.problem, self.placement)
+        return found
+
+
+def tokens_per_second(problem: Problem, judgement: Judgement) -> float | None:
+    """Tokens per second of the whole batch while decoding; None without a phase that decodes, or that takes time."""
+    runs = next((phase.repeats for phase in problem.graph.phases if phase.name == DECODE), 0)
+    own = next((use.seconds for use in judgement.phases if use.phase == DECODE), None)
+    seconds = judgement.value / runs if own is None and runs else own
+    if seconds is None or not 0 < seconds < math.inf:
+        return None
+    return batch_size(problem) / seconds
+
+
+def batch_size(problem: Problem) -> int:
+    """The samples of a batch, as the model was read; 1 if nothing says it."""
+    source = problem.graph.source
+    return 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))

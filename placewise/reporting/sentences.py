@@ -10,7 +10,16 @@ import numpy as np
 
 from placewise._util.units import format_seconds
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
+from placewise.model.result import (
+    BALANCED_SPLIT,
+    DECODE,
+    SINGLE_DEVICE,
+    Judgement,
+    Outcome,
+    PhaseUse,
+    Result,
+    batch_size,
+)
 
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
@@ -53,9 +62,8 @@ def _phase_time(problem: Problem, use: PhaseUse) -> str:
 
 def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
     """How often a phase runs per second; for decoding, tokens per second of the whole batch."""
-    source = problem.graph.source
-    batch = 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))
-    if phase != "decode":
+    batch = batch_size(problem)
+    if phase != DECODE:
         return f" ({per_second:.4g} per second)"
     return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
 
