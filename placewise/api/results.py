@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
@@ -40,6 +40,7 @@ from placewise.reporting.measured import measurement_view
 from placewise.reporting.notebook import text_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
+from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
 from placewise.simulate import judge_placement, lower_bound
 from placewise.training.train_result import Trained
 from placewise.training.train_result import lines as training_lines
@@ -113,6 +114,57 @@ class Plan:
 
         """
         return self.result.by_module()
+
+    def slowest_ops(self, count: int = TOP) -> list[dict[str, Any]]:
+        """List the ops that take longest where the plan has them, the slowest first.
+
+        Parameters
+        ----------
+        count : int
+            How many. Default: 10.
+
+        Returns
+        -------
+        list of dict
+            ``op``, ``kind``, ``module``, ``device``; ``seconds`` per sample, and their ``share`` of those of all ops;
+            ``by_device``, the seconds on every device, None where the op cannot run. Empty without a placement.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> [row["kind"] for row in plan.slowest_ops(2)]
+        ['MatMul', 'MatMul']
+
+        """
+        placed = self.placement
+        return [] if placed is None else [asdict(row) for row in slowest_ops(self.problem, placed, count)]
+
+    def slowest_modules(self, count: int = TOP) -> list[dict[str, Any]]:
+        """List the modules that take longest where the plan has them; those that differ in numbers only are one.
+
+        Parameters
+        ----------
+        count : int
+            How many. Default: 10.
+
+        Returns
+        -------
+        list of dict
+            ``module``, such as "layer.*.attention"; how many ``modules`` and ``ops``; ``seconds`` per sample, and their
+            ``share`` of those of all ops; ``by_device``, the seconds that the plan spends on every device. Empty
+            without a placement.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> plan.slowest_modules(1)[0]["module"]
+        'layer.*.feed_forward.inner'
+
+        """
+        placed = self.placement
+        return [] if placed is None else [asdict(row) for row in slowest_modules(self.problem, placed, count)]
 
     def summary(self) -> str:
         """What `placewise place` prints, as text."""

@@ -382,7 +382,7 @@ class _Namer:
             return "the whole model"
         if label == _OWN:
             ops = self._ops(part)
-            return f"{_count_ops(len(ops))} in no module ({self._list_kinds(ops)})"
+            return f"{count_ops(len(ops))} in no module ({self._list_kinds(ops)})"
         name = self._render(label, limit)
         return name if limit > RANGES or len(name) <= LONGEST else self._render(label, limit, brief=True)
 
@@ -500,7 +500,8 @@ def _plain_name(name: str) -> str:
     return _LISTS.get(name.lower()) or _NUMBERS.sub("#", name)
 
 
-def _count_ops(count: int) -> str:
+def count_ops(count: int) -> str:
+    """A number of ops with its noun."""
     return f"{count:,} op{'' if count == 1 else 's'}"
 
 
