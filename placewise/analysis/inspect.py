@@ -9,11 +9,16 @@ from numbers import Integral
 
 import numpy as np
 
+from placewise.core.build import Devices, build_read
+from placewise.core.open_model import Model
+from placewise.core.options import ProblemOptions
 from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.model.columns import Floats
 from placewise.model.graph import Graph
+from placewise.model.problem import Problem
 from placewise.readers.base import ImportedModel
+from placewise.reporting.slowest import SlowModule, SlowOp, slowest_modules, slowest_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Inspection:
 
     They are None if the file has times instead of shapes. `known_ops_share` is the share of ops whose FLOPs are known.
     `weights` counts storages, so tied weights count once; `parameters` are their elements, buffers included.
+    `slowest_ops` and `slowest_modules` are the ten that take longest, if devices are given.
     """
 
     ops: int
@@ -64,10 +70,12 @@ class Inspection:
     warnings: tuple[str, ...]
     graph_hash: str
     phases: tuple[PhaseRow, ...] = ()
+    slowest_ops: tuple[SlowOp, ...] = ()
+    slowest_modules: tuple[SlowModule, ...] = ()
 
 
-def inspect(imported: ImportedModel, *, depth: int = 2) -> Inspection:
-    """Inspect a model; scopes are cut to `depth` parts. Raises InputError."""
+def inspect(imported: ImportedModel, *, depth: int = 2, problem: Problem | None = None) -> Inspection:
+    """Inspect a model; scopes are cut to `depth` parts, and `problem` prices its ops. Raises InputError."""
     if isinstance(depth, bool) or not isinstance(depth, Integral) or depth < 0:
         raise InputError(f"the depth is {reprlib.repr(depth)}", remedy="give a whole number, 0 or more")
     graph = imported.graph
@@ -96,7 +104,20 @@ def inspect(imported: ImportedModel, *, depth: int = 2) -> Inspection:
         warnings=(*imported.warnings, *(work.warnings if work else ())),
         graph_hash=graph.digest(),
         phases=tuple(_list_phases(graph, flops)),
+        slowest_ops=() if problem is None else slowest_ops(problem),
+        slowest_modules=() if problem is None else slowest_modules(problem),
     )
+
+
+def price_model(
+    imported: ImportedModel, model: Model, devices: Devices | None, options: ProblemOptions
+) -> Problem | None:
+    """The problem that prices a model on devices; None without any. Raises InputError for costs without devices."""
+    if devices is None and imported.problem is None:
+        if options.costs or options.unsupported:
+            raise InputError("costs and unsupported kinds are those of devices", remedy="give the devices too")
+        return None
+    return build_read(imported, model, devices, options)
 
 
 def _list_phases(graph: Graph, flops: Floats) -> Iterable[PhaseRow]:

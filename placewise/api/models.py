@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from placewise.analysis.inspect import Inspection
+from placewise.analysis.inspect import Inspection, price_model
 from placewise.analysis.inspect import inspect as inspect_graph
 from placewise.core.build import Devices, build
 from placewise.core.open_model import Model, open_model
@@ -53,35 +53,50 @@ def read_model(model: Model, *, example_inputs: Any = None, **options: Unpack[Pr
 
 
 def inspect(
-    model: Model, *, depth: int = 2, example_inputs: Any = None, **options: Unpack[ProblemKeywords]
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    depth: int = 2,
+    example_inputs: Any = None,
+    **options: Unpack[ProblemKeywords],
 ) -> Inspection:
-    """Count ops, tensors, FLOPs and weights of a model, by kind and by scope.
+    """Count ops, tensors, FLOPs and weights of a model, by kind and by scope; with devices, find what takes longest.
 
     Parameters
     ----------
     model, example_inputs, **options
-        As in `read_model`.
+        As in `read_model`; with devices also `costs` and `unsupported`.
+    devices : str, path, mapping or Cluster
+        Price every op on them. Default: none.
     depth : int
         How many parts of a scope tell its ops apart. Default: 2.
 
     Returns
     -------
     Inspection
-        Totals, and rows by kind and by scope; bytes and FLOPs of one sample.
+        Totals, and rows by kind and by scope; bytes and FLOPs of one sample. With devices, `slowest_ops` and
+        `slowest_modules`: the ten that take longest, each with its seconds per sample on every device.
 
     Raises
     ------
     ModelFileError
         As `read_model` does.
+    InputError
+        For devices that cannot be read, or costs without devices.
 
     Examples
     --------
     >>> import placewise as pw
     >>> pw.inspect("zoo:random-layered", dims={"n_ops": 20}).ops
     20
+    >>> found = pw.inspect("zoo:bert-base", "A100,cpu")
+    >>> found.slowest_modules[0].module, sorted(found.slowest_modules[0].by_device)
+    ('layer.*.feed_forward.inner', ['cpu', 'cuda:0'])
 
     """
-    return inspect_graph(open_model(model, options_from(options), example_inputs), depth=depth)
+    chosen = options_from(options)
+    imported = open_model(model, chosen, example_inputs)
+    return inspect_graph(imported, depth=depth, problem=price_model(imported, model, devices, chosen))
 
 
 def list_placers() -> dict[str, PlacerInfo]:

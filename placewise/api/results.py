@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
@@ -42,6 +42,7 @@ from placewise.reporting.measured import measurement_view
 from placewise.reporting.notebook import render_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
+from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
 from placewise.simulate import judge_placement, lower_bound
 from placewise.training.train_result import Trained
 from placewise.training.train_result import lines as training_lines
@@ -88,6 +89,84 @@ class Plan:
     def status(self) -> str:
         """``optimal``, ``feasible``, ``infeasible`` or ``unknown``."""
         return str(self.result.status.outcome)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second of the whole batch while decoding; None for a model that generates none."""
+        return self.result.tokens_per_second
+
+    def by_module(self) -> dict[str, list[dict[str, Any]]]:
+        """List what each device holds, by module.
+
+        Returns
+        -------
+        dict of str to list of dict
+            Device name → its parts, those that take longest first: ``name``, such as "layers 0–12" or "experts of
+            layers 0–31"; ``ops``, how many; ``bytes`` of distinct weights and state; ``seconds`` per sample. Every op
+            is in exactly one part. A device that runs nothing, or a replica of another's stage, has none. Where most
+            ops have no module, parts are ranges of ops in the order of the graph. Of more than 100 parts of a device,
+            the last one contains all smaller ones.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> [part["name"] for part in plan.by_module()["cuda:0"]]
+        ['the whole model']
+
+        """
+        return self.result.by_module()
+
+    def slowest_ops(self, count: int = TOP) -> list[dict[str, Any]]:
+        """List the ops that take longest where the plan has them, the slowest first.
+
+        Parameters
+        ----------
+        count : int
+            How many. Default: 10.
+
+        Returns
+        -------
+        list of dict
+            ``op``, ``kind``, ``module``, ``device``; ``seconds`` per sample, and their ``share`` of those of all ops;
+            ``by_device``, the seconds on every device, None where the op cannot run. Empty without a placement.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> [row["kind"] for row in plan.slowest_ops(2)]
+        ['MatMul', 'MatMul']
+
+        """
+        placed = self.placement
+        return [] if placed is None else [asdict(row) for row in slowest_ops(self.problem, placed, count)]
+
+    def slowest_modules(self, count: int = TOP) -> list[dict[str, Any]]:
+        """List the modules that take longest where the plan has them; those that differ in numbers only are one.
+
+        Parameters
+        ----------
+        count : int
+            How many. Default: 10.
+
+        Returns
+        -------
+        list of dict
+            ``module``, such as "layer.*.attention"; how many ``modules`` and ``ops``; ``seconds`` per sample, and their
+            ``share`` of those of all ops; ``by_device``, the seconds that the plan spends on every device. Empty
+            without a placement.
+
+        Examples
+        --------
+        >>> import placewise as pw
+        >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+        >>> plan.slowest_modules(1)[0]["module"]
+        'layer.*.feed_forward.inner'
+
+        """
+        placed = self.placement
+        return [] if placed is None else [asdict(row) for row in slowest_modules(self.problem, placed, count)]
 
     def summary(self) -> str:
         """What `placewise place` prints, as text."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +33,9 @@ def place(
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="List the parts of every device, and the slowest ops and modules.")
+    ] = False,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,
@@ -60,11 +64,21 @@ def place(
     if output is not None and result.placement is not None:
         save_plan(result, output)
     if as_json:
-        show_json(plan_of(result).model_dump(mode="json"))
+        answers: dict[str, Any] = {"tokens_per_second": result.tokens_per_second, "parts": result.by_module()}
+        if details and result.placement is not None:
+            from placewise.reporting.slowest import slowest_modules, slowest_ops
+
+            answers["slowest_ops"] = [asdict(row) for row in slowest_ops(problem, result.placement)]
+            answers["slowest_modules"] = [asdict(row) for row in slowest_modules(problem, result.placement)]
+        show_json(plan_of(result).model_dump(mode="json") | answers)
     else:
         from placewise.reporting.console import result_view
 
         show(result_view(result, gantt=not quiet))
+        if details and result.placement is not None:
+            from placewise.reporting.slowest import details_view
+
+            show("", details_view(problem, result.placement))
         if output is not None and result.placement is not None:
             show(f"wrote {output}")
     if result.status.outcome is Outcome.INFEASIBLE:

@@ -32,6 +32,7 @@ def judge(
 
     What is not said is the plan's own.
     """
+    from placewise.coarsen.module_parts import list_parts
     from placewise.reporting.console import judgement_view
     from placewise.reporting.devices import peak_record
     from placewise.simulate import memory_peaks
@@ -39,9 +40,10 @@ def judge(
     problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
     peaks = memory_peaks(problem, placement, judgement.timeline)
     if as_json:
-        show_json(_document(judgement) | {"peaks": [peak_record(peak) for peak in peaks]})
+        peaks_and_parts = {"peaks": [peak_record(peak) for peak in peaks], "parts": list_parts(problem, placement)}
+        show_json(_document(judgement) | peaks_and_parts)
         return
-    show(judgement_view(problem, judgement, peaks))
+    show(judgement_view(problem, judgement, peaks, placement))
 
 
 @guarded
@@ -56,13 +58,16 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    _, _, judgement = _judge(model, plan, devices, problem_options, quiet)
+    problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
     if as_json:
-        show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
-    else:
-        from placewise.reporting.console import violation_view
+        from placewise.coarsen.module_parts import list_parts
 
-        show(violation_view(judgement))
+        broken = [asdict(violation) for violation in judgement.violations]
+        show_json({"valid": judgement.valid, "violations": broken, "parts": list_parts(problem, placement)})
+    else:
+        from placewise.reporting.console import holdings_view, violation_view
+
+        show(holdings_view(problem, placement), violation_view(judgement))
     if not judgement.valid:
         raise typer.Exit(INFEASIBLE)
 

@@ -6,12 +6,23 @@ of layer 3.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from placewise.coarsen.quotient import renumber
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_firsts
+
+DEEPEST = 12
+"""How many names of a scope become modules; the rest of the path is one name."""
+_SEPARATORS = re.compile(r"[./]+")
+
+
+def split_scope(scope: str) -> tuple[str, ...]:
+    """The names of a scope, at most `DEEPEST` and the rest."""
+    return tuple(part for part in _SEPARATORS.split(scope, maxsplit=DEEPEST) if part)
 
 
 def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:

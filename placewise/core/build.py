@@ -51,7 +51,11 @@ def build(
     model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those
     that the options give. Raises InputError and its kin.
     """
-    reading = open_model(model, options, example_inputs)
+    return build_read(open_model(model, options, example_inputs), model, devices, options)
+
+
+def build_read(reading: ImportedModel, model: Model, devices: Devices | None, options: ProblemOptions) -> Problem:
+    """The problem of placing a `model` that was read already. Raises InputError and its kin."""
     return _with_notes(_problem(reading, name_of(model), devices, options))
 
 

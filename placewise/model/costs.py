@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster
-from placewise.model.columns import Bytes8, Floats, frozen
+from placewise.model.columns import Bytes8, Floats, Ints, frozen
 from placewise.model.graph import Graph
 
 LARGEST_TIME = 1e300
@@ -46,6 +46,12 @@ class CostTable:
     def given(cls, op_seconds: Floats, transfer_seconds: Floats) -> CostTable:
         """A table whose figures all come from the user."""
         return cls(op_seconds, transfer_seconds, np.zeros(np.shape(op_seconds), np.int8))
+
+    def seconds_on(self, device: Ints) -> Floats:
+        """Seconds per sample of every op on its `device` [n_ops]; 0 without one (−1), or where it cannot run."""
+        seconds = self.op_seconds[np.arange(len(self.op_seconds)), np.maximum(device, 0)]
+        known: Floats = np.where((device >= 0) & np.isfinite(seconds), seconds, 0.0)
+        return known
 
     def validate(self, graph: Graph, cluster: Cluster) -> None:
         """Raise CostError, naming op or tensor and device, if a figure is missing, NaN, negative or absurdly large."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,11 @@ from placewise.model.cost_error import estimate_error
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline, Verdict, decide
+
+_PARTS = "placewise.coarsen.module_parts"
+"""Imported when parts are asked for: data does not depend on what reads it."""
+DECODE = "decode"
+"""The phase of a language model that makes one token, or one for each sample of a batch, per run."""
 
 OPTIMAL_GAP = 1e-6
 """A value within this relative gap of its bound is called optimal: floating point, not a loophole."""
@@ -258,6 +265,18 @@ class Result:
             whole=len(set(placement.device.tolist())) == 1,
         )
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second of the whole batch while decoding; None for a model that generates none."""
+        return None if self.judgement is None else tokens_per_second(self.problem, self.judgement)
+
+    def by_module(self) -> dict[str, list[dict[str, Any]]]:
+        """What each device holds, by module: see `Plan.by_module`."""
+        if self.placement is None:
+            return {name: [] for name in self.problem.cluster.names}
+        found: dict[str, list[dict[str, Any]]] = import_module(_PARTS).list_parts(self.problem, self.placement)
+        return found
+
 
 BASELINE_NAMES = (SINGLE_DEVICE, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS)
 """The naive answers, in the order in which they are shown."""
@@ -279,3 +298,19 @@ def transfer_seconds(judgement: Judgement) -> float:
     """Seconds of all transfers that a judgement counts."""
     spent = (use.send + use.receive for use in judgement.devices)
     return math.fsum(seconds for seconds in spent if math.isfinite(seconds))
+
+
+def tokens_per_second(problem: Problem, judgement: Judgement) -> float | None:
+    """Tokens per second of the whole batch while decoding; None without a phase that decodes, or that takes time."""
+    runs = next((phase.repeats for phase in problem.graph.phases if phase.name == DECODE), 0)
+    own = next((use.seconds for use in judgement.phases if use.phase == DECODE), None)
+    seconds = judgement.value / runs if own is None and runs else own
+    if seconds is None or not 0 < seconds < math.inf:
+        return None
+    return batch_size(problem) / seconds
+
+
+def batch_size(problem: Problem) -> int:
+    """The samples of a batch, as the model was read; 1 if nothing says it."""
+    source = problem.graph.source
+    return 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))

@@ -16,6 +16,7 @@ from placewise.model.result import Judgement, Result
 from placewise.reporting.copies import copy_rows
 from placewise.reporting.devices import DeviceView, device_remarks, peak_line
 from placewise.reporting.gantt import Gantt
+from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import (
     baseline_lines,
@@ -41,7 +42,12 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
         parts += [shown_text(phases)] if phases else []
         said = verdict(result)
         parts += [shown_text(said)] if said else []
-        parts += [Text(), *_devices(problem, result.judgement, result.placement), Text()]
+        parts += [
+            Text(),
+            *_holdings(problem, result.placement),
+            *_devices(problem, result.judgement, result.placement),
+            Text(),
+        ]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()] if result.compared else []
@@ -54,13 +60,15 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
     return Group(*parts, shown_text(run, style="dim"))
 
 
-def judgement_view(problem: Problem, judgement: Judgement, peaks: Sequence[MemoryPeak] = ()) -> RenderableType:
-    """Everything that `simulate` prints, with a line per memory peak."""
+def judgement_view(
+    problem: Problem, judgement: Judgement, peaks: Sequence[MemoryPeak] = (), placement: Placement | None = None
+) -> RenderableType:
+    """Everything that `judge` prints, with a line per memory peak."""
     value = format_seconds(judgement.value) if math.isfinite(judgement.value) else "none: it cannot run"
     parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective)} {value}", style="bold")]
     phases = phase_line(problem, judgement)
     parts += [shown_text(phases)] if phases else []
-    parts += _devices(problem, judgement)
+    parts += [*_holdings(problem, placement), *_devices(problem, judgement)]
     parts += [shown_text(peak_line(peak), style="dim") for peak in peaks]
     return Group(*parts, violation_view(judgement))
 
@@ -100,6 +108,16 @@ def _copies(result: Result) -> list[RenderableType]:
         return []
     rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
     return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
+
+
+def holdings_view(problem: Problem, placement: Placement) -> RenderableType:
+    """A line per device that runs anything: what it holds, in words."""
+    words = zip(problem.cluster.names, describe_holdings(problem, placement), strict=True)
+    return rows_table(("", ""), [(name, text) for name, text in words if text])
+
+
+def _holdings(problem: Problem, placement: Placement | None) -> list[RenderableType]:
+    return [] if placement is None else [holdings_view(problem, placement), Text()]
 
 
 def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -44,7 +44,7 @@ class PlanSide:
     """One of the two plans: its name, what its value measures, the value and its lower bound in seconds.
 
     `parts` add up to the value; None if they are unknown. `uses` maps each device to its ops, seconds (compute,
-    copies, idle) and bytes (peak).
+    copies, idle) and bytes (peak). `holds` says in words what each device holds; empty without the model.
     """
 
     name: str
@@ -53,6 +53,7 @@ class PlanSide:
     lower_bound: float
     parts: tuple[ValuePart, ...] | None
     uses: Mapping[str, DeviceFigures]
+    holds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def difference_view(diff: Difference) -> RenderableType:
         parts += [Text(visible(explain_change(diff.changes))), Text()]
         parts += [changes_table(diff.changes, (diff.before.name, diff.after.name))]
     parts += [Text(), Text(visible(moved_line(diff)), style="bold"), *_moves_table(diff.moves)]
-    parts += [Text(), _devices_table(diff)]
+    parts += [Text(), _devices_table(diff), *_holdings_table(diff)]
     parts += [Text(visible(f"note: {note}"), style="dim") for note in diff.notes]
     return Group(*parts)
 
@@ -199,6 +200,7 @@ def _side_document(side: PlanSide) -> dict[str, Any]:
         "measure": side.measure,
         "value": finite(side.value),
         "lower_bound": finite(side.lower_bound),
+        "holds": dict(side.holds),
         "devices": {name: {key: finite(value) for key, value in use.items()} for name, use in side.uses.items()},
     }
 
@@ -230,6 +232,16 @@ def _devices_table(diff: Difference) -> RenderableType:
     table = rows_table(("device", "ops ", "compute ", "copies ", "idle ", "memory "), rows)
     left = len(names) - MAX_DEVICES
     return Group(table, Text(f"… and {left} more devices: --json has them", style="dim")) if left > 0 else table
+
+
+def _holdings_table(diff: Difference) -> list[RenderableType]:
+    """What the devices hold before and after, those that hold something else."""
+    old, new = diff.before.holds, diff.after.holds
+    names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    if not names or not old or not new:
+        return []
+    rows = [(name, old.get(name) or "nothing", new.get(name) or "nothing") for name in names[:MAX_DEVICES]]
+    return [Text(), rows_table(("holds", diff.before.name, diff.after.name), rows)]
 
 
 def _change_cell(a: DeviceFigures | None, b: DeviceFigures | None, key: str, form: Callable[[Any], str]) -> str:

@@ -70,6 +70,7 @@ class OpExplanation:
     """Why the `ops` that `asked` names are on `device`; `along` are the ops that must share it.
 
     `measure` is the name of the plan's `value`; `lower_bound` holds for every plan of the problem. Both in seconds.
+    `beside` says in words what the device holds.
     """
 
     asked: str
@@ -83,11 +84,15 @@ class OpExplanation:
     choices: tuple[Choice, ...]
     forced: tuple[ForcedMove, ...] = ()
     notes: tuple[str, ...] = ()
+    beside: str = ""
 
 
 def explanation_view(explanation: OpExplanation) -> RenderableType:
     """Everything that `explain` prints."""
-    parts: list[RenderableType] = [Text(visible(subject(explanation)), style="bold"), Text()]
+    parts: list[RenderableType] = [Text(visible(subject(explanation)), style="bold")]
+    if explanation.beside:
+        parts.append(Text(visible(f"{explanation.device} holds {explanation.beside}"), style="dim"))
+    parts.append(Text())
     parts.append(_choices_table(explanation))
     for move in explanation.forced:
         parts += [Text(), Text(visible(describe_move(explanation, move)), style="bold")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from placewise._util.units import format_seconds
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import Judgement, Outcome, PhaseUse, Result
+from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 
 MAX_FINDS = 6
@@ -51,9 +51,8 @@ def _phase_time(problem: Problem, use: PhaseUse) -> str:
 
 def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
     """How often a phase runs per second; for decoding, tokens per second of the whole batch."""
-    source = problem.graph.source
-    batch = 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))
-    if phase != "decode":
+    batch = batch_size(problem)
+    if phase != DECODE:
         return f" ({per_second:.4g} per second)"
     return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
 

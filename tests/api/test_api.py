@@ -159,3 +159,21 @@ def test_the_only_placement_is_optimal() -> None:
     rules = (Rule("a", "x"), Rule("b", "x"))
     result = place(toy().with_(constraints=Constraints(pins=rules)))
     assert result.status.outcome is Outcome.OPTIMAL and result.value == 2.0
+
+
+def test_what_devices_hold_as_plain_data(tmp_path: Path) -> None:
+    """A part per range of layers, with sums that are those of the judge; a plan that was read back says the same."""
+    model = EXAMPLES / "bert_base.onnx"
+    plan = pw.place(model, "2xL4,cpu", dims={"batch": 1, "seq": 64}, objective="throughput", placer="dp", budget="5s")
+    parts = plan.by_module()
+    assert plan.result.judgement is not None and plan.tokens_per_second is None
+    assert parts == plan.result.by_module() and list(parts) == ["cuda:0", "cuda:1", "cpu"]
+    for use in plan.result.judgement.devices:
+        assert sum(part["ops"] for part in parts[use.device]) == use.ops
+        assert sum(part["seconds"] for part in parts[use.device]) == pytest.approx(use.compute)
+    assert any(part["name"].startswith("layers ") for some in parts.values() for part in some)
+    assert "layers " in plan.summary().split("load")[0]
+    plan.save(tmp_path / "plan.json")
+    assert pw.Plan.load(tmp_path / "plan.json").by_module() == parts
+    nothing = pw.place(model, "L4", dims={"batch": 1, "seq": 64}, max_memory={"cuda:0": "1MiB"}, budget="1s")
+    assert nothing.by_module() == {"cuda:0": []}

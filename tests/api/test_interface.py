@@ -43,7 +43,7 @@ PYTHON_ONLY = {"on_progress", "budget", "example_inputs", "problem_options", "pa
 """What only Python can give: callbacks, live modules, budgets of work, and where a result is written."""
 CLI_ONLY = {"output", "as_json", "quiet", "plan"}
 VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
-    "place": (place.place, pw.place, set()),
+    "place": (place.place, pw.place, {"details"}),
     "compare": (compare.compare, pw.compare, {"form", "measure", "runtime", "bind", "inputs", "in_flight", "rounds",
                                               "measure_time", "trust_model", "save_plan"}),
     "judge": (price.judge, pw.judge, set()),

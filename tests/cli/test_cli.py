@@ -458,3 +458,31 @@ def test_stages_that_devices_share(tmp_path: Path) -> None:
     assert "replicas" in run("place", profile, *common, "--replicas", "some", code=2).stderr
     refused = run("place", profile, *common[:4], "--replicas", "2", code=2)
     assert "belong to throughput" in refused.stderr
+
+
+def test_what_takes_longest(tmp_path: Path) -> None:
+    """`inspect -d` and `place --details` list ops, modules and parts; the same in JSON; costs need devices."""
+    small = ("zoo:bert-base", "-d", "2xL4,cpu")
+    shown = run("inspect", *small).stdout
+    assert "slowest modules" in shown and "cuda:0 – cuda:1" in shown
+    found = json.loads(run("inspect", *small, "--json").stdout)
+    assert len(found["slowest_ops"]) == 10 and set(found["slowest_ops"][0]["by_device"]) == {"cuda:0", "cuda:1", "cpu"}
+    assert json.loads(run("inspect", "zoo:bert-base", "--json").stdout)["slowest_ops"] == []
+    assert "give the devices too" in run("inspect", "zoo:bert-base", "--costs", "x.csv", code=2).stderr
+    search = ("--objective", "throughput", "--placer", "dp", "--time-limit", "5s", "-q")
+    plan = tmp_path / "plan.json"
+    shown = run("place", *small, *search, "--details", "-o", plan).stdout
+    assert "weights and state" in shown and "slowest ops" in shown
+    assert shown.index("layers ") < shown.index("load")
+    found = json.loads(run("place", *small, *search, "--details", "--json").stdout)
+    assert [sum(part["ops"] for part in parts) for parts in found["parts"].values()] == [
+        use["ops"] for use in found["devices"]
+    ]
+    assert len(found["slowest_modules"]) == 10 and found["tokens_per_second"] is None
+    assert "layers " in run("check", "zoo:bert-base", plan).stdout
+    assert json.loads(run("check", "zoo:bert-base", plan, "--json").stdout)["parts"] == found["parts"]
+    assert json.loads(run("judge", "zoo:bert-base", plan, "--json").stdout)["parts"] == found["parts"]
+    other = tmp_path / "other.json"
+    run("place", *small, "--placer", "single", "-q", "-o", other)
+    assert "the whole model" in run("diff", other, plan).stdout
+    assert "cuda:0 holds the whole model" in run("explain", other, "layer.3.attention").stdout

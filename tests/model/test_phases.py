@@ -20,6 +20,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import tokens_per_second
 from placewise.model.tables import Phase
 from placewise.reporting.sentences import phase_line
 from placewise.simulate import evaluate, judge_placement
@@ -155,6 +156,10 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
     throughput = problem_of(generator(10), Objective("throughput"))
     judged = judge_placement(throughput, Placement(device))
     assert phase_line(throughput, judged) == f"in a full pipeline ({10 / judged.value:.4g} tokens per second)"
+    assert tokens_per_second(throughput, judged) == pytest.approx(10 / judged.value)
+    assert tokens_per_second(ten, often) == pytest.approx(1 / often.phases[1].seconds)
+    other = replace(throughput, graph=replace(throughput.graph, phases=(Phase("warm"), Phase("steps", 10))))
+    assert tokens_per_second(other, judged) is None
 
 
 def test_caches_of_samples_in_flight_are_told() -> None:

@@ -6,15 +6,16 @@ once, from op to ops: which of them the page draws depends on the modules that t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from placewise.coarsen.module_parts import held_bytes
 from placewise.coarsen.repeats import repeated_layers
-from placewise.model.columns import Ints, Longs
+from placewise.coarsen.scopes import split_scope
+from placewise.model.columns import Longs
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -22,10 +23,6 @@ from placewise.reporting.page.columns import clean_text, pack_column, pack_integ
 
 MOST = 32
 """The most members that a module shows; more are grouped into ranges."""
-DEEPEST = 12
-"""How many names of a scope become modules; the rest of the path is one name."""
-
-_SEPARATORS = re.compile(r"[./]+")
 
 
 @dataclass(slots=True)
@@ -61,7 +58,7 @@ def module_tree(problem: Problem, placement: Placement) -> dict[str, Any]:
 def build_modules(problem: Problem) -> Module:
     """The model as a module of phases and scopes; of repeated layers if most ops have no scope."""
     graph = problem.graph
-    scopes = [_split_scope(scope) for scope in graph.ops.scope.values]
+    scopes = [split_scope(scope) for scope in graph.ops.scope.values]
     paths = [scopes[code] for code in graph.ops.scope.codes.tolist()]
     if 2 * sum(1 for path in paths if path) < len(paths):
         paths = _repeated_paths(problem)
@@ -97,12 +94,6 @@ def tensor_columns(graph: Graph) -> dict[str, Any]:
         "readers": pack_integers(readers[kept]),
         "reader": pack_column(inside, "i4"),
     }
-
-
-def _split_scope(scope: str) -> tuple[str, ...]:
-    """The names of a scope, at most `DEEPEST`."""
-    parts = [part for part in _SEPARATORS.split(scope, maxsplit=DEEPEST) if part]
-    return tuple(parts)
 
 
 def _phase_paths(graph: Graph) -> list[tuple[str, ...]]:
@@ -191,13 +182,13 @@ def _sums(problem: Problem, placement: Placement, parents: list[int], home: list
 def _totals(problem: Problem, placement: Placement, module: Longs, op: Longs, n: int) -> dict[str, Any]:
     """The sums over rows (module, op below it), for `n` modules."""
     device = placement.device.astype(np.int64)
-    seconds = placed_seconds(problem, placement.device)
+    seconds = problem.costs.seconds_on(placement.device)
     key = module * (problem.n_devices + 1) + device[op] + 1
     shares, row = np.unique(key, return_inverse=True)
     return {
         "ops": pack_integers(np.bincount(module, minlength=n)),
         "seconds": pack_column(np.bincount(module, seconds[op], n), "f4"),
-        "bytes": pack_column(_sum_bytes(problem.graph, module, op, n), "f8"),
+        "bytes": pack_column(held_bytes(problem.graph, module, op, n), "f8"),
         "shares": {
             "module": pack_integers(shares // (problem.n_devices + 1)),
             "device": pack_integers(shares % (problem.n_devices + 1) - 1),
@@ -205,23 +196,3 @@ def _totals(problem: Problem, placement: Placement, module: Longs, op: Longs, n:
             "seconds": pack_column(np.bincount(row, seconds[op], len(shares)), "f4"),
         },
     }
-
-
-def placed_seconds(problem: Problem, device: Ints) -> Any:
-    """Seconds per sample of every op [n_ops] on its device; 0 without a device, or on one that cannot run it."""
-    seconds = problem.costs.op_seconds[np.arange(problem.n_ops), np.maximum(device, 0)]
-    return np.where((device >= 0) & np.isfinite(seconds), seconds, 0.0)
-
-
-def _sum_bytes(graph: Graph, module: Longs, op: Longs, n: int) -> Longs:
-    """Bytes of the state and of the distinct weights of each module [n]."""
-    uses = np.diff(graph.weight_offsets)[op]
-    start = np.repeat(graph.weight_offsets[:-1][op] - np.cumsum(uses) + uses, uses)
-    weight = graph.weight_edges.value[start + np.arange(len(start))]
-    size = graph.weights.storage.astype(np.int64)
-    span = int(size.max(initial=0)) + 1
-    kept, first = np.unique(np.repeat(module, uses) * span + size[weight], return_index=True)
-    total = np.zeros(n, np.int64)
-    np.add.at(total, kept // span, np.maximum(graph.weights.bytes[weight[first]], 0))
-    np.add.at(total, module, graph.ops.state_bytes[op])
-    return total
