@@ -15,6 +15,7 @@ from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
+from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -81,6 +82,9 @@ def build_for_plan(
         made, notes = _for_sizes(made, sizes, reading.graph)
         require_same_model(made, reading.graph)
     problem = _problem(reading, name_of(model), devices, options)
+    if made.target:
+        with locate_errors(plan):
+            problem = run_on_target(problem, made.target)
     with locate_errors(plan):
         placement = placement_of(made, problem.graph, problem.cluster)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,7 @@ PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
 
 Judged = tuple[Placement, Judgement]
+Project = Callable[[Placement], Placement | None]
 
 
 def place(
@@ -64,9 +65,12 @@ def place(
     hints: Hints = NO_HINTS,
     evaluate: Evaluate | None = None,
     on_progress: OnProgress = ignore,
+    project: Project | None = None,
 ) -> Result:
     """Place `problem` with a placer, or one of the registry by name: checked, judged, bounded, beside naive answers.
 
+    `project` makes of every placement, naive ones too, one that may be an answer, before it is judged; None if it
+    cannot.
     An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
     problem; a proof that contradicts a value raises InternalError.
     """
@@ -82,9 +86,11 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch)
+    baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch, project)
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
+    if project is not None and proposal.placement is not None:
+        proposal = replace(proposal, placement=project(proposal.placement))
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)
@@ -186,7 +192,9 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     return found
 
 
-def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict[str, Judged], float]:
+def _baselines(
+    problem: Problem, budget: Budget, watch: Stopwatch, project: Project | None
+) -> tuple[dict[str, Judged], float]:
     """What each naive method answers, judged, and how long the judge took for one of them.
 
     A method that finds nothing is left out, and the even split where there is no time for it.
@@ -200,6 +208,8 @@ def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict
             continue
         begun = watch.elapsed
         placement = run_placer(naive, problem, budget).placement
+        if placement is not None and project is not None:
+            placement = project(placement)
         if placement is not None:
             proposed = watch.elapsed
             found[name] = (placement, judge_placement(problem, placement))

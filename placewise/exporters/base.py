@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from placewise.exporters.space import Space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -77,5 +78,21 @@ class Exporter(Protocol):
         """The device of each op [n_ops] from the files alone, −1 for an op that they leave out.
 
         Raises ExportError for files that place an op or parameter twice, or an unknown one.
+        """
+        ...
+
+
+@runtime_checkable
+class RunningExporter(Exporter, Protocol):
+    """A target that runs models: one that a plan can be made for (`core/target_rules.py` says how it runs them)."""
+
+    def space(self, problem: Problem) -> Space:
+        """What the target can express of a problem. Raises ExportError for a model or cluster that it cannot take."""
+        ...
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """The placement that `export` would write with default options; the given one where the target can say it.
+
+        Raises ExportError as `export` does.
         """
         ...

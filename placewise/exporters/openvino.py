@@ -16,6 +16,7 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.exporters.space import Space, sharing
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
@@ -100,6 +101,24 @@ class OpenvinoExporter:
         document = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
         text = json.dumps(document, indent=1, ensure_ascii=False)
         return Exported({**_serialized(model), AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: what a tensor of open shape joins is on one device."""
+        source = _require_source(problem.graph)
+        listing = load_folded(Path(source.path), source.format, input_shapes(problem.graph))[1]
+        belongs = match_ops(problem.graph, listing).tolist()
+        joined = [
+            {belongs[row], belongs[other]} - {-1}
+            for row, sources in enumerate(listing.sources)
+            for other in sources
+            if listing.is_open[other]
+        ]
+        return Space(problems=(sharing(problem, joined),))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        _require_source(problem.graph)
+        return Placement(placement.device)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Every layer of the IR must have one affinity, and all layers of an op the same."""

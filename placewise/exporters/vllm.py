@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
-from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights
+from placewise.exporters.space import Space
+from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights, stage_space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -35,6 +36,14 @@ class VllmExporter:
         text = "\n".join((*heading(problem, stages), command, ""))
         projected = stages.placement()
         return Exported({"vllm.sh": text}, projected, shared_weights(problem, projected.device))
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`."""
+        return stage_space(problem, self.info.name)
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return find_stages(problem, placement, self.info.name).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -142,6 +142,7 @@ class PlanFile(Record):
     violations: tuple[ViolationRecord, ...] = ()
     bottleneck: str = Field("", description="the device or shared link that determines the value")
     baselines: dict[str, BaselineRecord] = Field({}, description="the best single device, the naive balanced split")
+    target: str = Field("", description="the tool that the plan is made for; the bound holds for what it can express")
     placer: str = ""
     seed: int = 0
     seconds: Amount = Field(0.0, description="run time of the placement")
@@ -181,6 +182,7 @@ def plan_of(result: Result) -> PlanFile:
             "violations": judgement.violations if judgement else (),
             "bottleneck": judgement.bottleneck if judgement else "",
             "baselines": {name: _baseline(judged) for name, (_, judged) in result.baselines.items()},
+            "target": result.target,
             "placer": result.placer,
             "seed": result.seed,
             "seconds": result.seconds,
@@ -213,6 +215,7 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
+    unset |= set() if plan.target else {"target"}
     with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
     with atomic_write(path, "wb") as file:

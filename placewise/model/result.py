@@ -194,7 +194,8 @@ class Result:
 
     `judgement` is None when there is no placement; `baselines` maps a name (the best single device, the
     naive balanced split) to its judgement, also where that one breaks rules; `unmet` says in words why no
-    placement exists.
+    placement exists. `target` is the tool that the plan is made for ("": none): then the bound holds for the
+    placements that it can express.
     """
 
     problem: Problem
@@ -209,6 +210,7 @@ class Result:
     history: tuple[Improvement, ...] = ()
     notes: tuple[str, ...] = ()
     unmet: str = ""
+    target: str = ""
 
     @property
     def value(self) -> float:
