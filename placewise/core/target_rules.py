@@ -12,7 +12,8 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.columns import Floats, distinct
 from placewise.model.costs import CostTable
-from placewise.model.problem import Execution, Problem, Rule
+from placewise.model.problem import Execution, Headroom, Problem, Rule
+from placewise.model.result import Result
 
 MOVED = "weights moved at every call"
 """The source of the times of ops whose weights lie in host memory and are moved to an accelerator."""
@@ -138,3 +139,31 @@ def _weight_bytes(problem: Problem) -> Floats:
     uses = distinct(graph.weight_edges.consumer.astype(np.int64) * many + graph.weight_edges.value)
     bytes_used = graph.weights.bytes[uses % many].astype(np.float64)
     return np.bincount(uses // many, weights=bytes_used, minlength=graph.n_ops).astype(np.float64)
+
+
+def missing_room(result: Result) -> float:
+    """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches."""
+    problem, placement, judged = result.problem, result.placement, result.judgement
+    main = main_accelerator(problem)
+    if MOVED not in problem.costs.sources or placement is None or judged is None or main < 0:
+        return 0.0
+    stored = problem.cluster.is_host[placement.device]
+    if not stored.any():
+        return 0.0
+    need = float(_weight_bytes(problem)[stored].max() + problem.graph.ops.state_bytes[stored].sum())
+    return max(need - judged.devices[main].free - _spare_bytes(problem, main), 0.0)
+
+
+def leave_room(problem: Problem, bytes_more: float) -> Problem:
+    """The problem with so many more bytes of the first accelerator kept free."""
+    main, rules = main_accelerator(problem), problem.constraints
+    name = problem.cluster.names[main]
+    free = Headroom(name, bytes=_spare_bytes(problem, main) + float(np.ceil(bytes_more)))
+    others = tuple(spare for spare in rules.spare if spare.device != name)
+    return problem.with_(constraints=replace(rules, spare=(*others, free)))
+
+
+def _spare_bytes(problem: Problem, device: int) -> float:
+    """The bytes that headroom keeps free of a device."""
+    known = problem.cluster.devices[device]
+    return max(known.memory - known.reserved - float(problem.capacity[device]), 0.0) if known.memory < np.inf else 0.0

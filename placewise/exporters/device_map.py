@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -84,6 +85,16 @@ class DeviceMapExporter:
         """See `RunningExporter`."""
         return map_modules(problem, placement, _require_modules(problem.graph, NUMBERED)[0])[1]
 
+    def project_known(self, problem: Problem, placement: Placement) -> Placement:
+        """As `project`, from what the graph says of its modules, without the model: quicker, and nearly always equal."""
+        graph = problem.graph
+        if graph.source is not None and graph.source.format not in _FORMATS:
+            raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
+        modules = find_modules(graph)
+        if not modules.tensors:
+            raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
+        return map_modules(problem, placement, modules)[1]
+
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         return read_map(problem, json.loads(str(exported.files[FILE]), object_pairs_hook=_reject_duplicates))
@@ -122,8 +133,12 @@ def _rank(value: Value) -> tuple[bool, str]:
     return value in ("cpu", "disk"), str(value).zfill(9)
 
 
+@lru_cache(maxsize=1)
 def _require_modules(graph: Graph, pattern: str) -> tuple[Modules, bool]:
-    """The modules of a model, and whether the model could be read for them. Raises ExportError if it has none."""
+    """The modules of a model, and whether the model could be read for them. Raises ExportError if it has none.
+
+    The last answer is kept: many placements of a model are projected one after the other.
+    """
     if graph.source is not None and graph.source.format not in _FORMATS:
         raise ExportError(
             "the modules of this model are not PyTorch's", remedy=f"it takes {DeviceMapExporter.info.takes}"

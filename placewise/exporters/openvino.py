@@ -105,6 +105,7 @@ class OpenvinoExporter:
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`: what a tensor of open shape joins is on one device."""
         source = _require_source(problem.graph)
+        _name_devices(problem, np.flatnonzero(problem.allowed.any(axis=0)).tolist(), "")
         listing = load_folded(Path(source.path), source.format, input_shapes(problem.graph))[1]
         belongs = match_ops(problem.graph, listing).tolist()
         joined = [
@@ -118,6 +119,7 @@ class OpenvinoExporter:
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
         _require_source(problem.graph)
+        _name_devices(problem, np.unique(placement.device).tolist(), "")
         return Placement(placement.device)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:

@@ -289,6 +289,12 @@ def is_plan(path: str | os.PathLike[str]) -> bool:
         return not is_split(parse_json(data, PlanError))
 
 
+def target_of(path: str | os.PathLike[str]) -> str:
+    """The tool that a plan file was made for; "" for none. Raises PlanError."""
+    plan = load_plan_unless_split(path)
+    return "" if plan is None else plan.target
+
+
 def find_model(path: str | os.PathLike[str], model: str | None = None) -> str:
     """The model of a plan, unless another one is given.
 

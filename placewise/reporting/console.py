@@ -33,13 +33,14 @@ HASH_DIGITS = 12
 """How many digits of a hash are shown."""
 
 
-def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
-    """Everything that `place` prints, with or without the Gantt chart."""
+def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> RenderableType:
+    """Everything that `place` prints, with or without the Gantt chart; `targets` says which tools could run it."""
     problem, parts = result.problem, list[RenderableType]([shown_text(headline(result), style="bold")])
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement, result.placement), Text()]
+        parts += [shown_text(verdict(result)), *([shown_text(targets)] if targets else []), Text()]
+        parts += [*_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()]
