@@ -141,8 +141,11 @@ def _weight_bytes(problem: Problem) -> Floats:
     return np.bincount(uses // many, weights=bytes_used, minlength=graph.n_ops).astype(np.float64)
 
 
-def missing_room(result: Result) -> float:
-    """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches."""
+def missing_room(result: Result, asked: Problem) -> float:
+    """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches.
+
+    What is kept free for it already is what the result's problem keeps free beyond the headroom of `asked`.
+    """
     problem, placement, judged = result.problem, result.placement, result.judgement
     main = main_accelerator(problem)
     if MOVED not in problem.costs.sources or placement is None or judged is None or main < 0:
@@ -151,7 +154,8 @@ def missing_room(result: Result) -> float:
     if not stored.any():
         return 0.0
     need = float(_weight_bytes(problem)[stored].max() + problem.graph.ops.state_bytes[stored].sum())
-    return max(need - judged.devices[main].free - _spare_bytes(problem, main), 0.0)
+    kept = _spare_bytes(problem, main) - _spare_bytes(asked, main)
+    return max(need - judged.devices[main].free - kept, 0.0)
 
 
 def leave_room(problem: Problem, bytes_more: float) -> Problem:

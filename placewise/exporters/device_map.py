@@ -86,7 +86,7 @@ class DeviceMapExporter:
         return map_modules(problem, placement, _require_modules(problem.graph, NUMBERED)[0])[1]
 
     def project_known(self, problem: Problem, placement: Placement) -> Placement:
-        """As `project`, from what the graph says of its modules, without the model: quicker, and nearly always equal."""
+        """As `project`, without reading the model again: only weights that no op reads can make a difference."""
         graph = problem.graph
         if graph.source is not None and graph.source.format not in _FORMATS:
             raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")

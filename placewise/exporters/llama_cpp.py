@@ -175,7 +175,7 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
     line = _leave(layers, away.tolist())
     if layers.host < 0:
         line = _without_host(line)
-    known = find_cuts(placement, line)
+    known = find_cuts(problem, placement, line)
     if known is not None and (layers.host < 0 or known[0][0] == layers.host):
         devices, cuts = list(known[0]), known[1]
     elif layers.host < 0:

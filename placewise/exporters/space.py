@@ -11,6 +11,7 @@ import numpy as np
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, Rule
+from placewise.simulate import judge_placement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +39,11 @@ class Space:
     problems: tuple[Problem, ...] = ()
 
 
-def find_cuts(placement: Placement, unit: Ints) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The devices of the stages of a placement, and their bounds along units; None if it has no such stages."""
+def find_cuts(problem: Problem, placement: Placement, unit: Ints) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The devices of the stages of a placement, and their bounds along units.
+
+    None if it has no such stages, or breaks a rule: other cuts may keep it.
+    """
     line = np.full(int(unit.max(initial=-1)) + 1, -1, np.int64)
     line[unit] = placement.device
     for empty in np.flatnonzero(line < 0).tolist():
@@ -48,7 +52,7 @@ def find_cuts(placement: Placement, unit: Ints) -> tuple[tuple[int, ...], tuple[
         return None
     starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]]) if len(line) else np.zeros(0, np.int64)
     devices = line[starts].tolist()
-    if len(set(devices)) < len(devices):
+    if len(set(devices)) < len(devices) or not judge_placement(problem, placement).valid:
         return None
     return tuple(devices), (*starts.tolist(), len(line))
 

@@ -52,7 +52,7 @@ def find_stages(
     stack = require_stack(problem, target, transformer=transformer)
     unit = _unit_of(stack, ends=ends)
     usable = accelerators(problem, target)
-    known = find_cuts(placement, unit)
+    known = find_cuts(problem, placement, unit)
     if known is not None and usable[list(known[0])].all():
         devices, bounds = known
         return Stages(stack, devices, bounds if ends else entry_bounds(np.diff(bounds).tolist()))

@@ -81,9 +81,10 @@ def place_for(
 
 def _place_with_room(problem: Problem, budget: Budget, search: Callable[..., Result]) -> Result:
     """The result of a search, in which the first accelerator has room for the weights that are moved to it."""
+    asked = problem
     for _ in range(TRIES):
         result = search(problem, budget=budget)
-        short = missing_room(result)
+        short = missing_room(result, asked)
         if not short:
             return result
         problem = leave_room(problem, short)
