@@ -187,7 +187,7 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
         cuts = tuple(cut + (cut > 0) for cut in cuts)
     if not cuts:
         raise ExportError("no cut between layers lets every device run every op of its layers")
-    line = stage_devices(cuts, devices)
+    line = stage_devices((*cuts[:-1], layers.stack.count + 2), devices)
     return line, [place for place in away.tolist() if line[place] != layers.host]
 
 

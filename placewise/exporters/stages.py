@@ -54,8 +54,7 @@ def find_stages(
     usable = accelerators(problem, target)
     known = find_cuts(problem, placement, unit)
     if known is not None and usable[list(known[0])].all():
-        devices, bounds = known
-        return Stages(stack, devices, bounds if ends else entry_bounds(np.diff(bounds).tolist()))
+        return _make_stages(stack, *known, ends=ends)
     line = order_devices(problem, placement, unit, usable)
     if not line:
         remedy = "place the model on accelerators"
@@ -69,8 +68,13 @@ def find_stages(
         )
     kept = [stage for stage, (start, end) in enumerate(pairwise(cuts)) if start < end]
     bounds = (*(cuts[stage] for stage in kept), cuts[-1])
-    devices = tuple(line[stage] for stage in kept)
-    return Stages(stack, devices, bounds if ends else entry_bounds(np.diff(bounds).tolist()))
+    return _make_stages(stack, tuple(line[stage] for stage in kept), bounds, ends=ends)
+
+
+def _make_stages(stack: Stack, devices: tuple[int, ...], bounds: tuple[int, ...], *, ends: bool) -> Stages:
+    """Stages from bounds of entries, or without `ends` of layers; entries after the last op are in the last stage."""
+    entries = (*bounds[:-1], stack.count + 2) if ends else entry_bounds(np.diff(bounds).tolist())
+    return Stages(stack, devices, entries)
 
 
 def stage_space(problem: Problem, target: str, *, transformer: bool = True, ends: bool = False) -> Space:

@@ -53,7 +53,10 @@ def place_for(
     """
     exporter, watch = find_exporter(target), Stopwatch(budget or Budget())
     asked = _without_disks(problem, exporter)
-    space = exporter.space(asked)
+    try:
+        space = exporter.space(asked)
+    except ExportError as error:
+        raise error if target in error.problem else error.at(target) from None
     if space.lines and placer != "auto":
         raise InputError(f"every split that {target} can express is searched", remedy="leave out the placer")
     parts = [asked] if space.lines else _distinct_parts(space.problems)
