@@ -51,7 +51,7 @@ def place_for(
     InputError for an unknown target, ExportError for one that cannot take the model or the devices. With `advise`, a
     proof that nothing fits names the targets for which something does.
     """
-    exporter, watch = find_exporter(target), Stopwatch(budget or Budget())
+    exporter = find_exporter(target)
     asked = _without_disks(problem, exporter)
     try:
         space = exporter.space(asked)
@@ -60,7 +60,7 @@ def place_for(
     if space.lines and placer != "auto":
         raise InputError(f"every split that {target} can express is searched", remedy="leave out the placer")
     parts = [asked] if space.lines else _distinct_parts(space.problems)
-    results = list[Result]()
+    results, watch = list[Result](), Stopwatch(budget or Budget())
     for number, part in enumerate(parts):
         on_target, rest = run_on_target(part, target), watch.rest()
         limits = replace(rest, seconds=rest.seconds / (len(parts) - number))

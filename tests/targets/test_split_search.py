@@ -6,6 +6,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from export_models import stack_graph, stack_problem
 from soak import seeds
 
 from placewise.exporters.projection import stage_devices
@@ -113,13 +114,12 @@ def test_splits_are_counted(seed: int) -> None:
 
 def test_cuts_are_found_again() -> None:
     """Devices and bounds of a split come back; a placement that returns to a device has none."""
-    problem, line = drawn_problem(1)
-    free = problem.with_(cluster=problem.cluster)
-    placement = Placement(stage_devices((0, 2, UNITS), (1, 0))[line.unit])
-    if judge_placement(free, placement).valid:
-        assert find_cuts(free, placement, line.unit) == ((1, 0), (0, 2, UNITS))
-    back = Placement(stage_devices((0, 1, 2, UNITS), (1, 0, 1))[line.unit])
-    assert find_cuts(free, back, line.unit) is None
+    problem = stack_problem(stack_graph(3), objective=Objective())
+    unit = np.arange(problem.n_ops, dtype=np.int32)
+    placement = Placement(stage_devices((0, 2, problem.n_ops), (1, 0))[unit])
+    assert find_cuts(problem, placement, unit) == ((1, 0), (0, 2, problem.n_ops))
+    back = Placement(stage_devices((0, 1, 2, problem.n_ops), (1, 0, 1))[unit])
+    assert find_cuts(problem, back, unit) is None
 
 
 def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
