@@ -113,6 +113,7 @@ PROBLEM_OPTIONS = (
 OTHER_OPTIONS = (
     OptionInfo("devices", "-d", "text", "", aliases=("--devices",)),
     OptionInfo("model", "--model", "text", ""),
+    OptionInfo("target", "--for", "text", ""),
     OptionInfo("placer", "--placer", "text", ""),
     OptionInfo("options", "--option", "settings", ""),
     OptionInfo("start", "--start", "text", ""),

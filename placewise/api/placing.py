@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from placewise.analysis.compare import compare as run_all
@@ -15,14 +16,17 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.core.place import place as place_problem
 from placewise.core.search_limits import budget_from
+from placewise.core.target_rules import check_options
 from placewise.model.placement import Placement
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer
+from placewise.targets.place_for import place_for
 
 
 def place(
     model: Model,
     devices: Devices | None = None,
     *,
+    target: str | None = None,
     placer: str | Placer = "auto",
     options: Mapping[str, Any] | None = None,
     start: str | os.PathLike[str] | Placement | None = None,
@@ -45,6 +49,9 @@ def place(
     devices : str, path, mapping or Cluster
         A line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML file, or memory by device. Not needed where the model
         brings its devices.
+    target : str
+        The tool that will run the plan, such as "vllm" or "device-map": only what it can express is searched, as it
+        runs it (docs/export.md). Default: none.
     placer : str or Placer
         Name of the placer, or an object of your own with `info`, `supports` and `propose`; "auto" picks.
         Default: "auto".
@@ -88,10 +95,14 @@ def place(
 
     """
     given = budget_from(time_limit, gap, seed, threads, budget)
+    asked = options_from(problem_options)
+    if target is not None:
+        check_options(target, asked)
+    search = place_problem if target is None else partial(place_for, target=target)
     with listening(on_progress, given.seconds) as listener:
-        problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
+        problem = build(model, devices, asked, example_inputs=example_inputs)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-        return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=listener))
+        return Plan(search(problem, placer=placer, budget=given, options=options, hints=hints, on_progress=listener))
 
 
 def compare(

@@ -19,7 +19,7 @@ from placewise.core.options import NO_OPTIONS, ProblemKeywords, options_from
 from placewise.core.search_limits import budget_from
 from placewise.errors import ExportError, InputError
 from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
-from placewise.files.plan_file import find_model, plan_of, require_same_file, save_plan
+from placewise.files.plan_file import find_model, plan_of, require_same_file, save_plan, target_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
@@ -183,7 +183,7 @@ def run(
 
 def export(
     plan: PlanLike,
-    to: str,
+    to: str | None = None,
     path: str | os.PathLike[str] | None = None,
     *,
     model: Model = None,
@@ -198,7 +198,7 @@ def export(
     plan : Plan or path
         A plan, a plan file or a published split.
     to : str
-        The target (docs/export.md), such as "onnx", "vllm" or "device_map".
+        The target (docs/export.md), such as "onnx", "vllm" or "device-map". Default: the one that the plan is for.
     path : path
         Where the files are written, if anywhere. A projected plan is written beside them.
     model, example_inputs, **problem_options
@@ -225,6 +225,10 @@ def export(
     0.0
 
     """
+    if to is None:
+        to = plan.result.target if isinstance(plan, Plan) else target_of(plan)
+    if not to:
+        raise InputError("the plan is for no target", remedy="name one, such as 'onnx'")
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
         require_same_file(plan, problem.graph)

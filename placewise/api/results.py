@@ -44,6 +44,7 @@ from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
 from placewise.simulate import judge_placement, lower_bound
+from placewise.targets.kept import describe_kept, list_kept
 from placewise.training.train_result import Trained
 from placewise.training.train_result import lines as training_lines
 
@@ -170,7 +171,7 @@ class Plan:
 
     def summary(self) -> str:
         """What `placewise place` prints, as text."""
-        return plain(result_view(self.result))
+        return plain(result_view(self.result, targets=describe_kept(list_kept(self.result))))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan file (docs/formats.md), atomically. Raises OutputError."""
@@ -473,6 +474,7 @@ def load_result(
         {},
         () if proof is None else tuple(Improvement(s.seconds, s.value, s.placer) for s in proof.history),
         notes,
+        target="" if file is None else file.target,
     )
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @opt.with_problem_options()
 def export(
     plan: Annotated[Path | None, typer.Argument(help="Plan file, or a published split.")] = None,
-    to: Annotated[str | None, typer.Option("--to", help="The target: see --list.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="The target (default: that the plan is for): see --list.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write here (default: a text, on standard output).")
     ] = None,
@@ -44,11 +46,14 @@ def export(
     """
     from placewise.exporters.writing import describe_projection, export_placement, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
+    from placewise.files.plan_file import target_of
 
     if list_targets:
         _show_targets(as_json)
         return
-    if plan is None or to is None:
+    if plan is not None and to is None:
+        to = target_of(plan)
+    if plan is None or not to:
         raise InputError("export takes a plan and a target", remedy="write placewise export PLAN --to TARGET")
     listen(quiet)
     with working(quiet, "reading the model"):

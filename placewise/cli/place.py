@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,9 @@ def place(
     model: opt.Model,
     devices: opt.Devices = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--for", help="The tool that will run the plan, as vllm: only what it can express.")
+    ] = None,
     placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
     option: Annotated[
         list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
@@ -47,19 +51,32 @@ def place(
     """
     from placewise.core.build import build, start_of
     from placewise.core.place import place as place_problem
+    from placewise.core.target_rules import check_options
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
+    from placewise.targets.kept import describe_kept, list_kept
+    from placewise.targets.place_for import place_for
 
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     if output is not None:
         ensure_writable(output)
+    if target is not None:
+        check_options(target, problem_options)
     with progress(quiet, budget.seconds) as on_progress:
         problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-        result = place_problem(problem, placer, budget, options=opt.typed(option), hints=hints, on_progress=on_progress)
+        search = place_problem if target is None else partial(place_for, target=target)
+        result = search(
+            problem,
+            placer=placer,
+            budget=budget,
+            options=opt.typed(option),
+            hints=hints,
+            on_progress=on_progress,
+        )
     warn_of(problem, devices, quiet)
     if output is not None and result.placement is not None:
         save_plan(result, output)
@@ -74,7 +91,7 @@ def place(
     else:
         from placewise.reporting.console import result_view
 
-        show(result_view(result, gantt=not quiet))
+        show(result_view(result, gantt=not quiet, targets=describe_kept(list_kept(result))))
         if details and result.placement is not None:
             from placewise.reporting.slowest import details_view
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,10 @@ FIRST_SHARE, SPLIT_COST = 0.5, 4.0
 
 NO_TIME = "there was no time for it"
 
+NOT_SAID = "the target cannot express it"
+
 Judged = tuple[Placement, Judgement]
+Project = Callable[[Placement], Placement | None]
 
 
 @dataclass(slots=True)
@@ -39,8 +42,11 @@ class Baselines:
     judging: float = 0.0
 
 
-def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> Baselines:
-    """Every naive answer to a problem. What there is no time for, after the first, says so."""
+def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, project: Project | None = None) -> Baselines:
+    """Every naive answer to a problem, through `project` where one is given (see `place`).
+
+    What there is no time for, after the first, says so.
+    """
     found, spent = Baselines(), 0.0
     for name in (*BASELINES, EVEN_LAYERS):
         begun = watch.elapsed
@@ -48,6 +54,8 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> Bas
             found.others[name] = Baseline(math.inf, NO_TIME)
             continue
         placement, why = _propose(problem, name, budget)
+        if placement is not None and project is not None:
+            placement, why = project(placement), NOT_SAID
         if placement is None:
             found.others[name] = Baseline(math.inf, why)
         else:

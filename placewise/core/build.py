@@ -17,6 +17,7 @@ from placewise.core.op_names import check_op_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.core.precision import describe_stand_ins, work_in_precision
+from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -90,6 +91,7 @@ def build_for_plan(
         require_same_model(made, reading.graph)
     problem = _problem(reading, name_of(model), devices, options)
     with locate_errors(where):
+        problem = run_on_target(problem, made.target) if made.target else problem
         placement = placement_of(made, problem.graph, problem.cluster)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 

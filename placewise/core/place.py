@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from placewise.core.baselines import BASELINES, Baselines, Judged, collect_baselines
+from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -55,9 +55,12 @@ def place(
     hints: Hints = NO_HINTS,
     evaluate: Evaluate | None = None,
     on_progress: OnProgress = ignore,
+    project: Project | None = None,
 ) -> Result:
     """Place `problem` with a placer, or one of the registry by name: checked, judged, bounded, beside naive answers.
 
+    `project` makes of every placement, naive ones too, one that may be an answer, before it is judged; None if it
+    cannot.
     An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
     problem; a proof that contradicts a value raises InternalError.
     """
@@ -73,10 +76,12 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    naive = collect_baselines(problem, Budget(threads=budget.threads), watch)
+    naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project)
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
+    if project is not None and proposal.placement is not None:
+        proposal = replace(proposal, placement=project(proposal.placement))
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)

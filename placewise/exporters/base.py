@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from placewise.exporters.space import Space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -87,3 +88,19 @@ def asked_precision(problem: Problem) -> str:
     """The precision that the user of a plan asked for; "" for that of the model."""
     source = problem.graph.source
     return "" if source is None else str(source.options.get("precision", ""))
+
+
+@runtime_checkable
+class RunningExporter(Exporter, Protocol):
+    """A target that runs models: one that a plan can be made for (`core/target_rules.py` says how it runs them)."""
+
+    def space(self, problem: Problem) -> Space:
+        """What the target can express of a problem. Raises ExportError for a model or cluster that it cannot take."""
+        ...
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """The placement that `export` would write with default options; the given one where the target can say it.
+
+        Raises ExportError as `export` does.
+        """
+        ...

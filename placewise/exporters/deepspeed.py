@@ -11,7 +11,8 @@ import json
 
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.commands import heading
-from placewise.exporters.stages import find_stages, read_stages, shared_weights
+from placewise.exporters.space import Space
+from placewise.exporters.stages import find_stages, read_stages, shared_weights, stage_space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -73,6 +74,14 @@ class DeepspeedExporter:
         shared = shared_weights(problem, projected.device)
         notes = tuple(f"{note}: make such layers with TiedLayerSpec" for note in shared)
         return Exported({"planned_pipeline.py": text}, projected, notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`."""
+        return stage_space(problem, self.info.name, transformer=False, ends=True)
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return find_stages(problem, placement, self.info.name, transformer=False, ends=True).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -6,11 +6,13 @@ import json
 import os
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from placewise.core.open_model import open_model, replayed
 from placewise.core.options import NO_OPTIONS
+from placewise.core.target_rules import keep_off
 from placewise.errors import ExportError, InputError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues, asked_precision
 from placewise.exporters.module_units import (
@@ -24,6 +26,7 @@ from placewise.exporters.module_units import (
     locate_ops,
 )
 from placewise.exporters.projection import project_units
+from placewise.exporters.space import Space, pinned, sets_of, sharing
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -62,23 +65,46 @@ class DeviceMapExporter:
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        graph = problem.graph
-        raw = _read_raw(graph)
-        if graph.source is not None and graph.source.format not in _FORMATS:
-            raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
-        try:
-            modules = find_modules(raw or graph, str(options["whole"]))
-        except InputError as error:
-            raise ExportError(f"the option 'whole': {error}") from None
-        if not modules.tensors:
-            raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
+        modules, raw = _require_modules(problem.graph, str(options["whole"]))
         mapping, projected = map_modules(problem, placement, modules)
         notes = [f"modules on {name} are moved to a GPU to compute" for name in _offload_hosts(problem, projected)]
-        if raw is None:
+        if not raw:
             notes.append("the model is not at hand: weights that no op reads are not in the map")
         if wanted := _LOADED_SO.get(asked_precision(problem)):
             notes.append(f"load the model with {wanted}, as the plan prices it")
         return Exported({FILE: json.dumps(mapping, indent=2) + "\n"}, projected, tuple(notes))
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: a problem for every GPU that may be the first, and one without GPUs.
+
+        What meets the model's inputs is on the first GPU in use.
+        """
+        modules, _ = _require_modules(problem.graph, NUMBERED)
+        units = find_units(problem.graph, modules)
+        shared = sharing(problem, sets_of(units.label))
+        values = _device_values(problem, Placement(np.flatnonzero(problem.allowed.any(axis=0)).astype(np.int32)))
+        hosts = np.flatnonzero(problem.cluster.is_host)
+        gpus = sorted(set(values) - set(hosts.tolist()), key=lambda device: _rank(values[device]))
+        main = np.flatnonzero(units.label == units.main)
+        parts = []
+        for place, gpu in enumerate(gpus):
+            part = keep_off(shared, gpus[:place])
+            parts.append(pinned(part, int(main[0]), gpu) if len(main) else part)
+        return Space(problems=(*parts, keep_off(shared, gpus)) if len(hosts) else tuple(parts))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return map_modules(problem, placement, _require_modules(problem.graph, NUMBERED)[0])[1]
+
+    def project_known(self, problem: Problem, placement: Placement) -> Placement:
+        """As `project`, without reading the model again: only weights that no op reads can make a difference."""
+        graph = problem.graph
+        if graph.source is not None and graph.source.format not in _FORMATS:
+            raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
+        modules = find_modules(graph)
+        if not modules.tensors:
+            raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
+        return map_modules(problem, placement, modules)[1]
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
@@ -110,7 +136,32 @@ def map_modules(
 
 def _main_device(keys: dict[str, int], values: dict[int, Value]) -> int:
     """The device to which Accelerate moves the model's inputs: the first GPU in use, else the CPU."""
-    return min(keys.values(), key=lambda device: (values[device] in ("cpu", "disk"), str(values[device]).zfill(9)))
+    return min(keys.values(), key=lambda device: _rank(values[device]))
+
+
+def _rank(value: Value) -> tuple[bool, str]:
+    """By which devices are ordered: GPUs by number, then hosts."""
+    return value in ("cpu", "disk"), str(value).zfill(9)
+
+
+@lru_cache(maxsize=1)
+def _require_modules(graph: Graph, pattern: str) -> tuple[Modules, bool]:
+    """The modules of a model, and whether the model could be read for them. Raises ExportError if it has none.
+
+    The last answer is kept: many placements of a model are projected one after the other.
+    """
+    if graph.source is not None and graph.source.format not in _FORMATS:
+        raise ExportError(
+            "the modules of this model are not PyTorch's", remedy=f"it takes {DeviceMapExporter.info.takes}"
+        )
+    raw = _read_raw(graph)
+    try:
+        modules = find_modules(raw or graph, pattern)
+    except InputError as error:
+        raise ExportError(f"the option 'whole': {error}") from None
+    if not modules.tensors:
+        raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
+    return modules, raw is not None
 
 
 def _device_values(problem: Problem, placement: Placement) -> dict[int, Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -19,6 +19,7 @@ from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
+from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, op_seconds_on
 from placewise.exporters.stages import accelerators, require_stack, shared_weights
 from placewise.model.columns import Bools, Ints
@@ -63,18 +64,26 @@ class LlamaCppExporter:
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. The user of the script sets `MODEL`, a GGUF file of the same model."""
-        layers = _find_layers(problem, placement)
-        gpus = order_devices(problem, placement, layers.position, accelerators(problem, TARGET))
-        if not gpus:
-            raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
-        line, away = _cut(problem, placement, layers, gpus)
-        device = np.where(layers.experts & np.isin(layers.position, away), layers.host, line[layers.position])
+        layers, line, away = _find_line(problem, placement)
+        device = _device_of(layers, line, away)
         text = "\n".join((*_heading(problem, layers), _command(problem, layers, line, away), ""))
         notes = shared_weights(problem, device)
         if layers.host < 0:
             embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
             notes = (f"{embedding}: here it is on the first GPU", *notes)
         return Exported({"llama.sh": text}, Placement(device), notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: a line for every number of first layers whose experts are in host memory."""
+        layers, gpus = _find_layers(problem, None), accelerators(problem, TARGET)
+        if layers.host < 0:
+            return Space(lines=(Line(_without_host(layers.position), gpus),))
+        many = layers.stack.count if layers.experts.any() else 0
+        return Space(lines=tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1)))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return Placement(_device_of(*_find_line(problem, placement)))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Layers are assigned to devices as `load_tensors` does."""
@@ -109,7 +118,7 @@ def assign_layers(layers: int, ngl: int, split: Sequence[int]) -> list[int]:
 
 def _find_layers(problem: Problem, placement: Placement | None) -> _LayerSequence:
     stack = require_stack(problem, TARGET)
-    hosts = np.flatnonzero(problem.cluster.is_host).tolist()
+    hosts = [d for d, device in enumerate(problem.cluster) if device.is_host and device.kind != "disk"]
     if placement is not None and hosts:
         hosts.sort(key=lambda host: -int((placement.device == host).sum()))
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
@@ -131,6 +140,31 @@ def _find_embeddings(problem: Problem, stack: Stack) -> Bools:
     return whole
 
 
+def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, Ints, list[int]]:
+    """The layers, the device of each of their positions, and the positions whose experts are on the host instead."""
+    layers = _find_layers(problem, placement)
+    gpus = order_devices(problem, placement, layers.position, accelerators(problem, TARGET))
+    if not gpus and (layers.host < 0 or (placement.device != layers.host).any()):
+        raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
+    return layers, *_cut(problem, placement, layers, gpus)
+
+
+def _device_of(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
+    """The device of every op [n_ops]."""
+    device: Ints = np.where(layers.experts & np.isin(layers.position, away), layers.host, line[layers.position])
+    return device
+
+
+def _leave(layers: _LayerSequence, away: Iterable[int]) -> Ints:
+    """The position of every op [n_ops], 0 for the experts of the positions `away`."""
+    return np.where(layers.experts & np.isin(layers.position, [*away]), 0, layers.position).astype(np.int32)
+
+
+def _without_host(position: Ints) -> Ints:
+    """Positions where the input embeddings are with the first layer."""
+    return np.maximum(position - 1, 0).astype(np.int32)
+
+
 def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: Sequence[int]) -> tuple[Ints, list[int]]:
     """The device of every position [layers + 2], and the positions whose experts are on the host instead.
 
@@ -141,16 +175,22 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
     whole = np.bincount(layers.position[layers.experts], weights=seconds[layers.experts], minlength=places)
     on_host = np.bincount(layers.position[there], weights=seconds[there], minlength=places)
     away = np.flatnonzero((on_host > whole / 2) & (whole > 0))
-    line = np.where(layers.experts & np.isin(layers.position, away), 0, layers.position).astype(np.int32)
+    line = _leave(layers, away.tolist())
     if layers.host < 0:
-        cuts = cut_into_stages(problem, placement, np.maximum(line - 1, 0).astype(np.int32), gpus)
-        devices, cuts = list(gpus), tuple(cut + (cut > 0) for cut in cuts)
+        line = _without_host(line)
+    known = find_cuts(problem, placement, line)
+    if known is not None and (layers.host < 0 or known[0][0] == layers.host):
+        devices, cuts = list(known[0]), known[1]
+    elif layers.host < 0:
+        devices, cuts = list(gpus), cut_into_stages(problem, placement, line, gpus)
     else:
         devices = [layers.host, *gpus]
         cuts = cut_into_stages(problem, placement, line, devices, forced={0: layers.host})
+    if layers.host < 0:
+        cuts = tuple(cut + (cut > 0) for cut in cuts)
     if not cuts:
         raise ExportError("no cut between layers lets every device run every op of its layers")
-    line = stage_devices(cuts, devices)
+    line = stage_devices((*cuts[:-1], layers.stack.count + 2), devices)
     return line, [place for place in away.tolist() if line[place] != layers.host]
 
 

@@ -7,7 +7,15 @@ import re
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
-from placewise.exporters.stages import Stages, entry_bounds, find_stages, read_stages, shared_weights
+from placewise.exporters.space import Space
+from placewise.exporters.stages import (
+    Stages,
+    entry_bounds,
+    find_stages,
+    read_stages,
+    shared_weights,
+    stage_space,
+)
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -37,6 +45,14 @@ class MegatronExporter:
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
         text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
         return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`."""
+        return stage_space(problem, self.info.name)
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return find_stages(problem, placement, self.info.name).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from placewise.core.split_model import cut, sub_models
+from placewise.core.split_model import cut, original, sub_models
 from placewise.errors import ExportError, InputError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.exporters.space import Space
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -102,6 +103,16 @@ class OnnxExporter:
         files |= {PIPELINE: json.dumps(document, indent=1, ensure_ascii=False), SCRIPT: _SCRIPT}
         return Exported(files, placement, external_weight_notes(part.model for part in parts))
 
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: everything."""
+        require_onnx(problem.graph)
+        return Space(problems=(problem,))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        require_onnx(problem.graph)
+        return placement
+
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Every op must be named once, and its node must be in the file of its piece alone."""
         document, graph, cluster = json.loads(str(exported.files[PIPELINE])), problem.graph, problem.cluster
@@ -120,6 +131,14 @@ class OnnxExporter:
             if file and not any(where.get(output) == {file} for output in makes):
                 raise ExportError(f"the node of the op {graph.ops.name[op]!r} is not in {file} alone")
         return device
+
+
+def require_onnx(graph: Graph) -> onnx.ModelProto:
+    """The ONNX model that a graph was read from. Raises ExportError if there is none."""
+    try:
+        return original(graph, outside=True)[1]
+    except InputError as error:
+        raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
 
 
 def external_weight_notes(models: Iterable[onnx.ModelProto]) -> tuple[str, ...]:

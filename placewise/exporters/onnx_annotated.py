@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from placewise.core.split_model import original
-from placewise.errors import ExportError, InputError
+from placewise.core.target_rules import keep_off
+from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues
-from placewise.exporters.onnx import PROCESSOR, external_weight_notes
+from placewise.exporters.onnx import PROCESSOR, external_weight_notes, require_onnx
+from placewise.exporters.space import Space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -40,20 +41,9 @@ class AnnotatedOnnxExporter:
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. Raises ExportError for a placement on more than one accelerator, or processor."""
         graph, cluster = problem.graph, problem.cluster
-        used = np.unique(placement.device).tolist()
-        words = {d: "cpu" if cluster.devices[d].kind in PROCESSOR else str(options["accelerator"]) for d in used}
-        if len(set(words.values())) < len(words):
-            raise ExportError(
-                "a session of ONNX Runtime has one accelerator and one processor, and the placement uses "
-                + ", ".join(cluster.names[device] for device in used),
-                remedy="export to 'onnx', which has a session per piece",
-            )
-        try:
-            _, source, _ = original(graph, outside=True)
-        except InputError as error:
-            raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
+        words = _name_devices(problem, placement, str(options["accelerator"]))
         model = onnx.ModelProto()
-        model.CopyFrom(source)
+        model.CopyFrom(require_onnx(graph))
         model.ir_version = max(model.ir_version, _METADATA_IR)
         home = {node: int(placement.device[op]) for op in range(graph.n_ops) for node in graph.ops.origin[op]}
         for index, node in enumerate(model.graph.node):
@@ -63,6 +53,21 @@ class AnnotatedOnnxExporter:
         model.metadata_props.append(onnx.StringStringEntryProto(key=SETTING, value=setting))
         notes = (f"set the session option {SETTING} to {setting!r}", *external_weight_notes([model]))
         return Exported({FILE: model.SerializeToString()}, Placement(placement.device), notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: a problem for every accelerator with every processor."""
+        require_onnx(problem.graph)
+        usable = np.flatnonzero(problem.allowed.any(axis=0)).tolist()
+        inside = [device for device in usable if problem.cluster.devices[device].kind in PROCESSOR]
+        beside = [device for device in usable if device not in inside]
+        pairs = [{one, other} for one in inside or [-1] for other in beside or [-1]]
+        return Space(problems=tuple(keep_off(problem, [d for d in usable if d not in pair]) for pair in pairs))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        _name_devices(problem, placement, "gpu")
+        require_onnx(problem.graph)
+        return Placement(placement.device)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Each node has at most one annotation, and all nodes of an op have the same one."""
@@ -77,6 +82,19 @@ class AnnotatedOnnxExporter:
                 )
             device[op] = problem.cluster.index(words[0]) if words else -1
         return device
+
+
+def _name_devices(problem: Problem, placement: Placement, accelerator: str) -> dict[int, str]:
+    """ONNX Runtime's word for each device in use. Raises ExportError for two devices of one word."""
+    devices, used = problem.cluster.devices, np.unique(placement.device).tolist()
+    words = {device: "cpu" if devices[device].kind in PROCESSOR else accelerator for device in used}
+    if len(set(words.values())) < len(words):
+        raise ExportError(
+            "a session of ONNX Runtime has one accelerator and one processor, and the placement uses "
+            + ", ".join(problem.cluster.names[device] for device in used),
+            remedy="export to 'onnx', which has a session per piece",
+        )
+    return words
 
 
 def _annotate(node: onnx.NodeProto, word: str) -> None:

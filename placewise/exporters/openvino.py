@@ -16,6 +16,7 @@ import numpy as np
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues, asked_precision
 from placewise.exporters.openvino_process import MODEL, WEIGHTS, FoldProcess
+from placewise.exporters.space import Space, sharing
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
@@ -105,6 +106,27 @@ class OpenvinoExporter:
         document = _document(problem, placement, names, listing, belongs, affinity, hint)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         return Exported({**files, AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), folded.notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: what a tensor of open shape joins is on one device."""
+        source = _require_source(problem.graph)
+        _name_devices(problem, np.flatnonzero(problem.allowed.any(axis=0)).tolist(), "")
+        with FoldProcess(problem.graph, source) as folded:
+            listing = folded.listing
+        belongs = match_ops(problem.graph, listing).tolist()
+        joined = [
+            {belongs[row], belongs[other]} - {-1}
+            for row, sources in enumerate(listing.sources)
+            for other in sources
+            if listing.is_open[other]
+        ]
+        return Space(problems=(sharing(problem, joined),))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        _require_source(problem.graph)
+        _name_devices(problem, np.unique(placement.device).tolist(), "")
+        return Placement(placement.device)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Every layer of the IR must have one affinity, and all layers of an op the same."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,9 @@ from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
+from placewise.exporters.space import Space, sets_of, sharing
 from placewise.model.columns import Ints
+from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.transform.stages import stage_order
@@ -118,13 +121,9 @@ class PipeliningExporter:
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        source = problem.graph.source
-        if source is None or source.format not in ("torch-export", "torch-module"):
-            raise ExportError("the model is no program of torch.export", remedy="export it with torch.export.save")
-        order, back = stage_order(problem.graph, placement.device)
-        if back is not None:
-            placement = _project_to_line(problem, placement)
-            order, _ = stage_order(problem.graph, placement.device)
+        source = _require_program(problem)
+        placement = self.project(problem, placement)
+        order, _ = stage_order(problem.graph, placement.device)
         path = source.path if source.format == "torch-export" else "model.pt2"
         document = {
             "model": path,
@@ -138,6 +137,21 @@ class PipeliningExporter:
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, notes)
 
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: a chain of stages, and the ops of a call in one of them."""
+        _require_program(problem)
+        for device in np.flatnonzero(problem.allowed.any(axis=0)).tolist():
+            _torch_device(problem, device)
+        calls = np.array([origin[0] if origin else -1 for origin in problem.graph.ops.origin], np.int32)
+        shared = sharing(problem, sets_of(calls))
+        chain = replace(shared.constraints, contiguous=True, convex=False)
+        return Space(problems=(shared.with_(constraints=chain),))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        _, back = stage_order(problem.graph, placement.device)
+        return placement if back is None else _project_to_line(problem, placement)
+
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         document = json.loads(str(exported.files[STAGES]))
@@ -149,6 +163,13 @@ class PipeliningExporter:
             stage[call["number"]] = call["stage"]
         own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
         return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+
+
+def _require_program(problem: Problem) -> Source:
+    source = problem.graph.source
+    if source is None or source.format not in ("torch-export", "torch-module"):
+        raise ExportError("the model is no program of torch.export", remedy="export it with torch.export.save")
+    return source
 
 
 def _project_to_line(problem: Problem, placement: Placement) -> Placement:

@@ -62,7 +62,7 @@ def cut_into_stages(
     line = list(devices)
     cost = np.where(_allowed_devices(problem, unit, forced), _move_cost(problem, placement, unit), np.inf)[:, line]
     table = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)[:, line]
-    load, resident = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
+    load, resident = np.zeros(cost.shape), range_bytes(problem, unit, len(cost))
     np.add.at(load, unit, table)
     candidates: list[tuple[bool, float, int, tuple[int, ...]]] = []
     slowest = math.inf if np.isin(placement.device, line).all() else judge_placement(problem, placement).value
@@ -182,7 +182,7 @@ def _unit_contents(problem: Problem, unit: Ints, count: int) -> list[tuple[float
     return list(zip(state, storages, strict=True))
 
 
-def _range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
+def range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
     """Resident bytes [units, units] of the units from i to j inclusive; shared weights count once."""
     graph = problem.graph
     resident = np.zeros((count, count))

@@ -13,6 +13,7 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
+from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, find_stack
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
@@ -49,8 +50,12 @@ def find_stages(
     Raises ExportError for a model or a cluster without such stages.
     """
     stack = require_stack(problem, target, transformer=transformer)
-    unit = (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
-    line = order_devices(problem, placement, unit, accelerators(problem, target))
+    unit = _unit_of(stack, ends=ends)
+    usable = accelerators(problem, target)
+    known = find_cuts(problem, placement, unit)
+    if known is not None and usable[list(known[0])].all():
+        return _make_stages(stack, *known, ends=ends)
+    line = order_devices(problem, placement, unit, usable)
     if not line:
         remedy = "place the model on accelerators"
         raise ExportError(f"the plan uses no accelerator, and {target} runs stages on nothing else", remedy=remedy)
@@ -63,8 +68,25 @@ def find_stages(
         )
     kept = [stage for stage, (start, end) in enumerate(pairwise(cuts)) if start < end]
     bounds = (*(cuts[stage] for stage in kept), cuts[-1])
-    devices = tuple(line[stage] for stage in kept)
-    return Stages(stack, devices, bounds if ends else entry_bounds(np.diff(bounds).tolist()))
+    return _make_stages(stack, tuple(line[stage] for stage in kept), bounds, ends=ends)
+
+
+def _make_stages(stack: Stack, devices: tuple[int, ...], bounds: tuple[int, ...], *, ends: bool) -> Stages:
+    """Stages from bounds of entries, or without `ends` of layers; entries after the last op are in the last stage."""
+    entries = (*bounds[:-1], stack.count + 2) if ends else entry_bounds(np.diff(bounds).tolist())
+    return Stages(stack, devices, entries)
+
+
+def stage_space(problem: Problem, target: str, *, transformer: bool = True, ends: bool = False) -> Space:
+    """The stages that `find_stages` chooses from. Raises ExportError as it does."""
+    unit = _unit_of(require_stack(problem, target, transformer=transformer), ends=ends)
+    return Space(lines=(Line(unit, accelerators(problem, target)),))
+
+
+def _unit_of(stack: Stack, *, ends: bool) -> Ints:
+    """The entry of every op [n_ops], or without `ends` its layer."""
+    unit: Ints = (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
+    return unit
 
 
 def entry_bounds(layers: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.projection import project_units
+from placewise.exporters.space import Space, sets_of, sharing
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
@@ -51,6 +52,14 @@ class TensorflowExporter:
         for node, device in zip(graph_def.node, homes, strict=True):
             node.device = names[device] if device >= 0 else ""
         return Exported({FILE: message.SerializeToString(deterministic=True)}, projected)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`: ops that share a node share a device."""
+        return Space(problems=(sharing(problem, sets_of(_node_units(problem.graph))),))
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return project_units(problem, placement, _node_units(problem.graph))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. The reader must also find the same model in the file."""
@@ -106,6 +115,11 @@ def _read_message(source: Source | None) -> tuple[Any, Any]:
         raise ExportError("is not a binary graph", where=str(path), remedy="save it as a binary GraphDef (.pb)")
     message = MESSAGES[kind].FromString(data)
     return message, _graph_def(message)
+
+
+def _node_units(graph: Graph) -> Ints:
+    """The unit of every op [n_ops]."""
+    return _map_nodes(graph, len(_read_message(graph.source)[1].node))[1]
 
 
 def _graph_def(message: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
-from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights
+from placewise.exporters.space import Space
+from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights, stage_space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -51,6 +52,14 @@ class VllmExporter:
         if precision in _CHECKPOINTS:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
         return Exported({"vllm.sh": text}, projected, notes)
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`."""
+        return stage_space(problem, self.info.name)
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return find_stages(problem, placement, self.info.name).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -158,6 +158,7 @@ class PlanFile(Record):
         {}, description="best single device, data-parallel replicas, naive balanced split, even split by layers"
     )
     verdict: VerdictRecord | None = Field(None, description="null: nothing to compare the plan with")
+    target: str = Field("", description="the tool that the plan is made for; the bound holds for what it can express")
     placer: str = ""
     seed: int = 0
     seconds: Amount = Field(0.0, description="run time of the placement")
@@ -198,6 +199,7 @@ def plan_of(result: Result) -> PlanFile:
             "bottleneck": judgement.bottleneck if judgement else "",
             "baselines": {name: _baseline(result, name) for name in result.compared},
             "verdict": result.verdict,
+            "target": result.target,
             "placer": result.placer,
             "seed": result.seed,
             "seconds": result.seconds,
@@ -232,6 +234,7 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
+    unset |= set() if plan.target else {"target"}
     with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
     with atomic_write(path, "wb") as file:
@@ -303,6 +306,12 @@ def is_plan(path: str | os.PathLike[str]) -> bool:
     data = read_bytes(path, PlanError)
     with locate_errors(path):
         return not is_split(parse_json(data, PlanError))
+
+
+def target_of(path: str | os.PathLike[str]) -> str:
+    """The tool that a plan file was made for; "" for none. Raises PlanError."""
+    plan = load_plan_unless_split(path)
+    return "" if plan is None else plan.target
 
 
 def find_model(path: str | os.PathLike[str] | PlanFile, model: str | None = None) -> str:

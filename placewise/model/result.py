@@ -209,7 +209,8 @@ class Result:
     `judgement` is None when there is no placement; `baselines` maps a name (the best single device, the
     naive balanced split, the even split by layers) to its judgement, also where that one breaks rules; `others` are
     those that are no placement: replicas, and what could not be made, with the reason; `unmet` says in words why no
-    placement exists.
+    placement exists. `target` is the tool that the plan is made for ("": none): then the bound holds for the
+    placements that it can express.
     """
 
     problem: Problem
@@ -225,6 +226,7 @@ class Result:
     notes: tuple[str, ...] = ()
     unmet: str = ""
     others: Mapping[str, Baseline] = field(default_factory=dict)
+    target: str = ""
 
     def __repr__(self) -> str:
         return f"Result({self.status}, {self.value:.6g} s, bound {self.lower_bound:.6g} s, {self.placer})"

@@ -34,14 +34,14 @@ HASH_DIGITS = 12
 """How many digits of a hash are shown."""
 
 
-def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
-    """Everything that `place` prints, with or without the Gantt chart."""
+def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> RenderableType:
+    """Everything that `place` prints, with or without the Gantt chart; `targets` says which tools could run it."""
     problem, parts = result.problem, list[RenderableType]([shown_text(headline(result), style="bold")])
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
         said = verdict(result)
-        parts += [shown_text(said)] if said else []
+        parts += [shown_text(line) for line in (said, targets) if line]
         parts += [
             Text(),
             *_holdings(problem, result.placement),

@@ -215,10 +215,14 @@ def test_what_is_no_transformer_is_refused(target: str, layers: int, inside: str
 
 @pytest.mark.parametrize("target", BY_LAYER)
 def test_stages_need_accelerators(target: str) -> None:
-    """A cluster without any, or a plan that uses none, is refused."""
+    """A cluster without any is refused, and so is a plan that uses none, but for llama.cpp: it has -ngl 0."""
     problem = stack_problem(stack_graph(3))
-    with pytest.raises(ExportError, match="accelerator"):
-        export_placement(problem, Placement.on(2, problem.n_ops), target)
+    if target == "llama.cpp":
+        made = export_placement(problem, Placement.on(2, problem.n_ops), target)
+        assert "--device none -ngl 0" in text_of(made) and not made.projected
+    else:
+        with pytest.raises(ExportError, match="accelerator"):
+            export_placement(problem, Placement.on(2, problem.n_ops), target)
     alone = stack_problem(stack_graph(3), gpus=0)
     with pytest.raises(ExportError, match="accelerators, and the cluster has none"):
         export_placement(alone, Placement.on(0, alone.n_ops), target)

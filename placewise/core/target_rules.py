@@ -1,0 +1,173 @@
+"""The tools that a plan can be made for: how each really runs a placement, and which options contradict that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+import numpy as np
+
+from placewise.core.options import ProblemOptions
+from placewise.errors import InputError
+from placewise.model.columns import Floats, distinct
+from placewise.model.costs import CostTable
+from placewise.model.problem import Execution, Headroom, Problem, Rule
+from placewise.model.result import Result
+
+MOVED = "weights moved at every call"
+"""The source of the times of ops whose weights lie in host memory and are moved to an accelerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRule:
+    """How a target runs a placement.
+
+    `execution` is how one sample runs. Hosts `compute`, `store` weights that are moved to the first accelerator in use
+    at every call, or stay `idle`. `stages` says that the devices of a plan form a chain, `overlaps` that several
+    samples may be under way at a time, `replicates` that stages may have replicas. `runs` says all that in words.
+    """
+
+    runs: str
+    execution: Execution = "sequential"
+    hosts: Literal["compute", "store", "idle"] = "compute"
+    stages: bool = False
+    overlaps: bool = True
+    replicates: bool = False
+
+
+_PIPELINE = "runs stages of whole layers, one after another, on accelerators"
+TARGETS = {
+    "deepspeed": TargetRule(_PIPELINE, hosts="idle", stages=True),
+    "device-map": TargetRule(
+        "runs one module after another, and moves weights from host memory to the first GPU at every call",
+        hosts="store",
+        overlaps=False,
+    ),
+    "llama.cpp": TargetRule(
+        "runs layers one after another, the first on the CPU and the last on GPUs", stages=True, overlaps=False
+    ),
+    "megatron": TargetRule(_PIPELINE, hosts="idle", stages=True),
+    "onnx": TargetRule("runs one piece after another", replicates=True),
+    "onnx-annotated": TargetRule("runs one piece after another, on one accelerator and one processor"),
+    "openvino": TargetRule("runs one piece after another"),
+    "pipelining": TargetRule("runs stages one after another", stages=True),
+    "tensorflow": TargetRule("runs ops when their inputs are there", execution="operator"),
+    "vllm": TargetRule(_PIPELINE, hosts="idle", stages=True),
+}
+"""Every target that runs models, by name."""
+
+
+def find_rule(target: str) -> TargetRule:
+    """The rule of a target. Raises InputError for an unknown name, with the nearest that exists."""
+    if not isinstance(target, str) or target not in TARGETS:
+        near = get_close_matches(str(target).lower().replace("_", "-"), TARGETS, 1, 0.5)
+        remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(TARGETS)}"
+        raise InputError(f"there is no target {target!r} to place for", remedy=remedy)
+    return TARGETS[target]
+
+
+def check_options(target: str, options: ProblemOptions) -> None:
+    """Raise InputError, in one sentence, for an option that contradicts how a target runs."""
+    rule = find_rule(target)
+    if options.execution not in (None, rule.execution):
+        raise InputError(
+            f"{target} {rule.runs}: that is the execution {rule.execution!r}, not {options.execution!r}",
+            remedy="leave out the execution",
+        )
+    if options.objective == "throughput" and not rule.overlaps:
+        raise InputError(
+            f"{target} {rule.runs}: no two samples overlap", remedy="place for it with the objective latency"
+        )
+    if options.contiguous is False and rule.stages:
+        raise InputError(f"{target} {rule.runs}: its stages form a chain", remedy="ask for no free sets of ops")
+    if options.replicas not in (None, 1) and not rule.replicates:
+        raise InputError(f"{target} knows no replicas of stages", remedy="leave out the replicas")
+
+
+def run_on_target(problem: Problem, target: str) -> Problem:
+    """The problem as a target runs it: its execution, and what hosts do there. Doing it twice changes nothing."""
+    rule = find_rule(target)
+    if problem.objective.kind == "throughput" and not rule.overlaps:
+        check_options(target, ProblemOptions(objective="throughput"))
+    if problem.objective.kind == "latency" and problem.objective.execution != rule.execution:
+        problem = problem.with_(objective=replace(problem.objective, execution=rule.execution))
+    if rule.hosts == "idle":
+        return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
+    return _store_on_hosts(problem) if rule.hosts == "store" else problem
+
+
+def keep_off(problem: Problem, devices: list[int]) -> Problem:
+    """The problem with no op on these devices, by a rule for each that has none yet."""
+    kept, names = problem.constraints.forbidden, [problem.cluster.names[device] for device in devices]
+    rules = [Rule("", name) for name in names if Rule("", name) not in kept and problem.n_ops]
+    if not rules:
+        return problem
+    return problem.with_(constraints=replace(problem.constraints, forbidden=(*kept, *rules)))
+
+
+def main_accelerator(problem: Problem) -> int:
+    """The first accelerator that may run ops; −1 if there is none."""
+    usable = np.flatnonzero(problem.allowed.any(axis=0) & ~problem.cluster.is_host)
+    return int(usable[0]) if len(usable) else -1
+
+
+def _store_on_hosts(problem: Problem) -> Problem:
+    """Ops on hosts take their time on the first accelerator, and the time to move their weights there."""
+    main, costs, cluster = main_accelerator(problem), problem.costs, problem.cluster
+    if main < 0 or MOVED in costs.sources:
+        return problem
+    moved, size = costs.op_seconds.copy(), _weight_bytes(problem)
+    source = costs.op_source.copy()
+    way = cluster.link_class[len(cluster), main]
+    for host in np.flatnonzero(cluster.is_host).tolist():
+        pace = 1 / cluster.class_bandwidth[way] + 1 / cluster.devices[host].weight_bandwidth
+        move = np.where(size > 0, cluster.class_latency[way] + size * pace, 0.0)
+        moved[:, host] = costs.op_seconds[:, main] + move * problem.graph.op_repeats
+        source[:, host] = len(costs.sources)
+    return problem.with_(
+        costs=CostTable(
+            moved, costs.transfer_seconds, source, (*costs.sources, MOVED), costs.transfer_source
+        )
+    )  # fmt: skip
+
+
+def _weight_bytes(problem: Problem) -> Floats:
+    """The bytes of the weights of every op [n_ops]."""
+    graph = problem.graph
+    many = max(len(graph.weights), 1)
+    uses = distinct(graph.weight_edges.consumer.astype(np.int64) * many + graph.weight_edges.value)
+    bytes_used = graph.weights.bytes[uses % many].astype(np.float64)
+    return np.bincount(uses // many, weights=bytes_used, minlength=graph.n_ops).astype(np.float64)
+
+
+def missing_room(result: Result, asked: Problem) -> float:
+    """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches.
+
+    What is kept free for it already is what the result's problem keeps free beyond the headroom of `asked`.
+    """
+    problem, placement, judged = result.problem, result.placement, result.judgement
+    main = main_accelerator(problem)
+    if MOVED not in problem.costs.sources or placement is None or judged is None or main < 0:
+        return 0.0
+    stored = problem.cluster.is_host[placement.device]
+    if not stored.any():
+        return 0.0
+    need = float(_weight_bytes(problem)[stored].max() + problem.graph.ops.state_bytes[stored].sum())
+    kept = _spare_bytes(problem, main) - _spare_bytes(asked, main)
+    return max(need - judged.devices[main].free - kept, 0.0)
+
+
+def leave_room(problem: Problem, bytes_more: float) -> Problem:
+    """The problem with so many more bytes of the first accelerator kept free."""
+    main, rules = main_accelerator(problem), problem.constraints
+    name = problem.cluster.names[main]
+    free = Headroom(name, bytes=_spare_bytes(problem, main) + float(np.ceil(bytes_more)))
+    others = tuple(spare for spare in rules.spare if spare.device != name)
+    return problem.with_(constraints=replace(rules, spare=(*others, free)))
+
+
+def _spare_bytes(problem: Problem, device: int) -> float:
+    """The bytes that headroom keeps free of a device."""
+    known = problem.cluster.devices[device]
+    return max(known.memory - known.reserved - float(problem.capacity[device]), 0.0) if known.memory < np.inf else 0.0

@@ -1,0 +1,72 @@
+"""What each target that takes a model would keep of a plan that was not made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placewise.core.target_rules import TARGETS
+from placewise.errors import PlacewiseError
+from placewise.exporters.device_map import DeviceMapExporter
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Result
+from placewise.simulate import judge_placement
+from placewise.targets.place_for import find_exporter
+
+SAME = 5e-4
+"""A loss that is none."""
+MOST_OPS = 50_000
+"""On larger graphs projections take longer than they are worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How much slower a target makes a plan, as a share, and whether what it makes of it keeps the rules."""
+
+    target: str
+    loss: float
+    valid: bool
+
+
+def list_kept(result: Result) -> tuple[Kept, ...]:
+    """Every target that takes the model and the devices, the one that keeps most first."""
+    if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
+        return ()
+    found = []
+    for target in TARGETS:
+        try:
+            projected = _project(result.problem, result.placement, target)
+        except PlacewiseError:
+            continue
+        judged = judge_placement(result.problem, projected)
+        loss = judged.value / result.value - 1 if result.value > 0 else 0.0
+        found.append(Kept(target, loss, judged.valid))
+    return tuple(sorted(found, key=lambda kept: (not kept.valid, round(kept.loss, 6))))
+
+
+def _project(problem: Problem, placement: Placement, target: str) -> Placement:
+    exporter = find_exporter(target)
+    if isinstance(exporter, DeviceMapExporter):
+        return exporter.project_known(problem, placement)
+    return exporter.project(problem, placement)
+
+
+def describe_kept(kept: Sequence[Kept]) -> str:
+    """The targets in one line; "" if none takes the model."""
+    if not kept:
+        return ""
+    words: dict[str, list[str]] = {}
+    for one in kept:
+        words.setdefault(_loss_of(one), []).append(one.target)
+    said = "; ".join(f"{', '.join(targets)}: {loss}" for loss, targets in words.items())
+    lost = any(one.loss > SAME or not one.valid for one in kept)
+    return f"exported to {said}{' (place --for a target searches what it can run)' if lost else ''}"
+
+
+def _loss_of(kept: Kept) -> str:
+    if not kept.valid:
+        return "breaks a rule"
+    if abs(kept.loss) <= SAME:
+        return "as fast"
+    return f"{abs(kept.loss):.1%} {'slower' if kept.loss > 0 else 'faster'}"

@@ -1,0 +1,188 @@
+"""place_for(): a plan for one target, from what that target can express, as it runs it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from placewise.core.place import place
+from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
+from placewise.errors import ExportError, InputError, PlacewiseError
+from placewise.exporters.base import RunningExporter
+from placewise.exporters.registry import create_exporter, require_library
+from placewise.exporters.space import Line
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer, Stopwatch, ignore, run_placer
+from placewise.placers.shared.interchangeable import interchangeable
+from placewise.targets.split_search import SplitPlacer
+from placewise.targets.unit_bounds import assignment_bound
+
+TRIES = 4
+"""How often a search is repeated with more room for weights that are moved."""
+ADVICE_SECONDS = 2.0
+"""For each other target, where nothing fits."""
+MOST_UNITS, CHAIN_SHARE = 300, 0.25
+"""Blocks at most, and the share of the time, for a first answer of stages that follow each other."""
+
+
+def place_for(
+    problem: Problem,
+    target: str,
+    placer: str | Placer = "auto",
+    budget: Budget | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    hints: Hints = NO_HINTS,
+    on_progress: OnProgress = ignore,
+    advise: bool = True,
+) -> Result:
+    """Place a problem for a target: every placement that is looked at, naive ones too, is one that it can express.
+
+    The result's problem is run as the target runs it; its bound holds for what the target can express. Raises
+    InputError for an unknown target, ExportError for one that cannot take the model or the devices. With `advise`, a
+    proof that nothing fits names the targets for which something does.
+    """
+    exporter = find_exporter(target)
+    asked = _without_disks(problem, exporter)
+    try:
+        space = exporter.space(asked)
+    except ExportError as error:
+        raise error if target in error.problem else error.at(target) from None
+    if space.lines and placer != "auto":
+        raise InputError(f"every split that {target} can express is searched", remedy="leave out the placer")
+    parts = [asked] if space.lines else _distinct_parts(space.problems)
+    results, watch = list[Result](), Stopwatch(budget or Budget())
+    for number, part in enumerate(parts):
+        on_target, rest = run_on_target(part, target), watch.rest()
+        limits = replace(rest, seconds=rest.seconds / (len(parts) - number))
+        chosen: str | Placer = SplitPlacer(target, space.lines) if space.lines else placer
+        project = partial(_project, exporter, on_target)
+        known = replace(hints, placements=tuple(filter(None, map(project, hints.placements))))
+        if not space.lines:
+            known = replace(known, placements=(*known.placements, *_chained(on_target, limits)))
+        given = None if space.lines else options
+        search = partial(place, placer=chosen, options=given, hints=known, on_progress=on_progress, project=project)
+        found = _place_with_room(on_target, limits, search)
+        if not space.lines:
+            found = _bounded(found, assignment_bound(on_target))
+        results.append(replace(found, problem=_as_asked(found.problem, problem)))
+    best = _join(results)
+    if advise and best.status.outcome is Outcome.INFEASIBLE:
+        best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
+    notes = (f"made for {target}, which {find_rule(target).runs}", *best.notes)
+    return replace(best, seconds=watch.elapsed, target=target, notes=notes)
+
+
+def _place_with_room(problem: Problem, budget: Budget, search: Callable[..., Result]) -> Result:
+    """The result of a search, in which the first accelerator has room for the weights that are moved to it."""
+    asked = problem
+    for _ in range(TRIES):
+        result = search(problem, budget=budget)
+        short = missing_room(result, asked)
+        if not short:
+            return result
+        problem = leave_room(problem, short)
+    return result
+
+
+def _advice(problem: Problem, target: str) -> str:
+    """Which other targets could run the model on these devices, in words."""
+    able = []
+    for other in TARGETS:
+        with suppress(PlacewiseError):
+            limits = Budget(seconds=ADVICE_SECONDS)
+            if other != target and place_for(problem, other, "auto", limits, advise=False).placement is not None:
+                able.append(other)
+    return f"; {', '.join(able)} could run it: place --for {able[0]}" if able else ""
+
+
+def _distinct_parts(parts: Sequence[Problem]) -> list[Problem]:
+    """The parts that are not another one under other names of equal devices."""
+    kept, seen = list[Problem](), list[tuple[int, Counter[int]]]()
+    for part in parts:
+        kind = interchangeable(parts[0])
+        usable = np.flatnonzero(part.allowed.any(axis=0)).tolist()
+        first = next((int(kind[device]) for device in usable if not part.cluster.is_host[device]), -1)
+        kinds = Counter(int(kind[device]) for device in usable)
+        if not any(first == other and kinds <= more for other, more in seen):
+            kept.append(part)
+            seen.append((first, kinds))
+    return kept
+
+
+def _chained(problem: Problem, limits: Budget) -> tuple[Placement, ...]:
+    """The best split of the blocks, in their order, into stages: a start for other searches."""
+    if problem.objective != replace(problem.objective, kind="latency", execution="sequential"):
+        return ()
+    if not 1 < problem.n_blocks <= MOST_UNITS:
+        return ()
+    mean = np.bincount(problem.block, weights=np.arange(problem.n_ops)) / np.bincount(problem.block)
+    rank = np.argsort(np.argsort(mean, kind="stable"), kind="stable").astype(np.int32)
+    line = Line(rank[problem.block], np.asarray(problem.allowed.any(axis=0), np.bool_))
+    found = run_placer(SplitPlacer("", (line,)), problem, replace(limits, seconds=CHAIN_SHARE * limits.seconds))
+    return () if found.placement is None else (found.placement,)
+
+
+def _bounded(result: Result, bound: Bound) -> Result:
+    """The result with the better of two bounds."""
+    return replace(result, bound=bound) if bound.value > result.bound.value else result
+
+
+def _project(exporter: RunningExporter, problem: Problem, placement: Placement) -> Placement | None:
+    """The nearest placement that the target can express; None if there is none."""
+    try:
+        return exporter.project(problem, placement)
+    except ExportError:
+        return None
+
+
+def find_exporter(target: str) -> RunningExporter:
+    """The exporter of a target that runs models. Raises InputError, MissingExtraError."""
+    find_rule(target)
+    exporter = create_exporter(target)
+    require_library(exporter.info)
+    assert isinstance(exporter, RunningExporter)
+    return exporter
+
+
+def _without_disks(problem: Problem, exporter: RunningExporter) -> Problem:
+    if exporter.info.disk:
+        return problem
+    return keep_off(problem, [d for d, device in enumerate(problem.cluster) if device.kind == "disk"])
+
+
+def _as_asked(part: Problem, problem: Problem) -> Problem:
+    """A part without the pins and sets that the target added: the user's rules, the devices, execution and costs."""
+    kept = replace(part.constraints, pins=problem.constraints.pins, together=problem.constraints.together)
+    return part.with_(constraints=kept)
+
+
+def _join(results: list[Result]) -> Result:
+    """The best result, with what bounds them all."""
+    best = min(results, key=lambda result: (result.value, result.status.outcome is Outcome.INFEASIBLE))
+    bounds = [Bound(math.inf, "nothing fits") if r.status.outcome is Outcome.INFEASIBLE else r.bound for r in results]
+    bound = min(bounds, key=lambda bound: bound.value)
+    if best.judgement is None:
+        return replace(best, bound=bound)
+    baselines = dict[str, tuple[Placement, Judgement]]()
+    for result in results:
+        for name, known in result.baselines.items():
+            baselines[name] = min(baselines.get(name, known), known, key=lambda one: (not one[1].valid, one[1].value))
+    optimal = gap_of(best.value, bound.value) <= OPTIMAL_GAP
+    ended = [result.status.reason for result in results]
+    reason = Reason.PROVED if optimal else next((known for known in ended if known != Reason.PROVED), Reason.FINISHED)
+    return replace(
+        best,
+        bound=bound,
+        baselines=baselines,
+        status=Status(Outcome.OPTIMAL if optimal else Outcome.FEASIBLE, reason),
+    )

@@ -1,0 +1,141 @@
+"""The search for splits: the same optimum as pricing every split, and bounds that hold."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from export_models import stack_graph, stack_problem
+from soak import seeds
+
+from placewise.exporters.projection import stage_devices
+from placewise.exporters.space import Line, find_cuts
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.placement import Placement
+from placewise.model.problem import Communication, Objective, Problem
+from placewise.placers.base import Budget, SearchContext
+from placewise.simulate import judge_placement
+from placewise.targets.split_search import SplitPlacer, count_splits
+from placewise.targets.stage_costs import stage_costs
+
+UNITS = 5
+
+
+def drawn_problem(seed: int) -> tuple[Problem, Line]:
+    """Units of one or two ops with links to any later unit, on two or three accelerators, equal or not, and a CPU."""
+    rng = np.random.default_rng(seed)
+    builder, unit, made = GraphBuilder(), list[int](), list[int]()
+    given = builder.add_tensor(-1, shape=(int(rng.integers(1, 9)),), dtype="int8", name="x")
+    for number in range(UNITS):
+        for _ in range(int(rng.integers(1, 3))):
+            op = builder.add_op(f"op{len(unit)}", "MatMul")
+            reads = {*made[-1:], *rng.choice(made, min(len(made), 2)).tolist()} if made else {given}
+            for tensor in sorted({*reads, *([given] if rng.random() < 0.3 else [])}):
+                builder.add_edge(tensor, op)
+            builder.use_weight(builder.add_weight(f"w{op}", shape=(int(rng.integers(1, 5)),), dtype="int8"), op)
+            last, size = number == UNITS - 1, int(rng.integers(1, 9))
+            out = bool(last or rng.random() < 0.2)
+            made.append(builder.add_tensor(op, shape=(size,), dtype="int8", name=f"t{op}", output=out))
+            unit.append(number)
+    graph, count = builder.build(), int(rng.integers(2, 4))
+    memory = float(rng.choice([np.inf, 40.0, 25.0]))
+    overhead = float(rng.choice([0.0, 0.5]))
+    devices = [Device(f"cuda:{d}", memory=memory, call_overhead=overhead) for d in range(count)] + [
+        Device("cpu", "cpu")
+    ]
+    names = [device.name for device in devices[:-1]]
+    links = [link for name in names for link in (Link(name, HOST, 4.0), Link(HOST, name, 2.0))]
+    direct = rng.random() < 0.5
+    if direct:
+        links += [Link(a, b, 8.0) for a, b in permutations(names, 2)]
+    cluster = Cluster(tuple(devices), tuple(links), "direct" if direct else "staged")
+    kinds = rng.integers(0, 2, count) if rng.random() < 0.5 else np.zeros(count, np.int64)
+    columns = rng.integers(1, 6, (len(unit), 2)).astype(float)
+    seconds = np.column_stack([columns[:, kinds], 3 * columns[:, 0]])
+    modes: list[Communication] = ["blocking", "overlap", "duplex"]
+    objective = Objective("throughput", modes[seed % 3]) if rng.random() < 0.5 else Objective(execution="sequential")
+    problem = Problem(graph, cluster, CostTable.given(seconds, transfer_seconds_of(graph, cluster)), objective)
+    first = count if rng.random() < 0.5 else -1
+    return problem, Line(np.array(unit, np.int32), ~cluster.is_host, first)
+
+
+def all_splits(line: Line) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The devices and bounds of every split of a line."""
+    usable, found = np.flatnonzero(line.devices).tolist(), []
+    start = [line.first] if line.first >= 0 else []
+    for length in range(0 if start else 1, len(usable) + 1):
+        for devices in permutations(usable, length):
+            for cuts in combinations(range(1, line.count), length + len(start) - 1):
+                found.append(((*start, *devices), (0, *cuts, line.count)))
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_no_split_is_better(seed: int) -> None:
+    """The judge prices every split one by one: the search finds the best that keeps the rules, and proves it."""
+    problem, line = drawn_problem(seed)
+    values = []
+    for devices, bounds in all_splits(line):
+        judged = judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))
+        values.append(judged.value if judged.valid else np.inf)
+    proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
+    if proposal.placement is None:
+        assert min(values) == np.inf and "fits" in proposal.infeasible
+        return
+    assert judge_placement(problem, proposal.placement).value == pytest.approx(min(values))
+    assert proposal.bound is not None and proposal.bound.value == pytest.approx(min(values))
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_stages_never_take_less_than_their_bound(seed: int) -> None:
+    """The sum of the bounds of the stages, or the largest of them, is below the value of every split."""
+    problem, line = drawn_problem(seed)
+    devices = list(range(problem.n_devices))
+    costs = stage_costs(problem, line, devices)
+    for order, bounds in all_splits(line):
+        parts = [costs[device, bounds[k], bounds[k + 1]] for k, device in enumerate(order)]
+        judged = judge_placement(problem, Placement(stage_devices(bounds, order)[line.unit]))
+        if judged.valid:
+            least = sum(parts) if problem.objective.kind == "latency" else max(parts)
+            assert least <= judged.value
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_splits_are_counted(seed: int) -> None:
+    """Without names of equal devices, the list of all splits is as long as the count says."""
+    problem, line = drawn_problem(seed)
+    kind = problem.costs.op_seconds.T.tolist()
+    different = {(tuple(map(str, (kind[d] for d in devices))), bounds) for devices, bounds in all_splits(line)}
+    assert count_splits(problem, line) == len(different)
+
+
+def test_cuts_are_found_again() -> None:
+    """Devices and bounds of a split come back; a placement that returns to a device has none."""
+    problem = stack_problem(stack_graph(3), objective=Objective())
+    unit = np.arange(problem.n_ops, dtype=np.int32)
+    placement = Placement(stage_devices((0, 2, problem.n_ops), (1, 0))[unit])
+    assert find_cuts(problem, placement, unit) == ((1, 0), (0, 2, problem.n_ops))
+    back = Placement(stage_devices((0, 1, 2, problem.n_ops), (1, 0, 1))[unit])
+    assert find_cuts(problem, back, unit) is None
+
+
+def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two splits priced at most, the bound is below the optimum, and not called one of all splits."""
+    monkeypatch.setattr("placewise.targets.split_search.MOST_SPLITS", 2)
+    below = 0
+    for seed in range(40):
+        problem, line = drawn_problem(seed)
+        proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
+        if proposal.placement is None:
+            continue
+        values = [
+            judged.value
+            for devices, bounds in all_splits(line)
+            if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
+        ]
+        assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
+        below += proposal.bound.method.startswith("bounds")
+    assert below
