@@ -126,9 +126,7 @@ def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, gr
     if asks_for_code(settings.values):
         notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
     if "quantization_config" in settings.values:
-        notes.append(
-            f"its quantization is ignored: weights count as {instance.dtype} without --precision int8 or int4"
-        )
+        notes.append(f"its quantization is ignored: weights count as {instance.dtype} without --precision int8 or int4")
     notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
     needed = dims.prompt + dims.tokens
