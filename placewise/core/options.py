@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, TypedDict
@@ -29,8 +29,6 @@ _TEXTS = (
     "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer",
 )  # fmt: skip
 _SAME_PRECISION = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-_FORMER = {"dtype": "precision"}
-"""Other names of options."""
 MOST = 1 << 40
 """More than any dimension or number of samples."""
 
@@ -173,8 +171,13 @@ class ProblemOptions:
     unsupported: tuple[Rule, ...] | None = None
     in_order: bool | None = None
     cache: bool | None = None
+    dtype: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, dtype: str | None) -> None:
+        if dtype is not None:
+            if self.precision is not None:
+                raise InputError("dtype and precision are one option", remedy="give precision alone")
+            object.__setattr__(self, "precision", dtype)
         for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
@@ -351,13 +354,7 @@ NO_OPTIONS = ProblemOptions()
 
 def options_from(keywords: Mapping[str, Any]) -> ProblemOptions:
     """Options from keyword arguments. Raises InputError for a name that does not exist, with the nearest that does."""
-    known, keywords = [option.name for option in PROBLEM_OPTIONS], dict(keywords)
-    for former, name in _FORMER.items():
-        if keywords.get(former) is not None and keywords.get(name) is not None:
-            raise InputError(f"{former} and {name} are one option", remedy=f"give {name}")
-        value = keywords.pop(former, None)
-        if value is not None:
-            keywords[name] = value
+    known = [*(option.name for option in PROBLEM_OPTIONS), "dtype"]
     for name in keywords:
         if name not in known:
             near = get_close_matches(name, known, 1, 0.6)

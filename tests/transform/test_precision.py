@@ -134,7 +134,7 @@ def test_twice_is_once(tmp_path: Path, name: str) -> None:
     ("name", "bits", "dtype"), [("int8", 8.5, "int8"), ("int4", 4.5, "int4"), ("fp8", 8, "float8_e4m3")]
 )
 def test_matrices_alone_are_quantized(tmp_path: Path, name: str, bits: float, dtype: str) -> None:
-    """By hand: matrices of 432, 800 and 2 · 256 entries, in blocks with a scale; vectors and tensors stay in float16."""
+    """By hand: matrices of 432, 800 and 256 entries, in blocks with a scale; vectors and tensors stay in float16."""
     half = fold(cast_floats(read(tmp_path, one_of_everything("float32")), "fp16"))
     graph = quantize_weights(half, name)
     sizes = dict(zip(graph.weights.name, graph.weights.bytes.tolist(), strict=True))
