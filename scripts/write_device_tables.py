@@ -23,7 +23,8 @@ TYPES = {
 def devices() -> list[str]:
     """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
     rows = [
-        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | to the host | to its equals | efficiency |",
+        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | to the host | to its equals "
+        "| efficiency |",
         "|---" * (len(TYPES) + 7) + "|",
     ]
     for name, entry in catalog().devices.items():

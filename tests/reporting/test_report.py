@@ -114,17 +114,17 @@ def test_sentences_stay_on_one_line_and_lines_end_without_spaces() -> None:
 
 
 def test_the_verdict_counts_devices_that_may_run_something() -> None:
-    """With one usable device no split is spoken of; with two that help, the speedup is said."""
+    """With one usable device no split is spoken of; two that help stand beside two copies of the model."""
     alone = side_by_side([[1.0, np.inf]], ("accelerator", "accelerator"), PIPELINE)
     assert verdict(place(alone)) == "No split to decide: d0 is the only device that may run ops."
-    assert verdict(place(TWO)) == "The split is worth it: 2 devices are 2.00× as fast as the best single device."
+    assert verdict(place(TWO)) == "The split gains nothing over two copies of the model: they serve as many samples."
 
 
 def test_the_verdict_does_not_praise_what_a_baseline_beats() -> None:
-    """A plan on one device beside a better balanced split, and a split slower than one device, say so."""
+    """A plan on one device beside copies that serve more, and a split slower than one device, say so."""
     result = answered(TWO, 0, 0)
     assert result.baselines[BALANCED_SPLIT][1].value == 1.0
-    assert verdict(result).startswith("This plan is 100.0% slower than the naive balanced split")
+    assert verdict(result).startswith("Two copies of the model serve 2.00× as many samples as this plan")
     worse = side_by_side([[1.0, 9.0], [1.0, 4.0]], ("accelerator", "accelerator"), PIPELINE)
     assert "slower than the single device" in verdict(answered(worse, 0, 1)) and "gain" not in verdict(
         answered(worse, 0, 1)
@@ -140,7 +140,7 @@ def test_one_device_that_the_rules_stretch_over_two_is_not_called_single() -> No
     )
     result = place(pinned)
     names = [name for name, _, _ in baseline_lines(result)]
-    assert names == ["one device as far as the rules allow", BALANCED_SPLIT]
+    assert names[0] == "one device as far as the rules allow" and BALANCED_SPLIT in names
     assert SINGLE_DEVICE not in verdict(result) and "rules need more than one device" in verdict(result)
 
 
