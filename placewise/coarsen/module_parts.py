@@ -38,7 +38,7 @@ KINDS = 2
 
 WHOLE, OWN, SOME, EXCEPT, PHASE, RANGE, REST = "", "own ops", "parts", "except", "phase", "range", "rest"
 _NUMBERED = re.compile(r"(.*?)(?<!\d)(0|[1-9]\d{0,8})", re.DOTALL)
-_NUMBERS = re.compile(r"\d+(?=[./]|$)")
+_NUMBERS = re.compile(r"(?<!\d)(?:0|[1-9]\d{0,8})(?=[./]|$)")
 _LISTS = {word: f"{word}s" for word in ("block", "cell", "expert", "group", "layer", "op", "row", "stage", "step")}
 _LISTS |= {plural: plural for plural in _LISTS.values()} | {"h": "layers"}
 """Words for lists of modules, and their plurals."""
@@ -62,6 +62,7 @@ _Label = tuple[_Segment, ...]
 """A part by its segments, innermost first."""
 _ALL: _Label = (_Segment(),)
 _OWN: _Label = (_Segment(OWN),)
+_PARTS: _Label = (_Segment(SOME),)
 
 
 class _Piece(NamedTuple):
@@ -289,7 +290,8 @@ def _describe_module(module: _Module, owner: Sequence[int], sizes: Sequence[int]
     own: dict[int, list[int]] = {}
     for group in module.own:
         own.setdefault(owner[group], []).append(group)
-    pieces = [_Piece(home, _OWN, groups, sum([sizes[group] for group in groups])) for home, groups in own.items()]
+    label = _OWN if module.inside else _PARTS
+    pieces = [_Piece(home, label, groups, sum([sizes[group] for group in groups])) for home, groups in own.items()]
     families: dict[tuple[str, bool], list[_Member]] = {}
     for name, inside in module.inside.items():
         match = _NUMBERED.fullmatch(name)
@@ -460,7 +462,7 @@ class _Namer:
         """The shortest end of a path that is the end of no other, and no bare number."""
         plain = tuple(map(_plain_name, path))
         for length in range(1, len(path)):
-            if self._ends[plain[-length:]] == 1 and plain[-length] != "#":
+            if self._ends[plain[-length:]] == 1 and not path[-length].isdecimal():
                 return path[-length:]
         return path
 
@@ -472,7 +474,7 @@ class _Namer:
 
 def _count_endings(paths: Iterable[tuple[str, ...]]) -> Mapping[tuple[str, ...], int]:
     """How many modules end in these names."""
-    plain = {tuple(map(_plain_name, path)) for path in paths}
+    plain = [tuple(map(_plain_name, path)) for path in paths]
     return Counter(path[start:] for path in plain for start in range(len(path)))
 
 

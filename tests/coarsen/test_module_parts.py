@@ -115,6 +115,7 @@ def test_a_cut_inside_a_layer() -> None:
         ["layer 0", "ln and own ops of attn of layer 1"],
         ["layers 2–3", "mlp and proj of layer 1"],
     ]
+    assert named(["a.relu", "a.relu", "b"], [0, 1, 1]) == [["parts of relu"], ["parts of relu", "b"]]
     device = [0] * 6 + [1] * 14
     assert named(scopes, device) == [["layer 0", "ln of layer 1"], ["layers 2–3", "layer 1 except ln"]]
 

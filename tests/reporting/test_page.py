@@ -24,14 +24,12 @@ from placewise.cli.app import app
 from placewise.core.place import place
 from placewise.errors import OutputError, PlanError
 from placewise.files.plan_file import load_plan, plan_of, save_plan
-from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.reporting.copies import list_copies
 from placewise.reporting.page.columns import LONGEST_NAME, clean_text, pack_column
 from placewise.reporting.page.data import page_data
 from placewise.reporting.page.html import json_text, page_text
-from placewise.reporting.page.summary import describe_layers
 from placewise.reporting.page.timeline import assign_lanes
 from placewise.reporting.sentences import verdict
 from placewise.simulate import judge_placement
@@ -176,31 +174,6 @@ def test_lanes_by_hand() -> None:
     start, finish = np.array([0.0, 0.0, 1.0, 2.0, 0.0]), np.array([2.0, 3.0, 4.0, 5.0, 9.0])
     lane, counts = assign_lanes(np.array([0, 0, 0, 0, 1]), start, finish, 3, 0.0)
     assert lane.tolist() == [0, 1, 2, 0, 0] and counts == [3, 1, 1]
-
-
-def test_layers_are_told_in_words() -> None:
-    """Numbered modules as ranges, by the device that runs most of each; two families of layers are not mixed up."""
-    builder = GraphBuilder()
-    for k in range(12):
-        builder.add_op(f"op{k}", "Op", scope=f"net.layers_{k // 2}/part{k % 2}")
-    device = np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1], np.int32)
-    assert describe_layers(builder.build(), Placement(device), 3) == ["net.layers_0 – 2, 4", "net.layers_3, 5", ""]
-    for k in range(13):
-        builder.add_op(f"other{k}", "Op", scope=f"decoder.layer.{k}")
-    assert describe_layers(builder.build(), Placement(np.zeros(25, np.int32)), 1) == ["decoder.layer.0 – 12"]
-    builder.add_op("one", "Op", scope="third.layer.1")
-    for k in range(12):
-        builder.add_op(f"more{k}", "Op", scope=f"encoder.layer.{k}")
-    assert describe_layers(builder.build(), Placement(np.zeros(38, np.int32)), 1) == [""]
-
-
-@pytest.mark.parametrize("digits", [20, 5_000])
-def test_numbers_that_no_layer_has(digits: int) -> None:
-    """More digits than a number holds are part of a name."""
-    builder = GraphBuilder()
-    for k in range(3):
-        builder.add_op(f"op{k}", "Op", scope=f"layer.{'9' * digits}{k}")
-    assert describe_layers(builder.build(), Placement(np.zeros(3, np.int32)), 1) == [""]
 
 
 def test_why_there_is_no_timeline() -> None:

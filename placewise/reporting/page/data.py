@@ -18,6 +18,7 @@ from placewise.reporting.devices import peak_line
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import clean_text, pack_column, pack_integers, pack_words
 from placewise.reporting.page.modules import module_tree
+from placewise.reporting.page.overview import overview_part
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.page.provenance import provenance
 from placewise.reporting.page.summary import summarize_plan
@@ -44,6 +45,7 @@ def page_data(view: PlanView) -> dict[str, Any]:
         "title": clean_text(view.name),
         "missing": clean_text(view.missing),
         "story": summarize_plan(view),
+        "overview": overview_part(view),
         "devices": _devices(view),
         "wires": [[clean_text(name), finite(load)] for name, load in loads.wires.items()],
         "bottleneck": clean_text(loads.bottleneck),

@@ -11,7 +11,7 @@ from typing import Any
 
 STYLES = ("report.css", "graph.css")
 SCRIPTS = (
-    "base.js", "view.js", "lanes.js", "facts.js", "scopes.js", "timeline.js", "charts.js", "sections.js",
+    "base.js", "view.js", "lanes.js", "facts.js", "scopes.js", "timeline.js", "charts.js", "overview.js", "sections.js",
     "layered.js", "modules.js", "outline.js", "graph.js", "report.js",
 )  # fmt: skip
 """In the order in which they run; the last one starts the page."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.files.plan_file import BaselineRecord
-from placewise.model.graph import Graph
-from placewise.model.placement import Placement
 from placewise.model.problem import Objective
 from placewise.model.result import DeviceUse, gap_of
 from placewise.model.verdict import SINGLE_DEVICE, Baseline
@@ -27,12 +22,6 @@ from placewise.reporting.sentences import list_baselines, phase_line, value_name
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
 """Shares from which a page gives a hint: memory in use, idle time, transfers in the value."""
 MAX_PARTS = 4
-ENOUGH, MAX_RANGES, MAX_SPLIT = 0.5, 3, 3
-"""Layers are described if numbered modules hold this share of the ops, if a device has no more ranges of them, and if
-no more modules per device are split over several devices.
-"""
-_NUMBERED = re.compile(r"(.*?[^./\d][./]?)(\d{1,9})(?=[./]|$)")
-"""The first part of a scope that is a number, or ends in one, and everything before it."""
 
 
 def summarize_plan(view: PlanView) -> dict[str, Any]:
@@ -86,7 +75,8 @@ def _objective(view: PlanView) -> Objective | None:
 
 
 def _list_sentences(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[tuple[str, str]]:
-    yield "What runs where", _describe_devices(view)
+    if view.placed is None:
+        yield "What runs where", _describe_devices(view)
     yield "What it waits for", _describe_parts(view, parts)
     yield "Why it is good", _describe_bound(view, value)
 
@@ -97,18 +87,14 @@ def _describe_devices(view: PlanView) -> str:
     idle = [use.device for use in uses if not use.ops]
     if len(idle) == len(uses):
         return ""
-    layers = [""] * len(uses)
-    if view.placed:
-        layers = describe_layers(view.placed.problem.graph, view.placed.placement, len(uses))
-    busy = [_describe_device(use, compute, layer) for use, layer in zip(uses, layers, strict=True) if use.ops]
+    busy = [_describe_device(use, compute) for use in uses if use.ops]
     rest = f" {', '.join(idle)} {'runs' if len(idle) == 1 else 'run'} nothing." if idle else ""
     return f"{', '.join(busy)}.{rest}"
 
 
-def _describe_device(use: DeviceUse, compute: float, layers: str) -> str:
-    share = f"{_format_share(use.compute, compute)} of the compute" if compute > 0 else ""
-    details = "; ".join(part for part in (layers, share) if part)
-    return f"{use.device} runs {use.ops:,} ops{f' ({details})' if details else ''}"
+def _describe_device(use: DeviceUse, compute: float) -> str:
+    share = f" ({_format_share(use.compute, compute)} of the compute)" if compute > 0 else ""
+    return f"{use.device} runs {use.ops:,} ops{share}"
 
 
 def _format_share(part: float, whole: float) -> str:
@@ -180,38 +166,3 @@ def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> I
             f"{', '.join(idle)} idle more than half of the time, as is usual with one sample at a time: if samples "
             "come one after the other, --objective throughput keeps all devices busy."
         )
-
-
-def describe_layers(graph: Graph, placement: Placement, n_devices: int) -> list[str]:
-    """Which layers each device runs, such as "layer.0 – 3"; "" where no short text says it.
-
-    Layers are the numbered modules of the name that holds the most ops. A layer belongs to the device that runs most
-    of its ops.
-    """
-    matches = [_NUMBERED.match(scope) for scope in graph.ops.scope.values]
-    size = np.bincount(graph.ops.scope.codes, minlength=len(matches))
-    words = Counter[str]()
-    for match, count in zip(matches, size.tolist(), strict=True):
-        if match is not None:
-            words[match[1]] += count
-    word, held = words.most_common(1)[0] if words else ("", 0)
-    if not held or held < ENOUGH * graph.n_ops:
-        return [""] * n_devices
-    number = np.array([int(match[2]) if match is not None and match[1] == word else -1 for match in matches], np.int64)
-    layer = number[graph.ops.scope.codes]
-    inside = layer >= 0
-    layers, which = np.unique(layer[inside], return_inverse=True)
-    ops = np.zeros((len(layers), n_devices), np.int64)
-    np.add.at(ops, (which, placement.device[inside]), 1)
-    if ((ops > 0).sum(axis=1) > 1).sum() > MAX_SPLIT * n_devices:
-        return [""] * n_devices
-    home = ops.argmax(axis=1)
-    return [_format_layers(word, layers[home == d].tolist()) for d in range(n_devices)]
-
-
-def _format_layers(word: str, numbers: list[int]) -> str:
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    if not runs or len(runs) > MAX_RANGES:
-        return ""
-    last = ".".join(re.split(r"[./](?=[^./])", word)[-2:])
-    return f"{last}{', '.join(str(run[0]) if len(run) == 1 else f'{run[0]} – {run[-1]}' for run in runs)}"

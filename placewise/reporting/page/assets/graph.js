@@ -3,7 +3,7 @@
 window.placewise.graph = (element) => {
   const {make, named, paint, colours, format, say, select, layered, ops} = window.placewise;
   const tree = window.placewise.modules();
-  const WIDE = 188, TALL = 57, PAD = 12, HEAD = 68, STEP = 1.25, TURN = 20;
+  const WIDE = 188, TALL = 57, PAD = 12, HEAD = 68, STEP = 1.25, TURN = 20, LETTER_WIDTH = 7;
   const FIRST = 24, BUSY = 0.15; // boxes at first, and the share of the time of those that are unfolded then
   const open = new Set([0]);
   let current = 0, chosen = -1, zoom = 1, asTable = false;
@@ -190,9 +190,11 @@ window.placewise.graph = (element) => {
       });
       svg.append(line, drawn("path", {class: moved ? "tip moved" : "tip", d: tip(path)}));
     }
-    for (const k of order.filter((edge) => edges[edge].moved).slice(-40)) {
-      const [[x, y], [u, v, lane]] = drawing.paths[k].slice(-2);
-      svg.append(drawn("text", {x: (lane ?? (x + u) / 2) + 6, y: (y + v) / 2 + 3}, format.bytes(edges[k].moved)));
+    const room = window.placewise.labelRoom();
+    for (const k of order.filter((edge) => edges[edge].moved).slice(-40).reverse()) {
+      const [[x, y], [u, v, lane]] = drawing.paths[k].slice(-2), text = format.bytes(edges[k].moved);
+      const left = (lane ?? (x + u) / 2) + 6, base = (y + v) / 2 + 3;
+      if (room(left, base - 11, left + LETTER_WIDTH * text.length, base + 4)) svg.append(drawn("text", {x: left, y: base}, text));
     }
     return svg;
   }

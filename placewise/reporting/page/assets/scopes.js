@@ -44,8 +44,8 @@
     return rows.size ? rows : null;
   }
 
-  /* Write the band of a row: `x` turns a moment into pixels, `late` is how much later the sample runs. */
-  function drawBand(ctx, tasks, band, x, late, top, left, right) {
+  /* Write the band of a row: `x` turns a moment into pixels, `late` is how much later the sample runs, `room` takes places for words. */
+  function drawBand(ctx, tasks, band, x, late, top, left, right, room) {
     const {start, seconds} = tasks, {list, edges, word} = band;
     const from = (k) => x(start[list[k]] + late), to = (k) => x(start[list[k]] + seconds[list[k]] + late);
     ctx.strokeStyle = ctx.fillStyle = theme("muted");
@@ -89,7 +89,8 @@
       ctx.lineTo(b - 1.5, top + 4);
       ctx.stroke();
       const said = fitted(ctx, text, b - a - 4);
-      if (said) ctx.fillText(said, a + 3, top + 9);
+      // Samples in a pipeline run one into the other: words that would stand on others are left out.
+      if (said && room(a + 3, top, a + 3 + ctx.measureText(said).width, top + 15)) ctx.fillText(said, a + 3, top + 9);
     }
 
     inside(0, list.length, 0);

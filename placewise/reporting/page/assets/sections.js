@@ -33,6 +33,7 @@
     }
     for (const [name, value, remark] of story.baselines) tile(name, value, remark);
     section.append(make("dl", {class: "tiles"}, tiles));
+    window.placewise.overview(section);
     for (const [kind, message] of story.violations) section.append(make("p", {class: "broken"}, `✗ ${kind}: `, named(message)));
     section.append(...story.sentences.map(([title, text]) => make("p", {class: "said"}, make("strong", {}, `${title}. `), named(text))));
     if (story.hints.length) {

@@ -190,10 +190,10 @@
     /* Below each device the modules that it works in. */
     modules() {
       for (const [row, band] of this.bands ?? []) {
-        const {top, height} = this.rowsAt.get(row);
+        const {top, height} = this.rowsAt.get(row), room = window.placewise.labelRoom();
         for (let sample = 0; sample < this.samples; sample++) {
           const late = sample * (this.tasks.period ?? 0);
-          window.placewise.drawBand(this.ctx, this.tasks, band, (moment) => this.x(moment), late, top + height, this.left, this.width);
+          window.placewise.drawBand(this.ctx, this.tasks, band, (moment) => this.x(moment), late, top + height, this.left, this.width, room);
         }
       }
     }

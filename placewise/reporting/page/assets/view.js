@@ -72,6 +72,16 @@
     return ctx.measureText(cut).width <= width ? `\u2068${cut}\u2069` : "";
   }
 
+  /* Takes places for labels, most important first: whether a box is free, and if so, it is taken. */
+  function labelRoom() {
+    const taken = [];
+    return (left, top, right, bottom) => {
+      if (taken.some(([a, b, c, d]) => left < c && a < right && top < d && b < bottom)) return false;
+      taken.push([left, top, right, bottom]);
+      return true;
+    };
+  }
+
   /* Drag, wheel with Ctrl, pinch and double click move the window. `left` is where time begins, in pixels. */
   function movable(canvas, view, left, tapped) {
     const fingers = new Map();
@@ -117,5 +127,5 @@
     return time;
   }
 
-  Object.assign(window.placewise, {timeView: window_, ticks, prepared, fitted, movable, axisLabel: format.seconds});
+  Object.assign(window.placewise, {timeView: window_, ticks, prepared, fitted, labelRoom, movable, axisLabel: format.seconds});
 })();
