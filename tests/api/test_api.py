@@ -13,6 +13,7 @@ from locations import EXAMPLES, TESTS
 from toy_problems import toy
 
 import placewise as pw
+from placewise.core.baselines import Baselines
 from placewise.core.place import place
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
@@ -128,12 +129,12 @@ def test_auto_is_never_worse_than_what_people_do() -> None:
 def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C before any placer has answered leaves the best baseline, feasible and interrupted."""
     problem = toy().with_(objective=Objective("throughput"))
-    baselines = place(problem).baselines
+    naive = Baselines(dict(place(problem).baselines))
 
     def interrupt(*_: object, **__: object) -> Proposal:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.core.place._baselines", lambda *_: (baselines, 0.0))
+    monkeypatch.setattr("placewise.core.place.collect_baselines", lambda *_: naive)
     monkeypatch.setattr("placewise.placers.auto.placer.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)
