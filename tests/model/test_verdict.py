@@ -160,11 +160,12 @@ def test_assumed_costs_have_the_assumed_error_unless_it_was_measured() -> None:
     """15 % for data sheets; the error that a fit found, for figures that were fitted."""
     assert error_of(costed(("roofline",))).error == ASSUMED == 0.15
     assert error_of(costed(("roofline",), error=0.3)) == Uncertainty(0.3, "figures fitted to measured kernels")
+    assert error_of(costed(("roofline",), error=0.01)).error == MEASURED
 
 
 def test_measured_costs_have_their_spread() -> None:
     """The spread that was recorded, and no less than what the judge misses with measured times."""
-    assert error_of(costed(("measured",), spread=0.12)) == Uncertainty(0.12, "the spread of the measured times")
+    assert error_of(costed(("measured",), spread=0.12)) == Uncertainty(0.12, "spread of the measured times")
     assert error_of(costed(("measured",), spread=0.01)).error == error_of(costed(("measured",))).error == MEASURED
 
 
