@@ -16,7 +16,7 @@ from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
 from placewise.errors import PlanError
 from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import cluster_record
-from placewise.files.plan_file import PlanFile, find_model, load_plan_unless_split, save_plan
+from placewise.files.plan_file import PlanFile, baselines_of, find_model, load_plan_unless_split, save_plan
 from placewise.files.problem_file import constraints_record, objective_record
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -169,6 +169,11 @@ class Plan:
         placed = self.placement
         return [] if placed is None else [asdict(row) for row in slowest_modules(self.problem, placed, count)]
 
+    @property
+    def verdict(self) -> str:
+        """Whether the split is worth it, in one sentence (docs/costs.md); "" without anything to compare it with."""
+        return "" if self.result.verdict is None else self.result.verdict.sentence
+
     def summary(self) -> str:
         """What `placewise place` prints, as text."""
         return plain(result_view(self.result, targets=describe_kept(list_kept(self.result))))
@@ -205,8 +210,8 @@ class Plan:
         Returns
         -------
         Plan
-            The bound, status and history of the file are kept where objective, rules, devices and value are those of
-            the file; otherwise the bound is computed again. The naive baselines are not restored.
+            The bound, status, history and baselines of the file are kept where objective, rules, devices and value are
+            those of the file; otherwise the bound is computed again, and there is no verdict.
 
         Raises
         ------
@@ -475,6 +480,7 @@ def load_result(
         () if proof is None else tuple(Improvement(s.seconds, s.value, s.placer) for s in proof.history),
         notes,
         target="" if file is None else file.target,
+        others={} if proof is None else baselines_of(proof),
     )
 
 

@@ -92,9 +92,11 @@ def copy_model(problem: Problem) -> Baseline:
     groups of equal devices serve adds up, but for training, which takes the best group: between unequal devices no
     sum of gradients is modelled.
     """
-    rules = replace(problem.constraints, replicas=0, ordered=False)
-    free = problem.with_(constraints=rules)
-    trains, groups, why = bool(problem.graph.ops.backward.any()), list[Baseline](), ""
+    graph, groups, why = problem.graph, list[Baseline](), ""
+    trains = bool(graph.ops.backward.any())
+    if trains and not len(graph.weight_edges):
+        return Baseline(math.inf, "the model does not say which of its bytes are weights: no price for their gradients")
+    free = problem.with_(constraints=replace(problem.constraints, replicas=0, ordered=False))
     for members in _equal_groups(free):
         members = members[: free.max_replicas]
         stage = np.arange(problem.n_devices, dtype=np.int32)
@@ -109,8 +111,9 @@ def copy_model(problem: Problem) -> Baseline:
         groups = sorted((group for group in groups if len(group.devices) > 1), key=lambda group: group.value)[:1]
     devices = tuple(name for group in groups for name in group.devices)
     if len(devices) < 2:
-        one = "no two equal devices can hold the model" if trains else "one device alone can hold the model"
-        return Baseline(math.inf, why or one)
+        lack = "no two equal devices can hold the model" if trains else "one device alone can hold the model"
+        able = free.allowed.all(axis=0).any()
+        return Baseline(math.inf, why or (lack if able else "no device may run every op"))
     pace = math.fsum(1 / group.value if group.value > 0 else math.inf for group in groups)
     return Baseline(1 / pace, "", devices)
 

@@ -38,7 +38,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
 from placewise.model.result import Result
-from placewise.model.verdict import Decision
+from placewise.model.verdict import Baseline
 
 
 class DeviceUseRecord(Record):
@@ -95,7 +95,7 @@ class BaselineRecord(Record):
 class VerdictRecord(Record):
     """Whether the split is worth it, beside the baseline `over`."""
 
-    decision: Decision = Field(description="what it says; only 'worth it' is above the error")
+    decision: str = Field(description="what it says, such as 'worth it' or 'within the error'")
     sentence: str = Field(description="the same in words")
     over: str = Field("", description="the baseline that decides; empty: none")
     ratio: Amount = Field(None, validate_default=True, description="its time over the time of the plan")
@@ -228,6 +228,14 @@ def _baseline(result: Result, name: str) -> BaselineRecord:
         broken=baseline.broken,
         devices=baseline.devices,
     )
+
+
+def baselines_of(plan: PlanFile) -> dict[str, Baseline]:
+    """The naive answers of a plan file, as figures."""
+    return {
+        name: Baseline(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
+        for name, record in plan.baselines.items()
+    }
 
 
 def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:

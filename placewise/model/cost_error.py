@@ -51,16 +51,13 @@ def _weigh(problem: Problem, placement: Placement, moved: float) -> tuple[float,
 
 def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
     """The relative error of the op times of one source on a device, and where that comes from."""
+    fitted, spread = problem.cluster.devices[device].error, problem.costs.spread
+    if source in _ESTIMATED and fitted:
+        return max(fitted, MEASURED), "figures fitted to measured kernels"
     if source in _ESTIMATED:
-        known = problem.cluster.devices[device].error
-        return (
-            (known, "figures fitted to measured kernels")
-            if known
-            else (ASSUMED, "data sheets and assumed efficiencies")
-        )
+        return ASSUMED, "data sheets and assumed efficiencies"
     if source == "measured":
-        spread = problem.costs.spread
-        return (spread, "the spread of the measured times") if spread > MEASURED else (
-            MEASURED, "usual with measured times"
-        )  # fmt: skip
+        return max(
+            spread, MEASURED
+        ), "spread of the measured times" if spread > MEASURED else "usual with measured times"
     return 0.0, "given"

@@ -127,10 +127,9 @@ def _decide(
         return Decision.SINGLE_DEVICE, SINGLE_DEVICE, best_found
     if whole:
         return _judge_copies(single, value, used, error)
-    if replicas is not None and replicas.valid and _ratio(replicas, value) - 1 <= error.margin:
-        gain = _ratio(replicas, value)
-        if error.error or gain <= 1 + _SAME:
-            return Decision.WITHIN_ERROR, REPLICAS, _match_replicas(replicas, gain, error)
+    if replicas is not None and replicas.valid and _ratio(replicas, value) <= 1 + max(error.margin, _SAME):
+        decision = Decision.WITHIN_ERROR if error.error else Decision.REPLICAS
+        return decision, REPLICAS, _match_replicas(replicas, value, error)
     return _judge_gain(single, value, used, error)
 
 
@@ -189,11 +188,12 @@ def _praise_replicas(replicas: Baseline, value: float, used: int, error: Uncerta
     )
 
 
-def _match_replicas(replicas: Baseline, gain: float, error: Uncertainty) -> str:
-    copies = f"{_count(len(replicas.devices))} copies of the model"
+def _match_replicas(replicas: Baseline, value: float, error: Uncertainty) -> str:
+    """That the plan does not beat copies of the model."""
+    copies, gain = f"{_count(len(replicas.devices))} copies of the model", _ratio(replicas, value)
     if not error.error:
-        return f"The split gains nothing over {copies}: they serve as many samples."
-    return f"Within the error of the estimates {_bounds(error)}: the split is {gain:.2f}× as fast as {copies}."
+        return f"{copies.capitalize()} serve as many samples as this split."
+    return f"Within the error of the estimates {_bounds(error)}: this split is {gain:.2f}× as fast as {copies}."
 
 
 def _describe_slower(name: str, faster: Baseline, value: float) -> str:

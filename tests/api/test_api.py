@@ -129,12 +129,12 @@ def test_auto_is_never_worse_than_what_people_do() -> None:
 def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C before any placer has answered leaves the best baseline, feasible and interrupted."""
     problem = toy().with_(objective=Objective("throughput"))
-    judged = dict(place(problem).baselines)
+    naive = Baselines(dict(place(problem).baselines))
 
     def interrupt(*_: object, **__: object) -> Proposal:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.core.place.collect_baselines", lambda *_: Baselines(judged))
+    monkeypatch.setattr("placewise.core.place.collect_baselines", lambda *_: naive)
     monkeypatch.setattr("placewise.placers.auto.placer.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)

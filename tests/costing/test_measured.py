@@ -259,6 +259,16 @@ def test_times_by_op(tmp_path, text):
     assert any("1 of its 4 times belong to devices" in note for note in notes) == ("tpu" in text)
 
 
+@pytest.mark.parametrize(("times", "spread"), [((0.5,), 0.0), ((0.4, 0.5, 0.6), 0.2)])
+def test_the_spread_of_several_times(tmp_path, times, spread):
+    """Several times of one op record their spread in the table; one time records none."""
+    graph, devices = chain("Relu"), cluster(CPU)
+    path = tmp_path / "times.csv"
+    path.write_text("op,device,seconds\n" + "".join(f"op0,cpu,{seconds}\n" for seconds in times))
+    table, _ = load_measured(str(path), graph, devices, cost_table(graph, devices))
+    assert table.op_seconds[0, 0] == 0.5 and table.spread == pytest.approx(spread)
+
+
 def test_device_in_front(tmp_path):
     """DEVICE=FILE gives all times to one device, to all of a kind or to all; a file may have such a name."""
     graph, devices = chain("Relu", "Tanh"), cluster(CPU, GPU)

@@ -67,6 +67,18 @@ def test_runs_of_onnx_runtime(tmp_path, packed):
     assert rows_of(written(tmp_path, trace, packed=packed)) == pytest.approx({"a": 4e-6, "b": 9e-6})
 
 
+def test_the_spread_of_runs(tmp_path):
+    """The distance between quartiles over the median, without the first run; the mean over kernels, by seconds."""
+    trace = [
+        part
+        for number, (a, b) in enumerate([(900, 900), (2, 6), (4, 6), (6, 6)])
+        for part in (run(200 * number + 5), node("a", 200 * number + 10, a), node("b", 200 * number + 20, b))
+    ]
+    timings = read_timings(written(tmp_path, trace), graph("Relu"))
+    assert {row.name: row.spread for row in timings.rows} == {"a": pytest.approx(0.5), "b": 0.0}
+    assert timings.spread == pytest.approx((4 * 0.5 + 6 * 0.0) / 10)
+
+
 def test_providers(tmp_path):
     """Execution providers say where a node ran; a provider that is not known must be said."""
     trace = [node("a", 10, 1), node("b", 20, 1, provider="CUDAExecutionProvider"), run(5)]

@@ -171,7 +171,7 @@ def test_any_placement_comes_back(data: st.DataObject) -> None:
     """Devices, calls and order of any placement of any problem, through a file."""
     problem = data.draw(problems())
     placement = data.draw(placements_for(problem))
-    answer = result(problem=problem, placement=placement)
+    answer = result(problem=problem, placement=placement, baselines={})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         save_plan(answer, path)

@@ -136,9 +136,12 @@ def test_costs_keep_every_bit(tmp_path: Path) -> None:
     graph, cluster = chain(), pair("g", "h")
     seconds = np.array([[0.1, math.inf], [1e-320, 1 / 3], [0, 1e300]])
     source = np.array([[0, 1], [1, 1], [0, 0]], np.int8)
-    costs = CostTable(seconds, transfer_seconds_of(graph, cluster), source, ("roofline", "given"), "measured")
+    costs = CostTable(seconds, transfer_seconds_of(graph, cluster), source, ("roofline", "given"), "measured", 0.1)
     save_costs(costs, graph, cluster, tmp_path / "c.npz")
-    assert columns_of(load_costs(tmp_path / "c.npz", graph, cluster)) == columns_of(costs)
+    again = load_costs(tmp_path / "c.npz", graph, cluster)
+    assert columns_of(again) == columns_of(costs) and again.spread == 0.1
+    save_problem(Problem(graph, cluster, costs), tmp_path / "p.npz")
+    assert load_problem(tmp_path / "p.npz").costs.spread == 0.1
 
 
 def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:

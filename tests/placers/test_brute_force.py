@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("brief_proofs", "shared_by_placers")
 @pytest.fixture
 def shared_by_placers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `place` finds before it asks a placer is found once for each problem, and then given to every placer."""
-    for name in ("lower_bound", "_baselines"):
+    for name in ("lower_bound", "collect_baselines"):
         monkeypatch.setattr(core_place, name, once_per_problem(getattr(core_place, name)))
 
 

@@ -48,6 +48,9 @@ def test_a_model_that_was_left_out_is_explained():
     slower = replace(TRUE, efficiency={name: share / 4 for name, share in TRUE.efficiency.items()})
     mixed = fit_cluster(CLUSTER, [profile_of(TRUE, seed=0), profile_of(slower, seed=1)])
     assert mixed.left_out["cpu"].error > 0.5
+    assert mixed.cluster.devices[0].error == mixed.left_out["cpu"].error
+    one = fit_cluster(CLUSTER, [profile_of(TRUE, noise=0.1)])
+    assert one.cluster.devices[0].error == one.after["cpu"].error > 0
 
 
 def test_shares_above_one_raise_the_peak():
@@ -103,6 +106,7 @@ def test_a_strange_cluster_is_written_and_read_again(tmp_path):
         supported=frozenset({"Conv"}),
         available=False,
         streams=2,
+        error=0.2,
         notes=('a "b"\n\\c', "ü"),
     )
     links = Link("n p u", HOST, 1e9, 1e-6, "bus"), Link(HOST, "n p u", 2e9, 0.0, "bus")

@@ -198,7 +198,7 @@ def test_the_story_is_the_terminals() -> None:
     data = page_data(open_result(plan.result))
     told = data["story"]
     assert (told["value"], told["bound"], told["gap"]) == (plan.value, plan.lower_bound, plan.gap)
-    assert told["verdict"] == verdict(plan.result) and len(told["baselines"]) == len(plan.result.compared)
+    assert told["verdict"] == verdict(plan.result) and len(told["baselines"]) == len(plan.result.compared) == 3
     assert plan.placement is not None and data["held"] is not None
     peaks = np.array([device["peak"] for device in data["devices"]])
     assert (column(data["held"]) <= peaks[plan.placement.device] * (1 + 1e-6)).all()

@@ -14,7 +14,8 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Judgement, Result
+from placewise.model.result import DeviceUse, Judgement, Result
+from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE
 from placewise.reporting.console import result_view, rows_table
 from placewise.reporting.devices import DeviceView
 from placewise.reporting.plain import lines, plain
@@ -114,21 +115,23 @@ def test_sentences_stay_on_one_line_and_lines_end_without_spaces() -> None:
 
 
 def test_the_verdict_counts_devices_that_may_run_something() -> None:
-    """With one usable device no split is spoken of; two that help stand beside two copies of the model."""
+    """With one usable device there is no split to decide; with two, the speedup is given, or that copies match it."""
     alone = side_by_side([[1.0, np.inf]], ("accelerator", "accelerator"), PIPELINE)
     assert verdict(place(alone)) == "No split to decide: d0 is the only device that may run ops."
-    assert verdict(place(TWO)) == "The split gains nothing over two copies of the model: they serve as many samples."
+    assert verdict(place(TWO)) == "Two copies of the model serve as many samples as this split."
+    one_sample = TWO.with_(objective=Objective("latency"))
+    assert verdict(place(one_sample)) == "The split is worth it: 2 devices are 2.00× as fast as the best single device."
 
 
 def test_the_verdict_does_not_praise_what_a_baseline_beats() -> None:
-    """A plan on one device beside copies that serve more, and a split slower than copies, say so."""
-    result = answered(TWO, 0, 0)
+    """A plan on one device beside a better balanced split, and a split slower than one device, say so."""
+    result = answered(TWO.with_(objective=Objective("latency")), 0, 0)
     assert result.baselines[BALANCED_SPLIT][1].value == 1.0
-    assert verdict(result).startswith("Two copies of the model serve 2.00× as many samples as this plan")
-    worse = side_by_side([[1.0, 9.0], [1.0, 4.0]], ("accelerator", "accelerator"), PIPELINE)
+    assert verdict(result).startswith("This plan is 100.0% slower than the naive balanced split")
+    worse = side_by_side([[1.0, 9.0], [1.0, 4.0]], ("accelerator", "accelerator"), Objective("latency"))
     said = verdict(answered(worse, 0, 1))
-    assert "as many samples as this split: copy the model instead" in said and "gain" not in said
-    best = side_by_side([[1.0, 9.0]], ("accelerator", "accelerator"), PIPELINE)
+    assert "slower than the single device" in said and "gain" not in said
+    best = side_by_side([[1.0, 9.0]], ("accelerator", "accelerator"), Objective("latency"))
     assert verdict(place(best)) == "A split is not worth it: one device alone is the best answer found."
 
 
@@ -138,8 +141,9 @@ def test_one_device_that_the_rules_stretch_over_two_is_not_called_single() -> No
         [[1.0, 1.0]] * 4, ("accelerator", "accelerator"), PIPELINE, Rule("op0", "d0"), Rule("op1", "d1")
     )
     result = place(pinned)
-    names = [name for name, _, _ in baseline_lines(result)]
-    assert names[0] == "one device as far as the rules allow" and BALANCED_SPLIT in names
+    rows = {name: (value, remark) for name, value, remark in baseline_lines(result)}
+    assert list(rows) == ["one device as far as the rules allow", REPLICAS, BALANCED_SPLIT, EVEN_LAYERS]
+    assert rows[REPLICAS] == ("–", "no device may run every op") and rows[EVEN_LAYERS][0] == "–"
     assert SINGLE_DEVICE not in verdict(result) and "rules need more than one device" in verdict(result)
 
 

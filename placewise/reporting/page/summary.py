@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from placewise._util.units import format_bytes, format_seconds
-from placewise.files.plan_file import BaselineRecord
+from placewise.files.plan_file import baselines_of
 from placewise.model.problem import Objective
 from placewise.model.result import DeviceUse, gap_of
-from placewise.model.verdict import SINGLE_DEVICE, Baseline
+from placewise.model.verdict import SINGLE_DEVICE
 from placewise.reporting.breakdown import COMPUTE, COPY, ValuePart, break_down_value
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import clean_text
@@ -27,7 +25,7 @@ MAX_PARTS = 4
 def summarize_plan(view: PlanView) -> dict[str, Any]:
     """The figures and sentences at the top of a page. Sentences are plain text, since they contain names."""
     plan, value, parts = view.plan, plan_value(view), _value_parts(view)
-    baselines = {name: _baseline_of(record) for name, record in plan.baselines.items()}
+    baselines = baselines_of(plan)
     objective = _objective(view)
     single = baselines.get(SINGLE_DEVICE)
     ratio = single.value / value if single and not single.broken and 0 < value < math.inf else None
@@ -62,10 +60,6 @@ def plan_value(view: PlanView) -> float:
     if math.isfinite(view.plan.value) or view.placed is None:
         return view.plan.value
     return view.placed.judgement.value
-
-
-def _baseline_of(record: BaselineRecord) -> Baseline:
-    return Baseline(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
 
 
 def _objective(view: PlanView) -> Objective | None:

@@ -1,0 +1,178 @@
+"""The verdict on a split, case by case, and the error that it is decided with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.cost_error import ASSUMED, MEASURED, estimate_error
+from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.verdict import (
+    BALANCED_SPLIT,
+    EVEN_LAYERS,
+    GIVEN,
+    REPLICAS,
+    SINGLE_DEVICE,
+    Baseline,
+    Decision,
+    Uncertainty,
+    Verdict,
+    decide,
+)
+
+TWO = ("d0", "d1")
+ASSUMPTION = Uncertainty(0.15, "data sheets")
+SPREAD = Uncertainty(0.05, "the spread of the measured times")
+
+
+def judged(
+    single: float, error: Uncertainty = GIVEN, *, used: int = 2, copies: float = math.inf, **others: float
+) -> Verdict:
+    """The verdict on a plan of one second beside one device, copies of the model, and other splits."""
+    baselines = {SINGLE_DEVICE: Baseline(single, devices=("d0",)), REPLICAS: Baseline(copies, devices=TWO)}
+    baselines |= {name: Baseline(value, devices=TWO) for name, value in others.items()}
+    return decide(1.0, used, TWO, baselines, error)
+
+
+@pytest.mark.parametrize(
+    ("single", "error", "decision"),
+    [
+        (1.20, ASSUMPTION, Decision.WITHIN_ERROR),
+        (1.01, ASSUMPTION, Decision.WITHIN_ERROR),
+        (1.22, ASSUMPTION, Decision.WORTH_IT),
+        (1.06, SPREAD, Decision.WITHIN_ERROR),
+        (1.08, SPREAD, Decision.WORTH_IT),
+        (1.02, GIVEN, Decision.WORTH_IT),
+        (1.005, GIVEN, Decision.HARDLY),
+    ],
+)
+def test_a_gain_counts_above_the_error_of_both_figures(single: float, error: Uncertainty, decision: Decision) -> None:
+    """√2 · 15 % = 21 % with assumed costs, √2 · 5 % = 7 % with this spread, nothing but 1 % where costs are given."""
+    verdict = judged(single, error)
+    assert (verdict.decision, verdict.over, verdict.ratio) == (decision, SINGLE_DEVICE, single)
+    assert (verdict.error, verdict.source) == (error.error, error.source)
+    assert ("±" in verdict.sentence) == (error is not GIVEN) and (error is GIVEN or error.source in verdict.sentence)
+
+
+def test_the_sentences_of_a_gain() -> None:
+    """What a user reads within the error, above it, and without any."""
+    assert judged(1.2, ASSUMPTION).sentence == (
+        "Within the error of the estimates (±15 % each: data sheets): 2 devices are 1.20× as fast as the best single "
+        "device."
+    )
+    assert judged(1.5, ASSUMPTION).sentence == (
+        "The split is worth it: 2 devices are 1.50× as fast as the best single device, above the error of the "
+        "estimates (±15 % each: data sheets)."
+    )
+    assert judged(1.5).sentence == "The split is worth it: 2 devices are 1.50× as fast as the best single device."
+
+
+def test_one_device_wins() -> None:
+    """A plan on one device is no split; a split that is slower than one device is not praised."""
+    assert judged(1.0, used=1).decision is Decision.SINGLE_DEVICE
+    slower = judged(0.8, ASSUMPTION)
+    assert (slower.decision, slower.over) == (Decision.SLOWER, SINGLE_DEVICE)
+    assert slower.sentence.startswith("This plan is 25.0% slower than the single device")
+
+
+def test_replicas_win_over_a_split() -> None:
+    """Two copies that serve more are named first, even where the split is far above one device; the error is told."""
+    clear, close = judged(1.9, ASSUMPTION, copies=1 / 1.4), judged(1.9, ASSUMPTION, copies=0.95)
+    assert clear.sentence == (
+        "Two copies of the model serve 1.40× as many samples as this split: copy the model instead."
+    )
+    assert (clear.decision, clear.over) == (close.decision, close.over) == (Decision.REPLICAS, REPLICAS)
+    assert "1.05×" in close.sentence and "within the error" in close.sentence
+    even = judged(1.9, copies=1.0)
+    assert even.decision is Decision.REPLICAS and even.sentence.endswith("serve as many samples as this split.")
+
+
+def test_a_split_must_beat_replicas_by_more_than_the_error() -> None:
+    """Far above one device, but about as fast as copies: within the error; with given costs any gain counts."""
+    assert (judged(1.9, ASSUMPTION, copies=1.1).decision, judged(1.9, copies=1.1).decision) == (
+        Decision.WITHIN_ERROR, Decision.WORTH_IT,
+    )  # fmt: skip
+    assert "1.10× as fast as two copies of the model" in judged(1.9, ASSUMPTION, copies=1.1).sentence
+    assert judged(1.9, ASSUMPTION, copies=1.3).decision is Decision.WORTH_IT
+
+
+def test_a_plan_of_copies_is_no_split() -> None:
+    """A plan that runs the whole model on every device is called copies, beside one device."""
+    verdict = decide(1.0, 2, TWO, {SINGLE_DEVICE: Baseline(2.0, devices=("d0",))}, ASSUMPTION, whole=True)
+    assert verdict.decision is Decision.REPLICAS
+    assert verdict.sentence == "No split: 2 copies of the model serve 2.00× as many samples as the best single device."
+
+
+@pytest.mark.parametrize("name", [BALANCED_SPLIT, EVEN_LAYERS, "what the target does by itself"])
+def test_a_better_split_is_named(name: str) -> None:
+    """A baseline of any name that keeps the rules and is faster; one that breaks a rule is not better."""
+    verdict = judged(1.5, ASSUMPTION, **{name: 0.5})
+    assert (verdict.decision, verdict.over) == (Decision.SLOWER, name) and f"the {name}" in verdict.sentence
+    broken = {SINGLE_DEVICE: Baseline(1.5, devices=("d0",)), name: Baseline(0.5, "d1 is too small", TWO)}
+    assert decide(1.0, 2, TWO, broken).decision is Decision.WORTH_IT
+
+
+def test_what_fits_on_no_device_needs_a_split() -> None:
+    """Whatever the error: no single device holds the model, and the reason is given."""
+    verdict = decide(1.0, 2, TWO, {SINGLE_DEVICE: Baseline(math.inf, "d0 lacks 5 GiB")}, ASSUMPTION)
+    assert (verdict.decision, verdict.over) == (Decision.NEEDED, "") and math.isnan(verdict.ratio)
+    assert verdict.sentence == (
+        "A split is needed: the model does not fit on one device (d0 lacks 5 GiB); this split over 2 devices runs it."
+    )
+
+
+def test_one_usable_device_leaves_no_choice() -> None:
+    """Nothing is to be decided."""
+    assert decide(1.0, 1, ("d0",), {SINGLE_DEVICE: Baseline(1.0, devices=("d0",))}).decision is Decision.NO_CHOICE
+
+
+def costed(sources: tuple[str, ...], *, transfers: str = "given", spread: float = 0.0, error: float = 0.0) -> Problem:
+    """Op 0 of one second and op 1 of three on a device, with figures of these sources."""
+    builder = GraphBuilder()
+    for op in range(2):
+        builder.add_op(f"op{op}", "Op")
+    cluster = Cluster((Device("d0", error=error),), (Link("d0", HOST, 1.0), Link(HOST, "d0", 1.0)))
+    costs = CostTable(
+        np.array([[1.0], [3.0]]), np.zeros((0, len(cluster.class_bandwidth))), np.array([[0], [len(sources) - 1]]),
+        sources, transfers, spread,
+    )  # fmt: skip
+    return Problem(builder.build(), cluster, costs)
+
+
+def error_of(problem: Problem, moved: float = 0.0) -> Uncertainty:
+    """The error of everything on the device, with some seconds of transfers."""
+    return estimate_error(problem, [(Placement.on(0, 2), moved)])
+
+
+def test_given_costs_have_no_error() -> None:
+    """Published workloads and tables of the user's own are exact by definition."""
+    assert error_of(costed(("given",)), 4.0) == GIVEN
+
+
+def test_assumed_costs_have_the_assumed_error_unless_it_was_measured() -> None:
+    """15 % for data sheets; the error that a fit found, for figures that were fitted."""
+    assert error_of(costed(("roofline",))).error == ASSUMED == 0.15
+    assert error_of(costed(("roofline",), error=0.3)) == Uncertainty(0.3, "figures fitted to measured kernels")
+    assert error_of(costed(("roofline",), error=0.01)).error == MEASURED
+
+
+def test_measured_costs_have_their_spread() -> None:
+    """The spread that was recorded, and no less than what the judge misses with measured times."""
+    assert error_of(costed(("measured",), spread=0.12)) == Uncertainty(0.12, "spread of the measured times")
+    assert error_of(costed(("measured",), spread=0.01)).error == error_of(costed(("measured",))).error == MEASURED
+
+
+def test_errors_are_weighted_by_seconds() -> None:
+    """One second assumed and three measured: (0.15 + 3 · 0.05) / 4; four seconds of assumed transfers add theirs."""
+    mixed = costed(("roofline", "measured"))
+    assert error_of(mixed).error == pytest.approx((0.15 + 0.15) / 4)
+    moved = mixed.with_(costs=replace(mixed.costs, transfer_source="roofline"))
+    found = error_of(moved, 4.0)
+    assert (found.error, found.source) == (pytest.approx((0.3 + 0.6) / 8), "assumed speeds of links")
