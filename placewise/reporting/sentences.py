@@ -73,7 +73,8 @@ def verdict(result: Result) -> str:
     """Whether the split is worth it against the best single device, in one sentence; "" without a placement."""
     if result.judgement is None or result.placement is None:
         return ""
-    usable = [result.problem.cluster.names[d] for d in np.flatnonzero(result.problem.allowed.any(axis=0))]
+    may_run = result.problem.allowed.any(axis=0) | bool(result.target)
+    usable = [result.problem.cluster.names[d] for d in np.flatnonzero(may_run)]
     used = sum(1 for use in result.judgement.devices if use.ops)
     return compare_baselines(result.value, used, usable, _baseline_values(result))
 
