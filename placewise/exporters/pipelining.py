@@ -149,6 +149,7 @@ class PipeliningExporter:
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
+        _require_program(problem)
         _, back = stage_order(problem.graph, placement.device)
         return placement if back is None else _project_to_line(problem, placement)
 

@@ -261,7 +261,7 @@ class Result:
         return decide(
             judgement.value,
             sum(1 for use in judgement.devices if use.ops),
-            usable_devices(self.problem),
+            usable_devices(self.problem) if not self.target else list(self.problem.cluster.names),
             compared,
             estimate_error(self.problem, [(one, transfer_seconds(judged)) for one, judged in pairs]),
             whole=len(set(placement.device.tolist())) == 1,

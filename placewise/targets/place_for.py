@@ -171,6 +171,8 @@ def _join(results: list[Result]) -> Result:
     best = min(results, key=lambda result: (result.value, result.status.outcome is Outcome.INFEASIBLE))
     bounds = [Bound(math.inf, "nothing fits") if r.status.outcome is Outcome.INFEASIBLE else r.bound for r in results]
     bound = min(bounds, key=lambda bound: bound.value)
+    if len(results) > 1:
+        bound = replace(bound, method=f"{bound.method}, the least of {len(results)} cases")
     if best.judgement is None:
         return replace(best, bound=bound)
     baselines = dict[str, tuple[Placement, Judgement]]()
