@@ -23,7 +23,8 @@ TYPES = {
 def devices() -> list[str]:
     """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
     rows = [
-        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | to the host | to its equals | efficiency |",
+        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | "
+        "to the host | to its equals | efficiency |",
         "|---" * (len(TYPES) + 7) + "|",
     ]
     for name, entry in catalog().devices.items():
@@ -69,7 +70,7 @@ def efficiencies() -> list[str]:
 
 def sources() -> list[str]:
     """One item per device, with its maker's page, and one per behaviour: where the figures are from."""
-    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page](<{e.url}>))." for n, e in catalog().devices.items()]
+    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page]({e.url}))." for n, e in catalog().devices.items()]
     return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
 
 
