@@ -6,7 +6,7 @@ from pathlib import Path
 
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
-from placewise.catalog.entries import catalog
+from placewise.catalog.entries import FITTED_CORES, catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "devices.md"
 TYPES = {
@@ -23,8 +23,8 @@ TYPES = {
 def devices() -> list[str]:
     """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
     rows = [
-        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | to the host | to its equals "
-        "| efficiency |",
+        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | "
+        "to the host | to its equals | efficiency |",
         "|---" * (len(TYPES) + 7) + "|",
     ]
     for name, entry in catalog().devices.items():
@@ -62,15 +62,18 @@ def efficiencies() -> list[str]:
     """One row per behaviour: the share reached by class of op, and seconds per op."""
     classes = list(catalog().behaviour["cpu"].efficiency)
     rows = [f"| | {' | '.join(classes)} | per op |", "|---" * (len(classes) + 2) + "|"]
+    counts = {name: (1, 2, 4, 8, 16) if entry.scaling < 1 else (0,) for name, entry in catalog().behaviour.items()}
     for name, entry in catalog().behaviour.items():
-        shares = " | ".join(f"{entry.efficiency[word]:g}" for word in classes)
-        rows.append(f"| {name} | {shares} | {format_seconds(entry.op_overhead)} |")
+        for cores in counts[name]:
+            shares = " | ".join(f"{entry.efficiency_on(cores)[word]:.2g}" for word in classes)
+            title = f"{name}, {cores} core{'s'[: cores > 1]}{' and more' * (cores == FITTED_CORES)}" if cores else name
+            rows.append(f"| {title} | {shares} | {format_seconds(entry.overhead_on(cores))} |")
     return rows
 
 
 def sources() -> list[str]:
     """One item per device, with its maker's page, and one per behaviour: where the figures are from."""
-    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page](<{e.url}>))." for n, e in catalog().devices.items()]
+    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page]({e.url}))." for n, e in catalog().devices.items()]
     return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
 
 

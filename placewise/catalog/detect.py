@@ -70,12 +70,12 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
         memory=installed if memory is None else min(installed, memory),
         peak_flops=peaks,
         memory_bandwidth=SOCKET_BANDWIDTH * processor.sockets,
-        op_overhead=behaviour.op_overhead,
-        efficiency=dict(behaviour.efficiency),
+        op_overhead=behaviour.overhead_on(cores),
+        efficiency=behaviour.efficiency_on(cores),
         notes=(
             f"this machine, estimated: {processor.title}, {cores:g} cores × {processor.clock / 1e9:.1f} GHz × "
             f"{width} operations per cycle; memory bandwidth {SOCKET_BANDWIDTH / 1e9:.0f} GB/s per socket is assumed",
-            f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for cpu",
+            f"efficiency and {format_seconds(behaviour.overhead_on(cores))} per op: those of cpu with {cores:g} cores",
         ),
     )
 
@@ -83,6 +83,7 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
 def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
     """One core of this machine: an equal share of its speed and memory bandwidth, and all of its memory."""
     machine, cores = this_machine(root=root, cpus=cpus), core_count(root=root, cpus=cpus)
+    behaviour = catalog().behaviour["cpu"]
     physical_cores = _read_processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     return replace(
         machine,
@@ -90,6 +91,8 @@ def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> 
         kind="core",
         peak_flops={dtype: peak / cores for dtype, peak in machine.peak_flops.items()},
         memory_bandwidth=machine.memory_bandwidth / physical_cores,
+        op_overhead=behaviour.overhead_on(1),
+        efficiency=behaviour.efficiency_on(1),
         notes=(
             *machine.notes,
             f"one core of {physical_cores}: an equal share of the machine's speed and memory bandwidth; "

@@ -136,17 +136,19 @@ def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
 def _catalog_spec(model: str) -> DeviceSpec:
     entry = catalog().devices[model]
     behaviour = catalog().behaviour[entry.behaviour]
+    overhead = behaviour.overhead_on(entry.cores)
+    kind = f"{entry.behaviour} with {entry.cores} cores" if entry.cores else entry.behaviour
     device = Device(
         name=model,
         kind=entry.kind,
         memory=entry.memory,
         peak_flops=_add_tf32(entry),
         memory_bandwidth=entry.memory_bandwidth,
-        op_overhead=behaviour.op_overhead,
-        efficiency=dict(behaviour.efficiency),
+        op_overhead=overhead,
+        efficiency=behaviour.efficiency_on(entry.cores),
         notes=(
             f"{entry.title}: {format_bytes(entry.memory)}; {entry.source}",
-            f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for {entry.behaviour}",
+            f"efficiency and {format_seconds(overhead)} per op: as for {kind}",
         ),
     )
     nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ FILES = (
 OWN_LINKS = ("in-place", "core-to-core")
 """Links between cores of the local machine; users cannot name them."""
 
+FITTED_CORES = 16
+"""Cores of a CPU beyond which no further loss is assumed: the measurements that were fitted end there."""
+
 UNIFIED = "unified"
 """The link of a device that shares host memory."""
 
@@ -31,11 +35,26 @@ _MAKERS = ("nvidia", "tesla", "geforce", "amd", "instinct", "intel", "xeon", "co
 
 
 class Behaviour(Table):
-    """Achieved performance on a kind of device: fractions of peak and bandwidth, seconds per op."""
+    """Achieved performance on a kind of device: fractions of peak and bandwidth, seconds per op.
+
+    With more than one core, an op also waits `core_overhead` for each of them, and every doubling of the cores keeps
+    the fraction `scaling` of the peak's efficiency, up to `FITTED_CORES`. Memory bandwidth is shared and keeps its own.
+    """
 
     source: str
     op_overhead: Seconds
     efficiency: Mapping[str, Share]
+    core_overhead: Seconds = 0.0
+    scaling: Share = 1.0
+
+    def overhead_on(self, cores: float) -> float:
+        """Seconds per op on a device with this many cores (0: none that are counted)."""
+        return self.op_overhead + (self.core_overhead * min(cores, FITTED_CORES) if cores > 1 else 0.0)
+
+    def efficiency_on(self, cores: float) -> dict[str, float]:
+        """Fractions by class of op on a device with this many cores."""
+        kept = self.scaling ** math.log2(min(max(cores, 1), FITTED_CORES))
+        return {name: share if name == "memory" else share * kept for name, share in self.efficiency.items()}
 
 
 class LinkEntry(Table):
