@@ -17,8 +17,11 @@ from placewise.simulate.judge import schedule, subgraph
 from placewise.simulate.problem_arrays import arrays_of
 from placewise.simulate.replicas import equal_devices
 
+MAX_OPS = 12
+"""Of more ops, neither orders nor calls are listed."""
+MAX_ORDERS = 1 << 14
 MAX_SCHEDULES, MAX_CALLS, MAX_SHARED = 1 << 18, 1 << 14, 1 << 11
-"""The most placements with orders, with calls, and with replicas: each a fraction of a second."""
+"""The most placements with orders, with calls, and with replicas: each a second or less."""
 Decided = tuple[Sequence[Placement], Floats]
 """Placements and their values in seconds."""
 
@@ -31,13 +34,15 @@ def decide(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided | None:
     objective = problem.objective
     if objective.kind == "throughput":
         return _with_replicas(problem, devices, watch)
+    if problem.n_ops > MAX_OPS:
+        return None
     decide_more = _with_orders if objective.execution == "operator" else _with_calls
     return decide_more(problem, devices, watch)
 
 
 def _with_orders(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided | None:
     """By every order in which the ops may start: that of its starts is a priority that gives the same schedule."""
-    most = MAX_SCHEDULES // len(devices)
+    most = min(MAX_ORDERS, MAX_SCHEDULES // len(devices))
     orders = list(islice(_list_orders(_reachable(problem)), most + 1))
     if len(orders) > most:
         return None

@@ -10,11 +10,13 @@ from export_models import stack_graph, stack_problem
 from simulate_problems import OBJECTIVES, random_problem, seeded
 from soak import seeds
 
+from placewise.core.build import ProblemOptions, build
 from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem, Rule
 from placewise.model.result import Outcome
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.exhaustive.decisions import decide
 from placewise.placers.registry import create
 from placewise.simulate import judge_placement
 
@@ -77,3 +79,11 @@ def test_refuses_what_is_too_much() -> None:
         if p.n_blocks > 15 and p.n_devices > 2
     )
     assert "placements" in str(create("exhaustive").supports(problem))
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph"])
+def test_many_ops_on_one_device_are_not_listed(execution: str) -> None:
+    """One placement of hundreds of ops has more orders and calls than can be listed: it is priced, and that is all."""
+    problem = build("zoo:random-layered", "L4", ProblemOptions(execution=execution, dims={"n_ops": 300}))
+    assert decide(problem, np.zeros((1, problem.n_ops), np.int32), Stopwatch(Budget())) is None
+    assert place(problem, "exhaustive").placement is not None
