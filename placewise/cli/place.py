@@ -56,7 +56,7 @@ def place(
         problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
         result = place_problem(problem, placer, budget, options=opt.typed(option), hints=hints, on_progress=on_progress)
-    warn_of(problem, devices, quiet)
+    warn_of(problem, devices, quiet, models=as_json)
     if output is not None and result.placement is not None:
         save_plan(result, output)
     if as_json:
