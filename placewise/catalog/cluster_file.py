@@ -9,7 +9,7 @@ from typing import Any
 
 from placewise._util.safe_open import read_regular
 from placewise.catalog.device_specs import DeviceSpec, add_notes, name_devices, parse_device, rename_device, with_memory
-from placewise.catalog.entries import catalog
+from placewise.catalog.entries import catalog, default_cpu
 from placewise.catalog.fields import validate_table
 from placewise.catalog.links import LinkSpeed, Pair, build_cluster
 from placewise.catalog.nodes import NodePath, expand_devices, link_nodes
@@ -44,9 +44,11 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
         raise ClusterError("is missing", where="devices", remedy="describe devices, or nodes that hold some")
     specs: list[DeviceSpec] = []
     places: list[NodePath] = []
-    for where, device, place in expand_devices(table):
+    tables = list(expand_devices(table))
+    cpu = default_cpu(device.model for _, device, _ in tables)
+    for where, device, place in tables:
         try:
-            expanded = _expand_device(device)
+            expanded = _expand_device(device, cpu)
         except ClusterError as error:
             raise error.at(where) from None
         specs += expanded
@@ -62,8 +64,8 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
     )
 
 
-def _expand_device(table: DeviceTable) -> list[DeviceSpec]:
-    spec = parse_device(table.model) if table.model else _custom_device(table)
+def _expand_device(table: DeviceTable, cpu: str) -> list[DeviceSpec]:
+    spec = parse_device(table.model, cpu=cpu) if table.model else _custom_device(table)
     changes: dict[str, Any] = {
         name: value
         for name in DeviceTable.model_fields

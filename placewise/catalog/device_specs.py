@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
-from placewise.catalog.entries import DeviceEntry, catalog, find_device
+from placewise.catalog.entries import DeviceEntry, catalog, describe_family, find_device
 from placewise.errors import ClusterError
-from placewise.model.cluster import Device
+from placewise.model.cluster import ASSUMED, MEANT, Device
 
 MAX_DEVICES = 256
 """The largest number of devices in a cluster; links are stored for every pair."""
@@ -35,8 +35,8 @@ class DeviceSpec:
     nvlink: str = ""
 
 
-def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
-    """The device for a model name, a disk, ``core``, ``cpu`` or ``this``. Raises ClusterError."""
+def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> DeviceSpec:
+    """The device for a model name, a disk, ``core``, ``cpu`` (the model `cpu`) or ``this``. Raises ClusterError."""
     word = name.strip().lower()
     if word == "disk" or word in catalog().disks:
         return with_memory(_disk_spec(catalog().defaults.disk if word == "disk" else word), memory)
@@ -46,8 +46,9 @@ def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
         core = DeviceSpec(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
         return with_memory(core, memory)
     if word == "cpu":
-        return with_memory(default_spec(catalog().defaults.cpu), memory)
-    return with_memory(_catalog_spec(find_device(name)), memory)
+        return with_memory(default_spec(cpu or catalog().defaults.cpu), memory)
+    spec, family = _catalog_spec(find_device(name)), describe_family(name)
+    return with_memory(replace(spec, device=add_notes(spec.device, MEANT + family)) if family else spec, memory)
 
 
 def _disk_spec(model: str) -> DeviceSpec:
@@ -72,10 +73,10 @@ def _add_cpu_figures(spec: DeviceSpec, cpu: Device) -> DeviceSpec:
     return replace(spec, device=add_notes(device, f"its ops are computed by {cpu.name}"))
 
 
-def default_spec(model: str) -> DeviceSpec:
+def default_spec(model: str, why: str = "") -> DeviceSpec:
     """A device of unknown model: the figures of `model`, without its links between equal devices."""
     spec = _catalog_spec(model)
-    note = f"model not given: the figures of {catalog().devices[model].title} are assumed"
+    note = f"{ASSUMED}like {catalog().devices[model].title}{why}, since no model is given"
     return replace(spec, device=add_notes(spec.device, note), model="", peer_link="", nvlink="")
 
 

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
@@ -23,6 +23,8 @@ FILES = (
 
 OWN_LINKS = ("in-place", "core-to-core")
 """Links between cores of the local machine; users cannot name them."""
+
+MAX_LISTED = 6
 
 FITTED_CORES = 16
 """Cores of a CPU beyond which no further loss is assumed: the measurements that were fitted end there."""
@@ -106,13 +108,14 @@ class DeviceEntry(Table):
 
 
 class Defaults(Table):
-    """The entries used when the user names no model."""
+    """The entries used when the user names no model; `cuda` by rising memory."""
 
-    cuda: str
+    cuda: tuple[str, ...]
     intel_gpu: str
     apple_gpu: str
     phone_npu: str
     cpu: str
+    desktop_cpu: str
     link: str
     disk: str
 
@@ -194,6 +197,31 @@ def find_device(name: str) -> str:
     if canonical := names.get(_normalize_name(name)):
         return canonical
     raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
+
+
+def describe_family(name: str) -> str:
+    """What a name stands for if other devices carry it with something after it, and which these are; else ""."""
+    found, short = find_device(name), re.sub(r"[\s_-]+", "-", name.strip()).lower()
+    others = [other for other in catalog().devices if other.lower().startswith(f"{short}-") and other != found]
+    entry = catalog().devices[found]
+    if not others or (found.lower() == short and (entry.tier == "consumer" or "-" in found)):
+        return ""
+    listed = ", ".join(others[:MAX_LISTED]) + (", …" if len(others) > MAX_LISTED else "")
+    size = "" if entry.kind == "cpu" else f" ({entry.memory / 1e9:.0f} GB)"
+    return f"{name.strip()}{size} is {entry.title}; also on offer: {listed}"
+
+
+def card_like(memory: float) -> str:
+    """The NVIDIA card that is assumed for this memory in bytes: the smallest with as much, or the largest."""
+    cards = catalog().defaults.cuda
+    return next((card for card in cards if catalog().devices[card].memory / 1e9 * 2**30 >= memory), cards[-1])
+
+
+def default_cpu(names: Iterable[str]) -> str:
+    """The CPU of a machine with devices of these names: a server's, but a desktop's beside consumers' cards alone."""
+    models = (_device_names().get(_normalize_name(name)) for name in names)
+    tiers = {catalog().devices[model].tier for model in models if model}
+    return catalog().defaults.desktop_cpu if tiers and "datacenter" not in tiers else catalog().defaults.cpu
 
 
 def find_link(name: str) -> LinkEntry:

@@ -21,7 +21,7 @@ from placewise.catalog.device_specs import (
     rename_device,
     with_memory,
 )
-from placewise.catalog.entries import catalog, find_link
+from placewise.catalog.entries import card_like, catalog, default_cpu, find_link
 from placewise.catalog.links import build_cluster, catalog_speed
 from placewise.catalog.topology import apply_topology
 from placewise.errors import ClusterError, InputError
@@ -65,10 +65,11 @@ def parse_line(text: str) -> Cluster:
     """
     specs: list[DeviceSpec] = []
     settings: dict[str, str] = {}
+    cpu = default_cpu(match[2] for item in text.split(",") if (match := _match_item(item)))
     for item in text.split(","):
         key, sign, value = (piece.strip() for piece in item.partition("="))
         if not sign:
-            specs += _parse_item(item, MAX_DEVICES - len(specs))
+            specs += _parse_item(item, MAX_DEVICES - len(specs), cpu)
         elif key not in ("link", "topology") or not value:
             raise ClusterError(f"{item[:60].strip()!r} is not known", remedy="write link=NAME or topology=FILE")
         elif settings:
@@ -84,8 +85,12 @@ def parse_line(text: str) -> Cluster:
     return build_cluster(named, explicit=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
 
 
-def _parse_item(item: str, room: int) -> list[DeviceSpec]:
-    match = _ITEM.fullmatch(" ".join(item.split()))
+def _match_item(item: str) -> re.Match[str] | None:
+    return _ITEM.fullmatch(" ".join(item.split()))
+
+
+def _parse_item(item: str, room: int, cpu: str) -> list[DeviceSpec]:
+    match = _match_item(item)
     if match is None:
         raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
     count, name = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1, match[2]
@@ -96,14 +101,19 @@ def _parse_item(item: str, room: int) -> list[DeviceSpec]:
     if name.lower().endswith(".txt"):
         problem = f"{name[:60]!r} looks like a topology, which does not name devices"
         raise ClusterError(problem, remedy="write it like '8xH100,cpu,topology=topo.txt'")
-    return [parse_device(name, None if match[3] is None else _parse_size(match[3]))] * count
+    return [parse_device(name, None if match[3] is None else _parse_size(match[3]), cpu=cpu)] * count
 
 
 def cluster_from_memory(memory: Mapping[object, object]) -> Cluster:
     """A cluster from memory by device name (0: unused). Models are unknown; notes report the assumed figures."""
     if len(memory) > MAX_DEVICES:
         raise ClusterError(f"{len(memory)} devices are too many", remedy=_DEVICE_LIMIT)
-    specs = [_device_by_name(key, value) for key, value in memory.items()]
+    sizes = {_device_name(key): (key, value) for key, value in memory.items()}
+    cards = [
+        card_like(_parse_size(value, name)) for name, (_, value) in sizes.items() if re.fullmatch(r"cuda:\d+", name)
+    ]
+    cpu = default_cpu([*cards, *(catalog().defaults.apple_gpu for name in sizes if name.startswith("mps"))])
+    specs = [_device_by_name(key, value, cpu) for key, value in memory.items()]
     return build_cluster(name_devices(specs))
 
 
@@ -127,14 +137,21 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[object, object]:
     return values
 
 
-def _device_by_name(key: object, value: object) -> DeviceSpec:
+def _device_name(key: object) -> str:
     name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) else str(key).strip()
-    name = f"cuda:{name}" if name.isdigit() else name
-    defaults = catalog().defaults
+    return f"cuda:{name}" if name.isdigit() else name
+
+
+def _device_by_name(key: object, value: object, cpu: str) -> DeviceSpec:
+    name, defaults = _device_name(key), catalog().defaults
     if re.fullmatch(r"disk(:\d+)?", name):
         return rename_device(parse_device("disk", _parse_size(value, name)), name)
+    if re.fullmatch(r"cuda:\d+", name):
+        size = _parse_size(value, name)
+        spec = default_spec(card_like(size), ", by its memory")
+        return rename_device(with_memory(spec, size), name)
     for pattern, model in (
-        (r"cuda:\d+", defaults.cuda), (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", defaults.cpu),
+        (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", cpu),
         (r"mps(:\d+)?", defaults.apple_gpu), (r"npu(:\d+)?", defaults.phone_npu),
     ):  # fmt: skip
         if re.fullmatch(pattern, name):

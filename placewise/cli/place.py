@@ -77,7 +77,7 @@ def place(
             hints=hints,
             on_progress=on_progress,
         )
-    warn_of(problem, devices, quiet)
+    warn_of(problem, devices, quiet, models=as_json)
     if output is not None and result.placement is not None:
         save_plan(result, output)
     if as_json:

@@ -116,11 +116,14 @@ def warn(warnings: tuple[str, ...], quiet: bool) -> None:
             say(f"note: {warning}")
 
 
-def warn_of(problem: Problem, devices: str | None, quiet: bool) -> None:
-    """Print a problem's warnings, and where to read what was assumed of its devices."""
+def warn_of(problem: Problem, devices: str | None, quiet: bool, *, models: bool = True) -> None:
+    """Print a problem's warnings, which `models` were assumed, and where to read what else was."""
+    from placewise.reporting.sentences import assumption_lines
+
     notes = sum(len(device.notes) for device in problem.cluster)
     assumed = f"{notes} figures of the devices are the catalogue's or assumed: placewise devices '{devices}' names them"
-    warn((*problem.warnings, *((assumed,) if notes and devices else ())), quiet)
+    lines = assumption_lines(problem.cluster) if models else []
+    warn((*lines, *problem.warnings, *((assumed,) if notes and devices else ())), quiet)
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from placewise.model.columns import Bools, Floats, Ints, frozen
 HOST = "host"
 """The name of host memory as an end of a link; the model's inputs and outputs live there."""
 
+ASSUMED, MEANT = "assumed: ", "meant: "
+"""How notes about a device begin that say which model was taken: where none was given, and for a short name."""
+
 Transfers = Literal["direct", "staged"]
 
 _VIEWS, _FRAMES = "placewise.reporting.model_views", "placewise.reporting.frames"

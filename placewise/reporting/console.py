@@ -19,6 +19,7 @@ from placewise.reporting.gantt import Gantt
 from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import (
+    assumption_lines,
     baseline_lines,
     headline,
     history_line,
@@ -37,6 +38,7 @@ HASH_DIGITS = 12
 def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> RenderableType:
     """Everything that `place` prints, with or without the Gantt chart; `targets` says which tools could run it."""
     problem, parts = result.problem, list[RenderableType]([shown_text(headline(result), style="bold")])
+    parts += [shown_text(line) for line in assumption_lines(problem.cluster)]
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []

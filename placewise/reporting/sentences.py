@@ -5,13 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from placewise._util.units import format_seconds
+from placewise._util.units import format_bytes, format_seconds
+from placewise.model.cluster import ASSUMED, MEANT, Cluster
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
+
+
+def assumption_lines(cluster: Cluster) -> list[str]:
+    """A line per model that was assumed for devices, and per short name that stands for one of several."""
+    lines: dict[str, list[str]] = {}
+    for device in cluster:
+        for note in device.notes:
+            if note.startswith((ASSUMED, MEANT)):
+                line = note.removeprefix(MEANT).replace(ASSUMED, "assumed ", 1)
+                size = f", with {format_bytes(device.memory)}" if note.startswith(ASSUMED) else ""
+                lines.setdefault(f"{line}{size}", []).append(device.name)
+    return [f"{', '.join(names)}: {note}" for note, names in lines.items()]
 
 
 def value_name(objective: Objective) -> str:

@@ -70,6 +70,15 @@ def test_models_and_own_figures(read):
     assert not npu.available
 
 
+def test_the_cpu_of_a_file_is_a_desktop_beside_a_card(read):
+    """Figures of the file go over those of the assumed CPU, also in nodes."""
+    desktop = read('devices = [{ model = "cpu", op_overhead = "2us" }, { model = "RTX-3090" }]').devices[0]
+    assert desktop.peak_flops == read("devices = [{ model = 'i9-13900K' }]").devices[0].peak_flops
+    assert desktop.op_overhead == pytest.approx(2e-6)
+    node = read('nodes = [{ devices = [{ model = "A100-80GB" }, { model = "cpu" }] }]').devices[1]
+    assert node.peak_flops == read("devices = [{ model = 'Xeon-8358' }]").devices[0].peak_flops
+
+
 def test_supported_lists_all_that_a_device_takes(read):
     """Everything else is forbidden there; without a list everything is taken but what is unsupported."""
     npu, gpu = read(

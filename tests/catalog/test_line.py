@@ -41,7 +41,8 @@ def test_every_default_is_noted():
     notes = "\n".join(read_cluster("2xA100-80GB,cpu").devices[0].notes)
     for text in ("datasheet", "assumed", "PCIe 4.0", "NVLink 3", "transfers are not given: direct"):
         assert text in notes
-    assert "model not given" in "\n".join(read_cluster("cpu").devices[0].notes)
+    server = catalog().devices["Xeon-8358"].title
+    assert f"assumed: like {server}, since no model is given" in read_cluster("cpu").devices[0].notes
 
 
 def test_cores_share_the_machine():
@@ -95,9 +96,58 @@ def test_memory_by_device():
     assert [device.memory for device in cluster] == [20 * 2**30, 10e9, 8 * 2**30, 60 * 2**30, 0]
     assert not cluster.devices[4].available
     assert cluster.transfers == "staged"
-    stand_in = catalog().devices[catalog().defaults.cuda]
-    assert cluster.devices[0].peak_flops == {**stand_in.peak_flops, "tf32": stand_in.peak_flops["float16"] / 2}
-    assert f"model not given: the figures of {stand_in.title} are assumed" in cluster.devices[0].notes
+    for device, like in zip(cluster, ("RTX-4090", "RTX-3080", "Flex-170", "i9-13900K"), strict=False):
+        stand_in = catalog().devices[like]
+        assert device.peak_flops.items() >= stand_in.peak_flops.items()
+        assert any(note.startswith(f"assumed: like {stand_in.title}") for note in device.notes)
+
+
+@pytest.mark.parametrize(
+    ("memory", "like"),
+    [
+        ("8GiB", "RTX-4060"), ("11GiB", "RTX-4070"), ("24GiB", "RTX-4090"), ("24.5GiB", "RTX-5090"),
+        ("40GiB", "A100-40GB"), ("48GiB", "RTX-6000-Ada"), ("80GiB", "A100-80GB"), ("141GiB", "H200"), ("1TiB", "B200"),
+    ],
+)  # fmt: skip
+def test_a_card_of_unknown_model_is_like_one_of_its_memory(memory, like):
+    """The smallest card, in GiB as its maker calls it, that has as much memory; its note says so."""
+    gpu = read_cluster({"cuda:0": memory}).devices[0]
+    assert gpu.peak_flops.items() >= catalog().devices[like].peak_flops.items()
+    assert f"assumed: like {catalog().devices[like].title}, by its memory, since no model is given" in gpu.notes
+
+
+@pytest.mark.parametrize(
+    ("spec", "model"),
+    [
+        ("cpu", "Xeon-8358"), ("2xRTX-4090,cpu", "i9-13900K"), ("M2-Max,cpu@8GB", "i9-13900K"),
+        ("A770,cpu", "i9-13900K"), ("A100,cpu", "Xeon-8358"), ("RTX-4090,L4,cpu", "Xeon-8358"),
+        ("RTX-A6000,2xcpu", "i9-13900K"),
+        ({"cuda:0": "24GiB", "cpu": "60GiB"}, "i9-13900K"), ({"cuda:0": "80GiB", "cpu": "60GiB"}, "Xeon-8358"),
+        ({"mps": "24GiB", "cpu": "8GiB"}, "i9-13900K"),
+    ],
+)  # fmt: skip
+def test_the_cpu_is_that_of_a_desktop_beside_consumers_cards(spec, model):
+    """A server's everywhere else, and a desktop has 64 GiB unless that is said."""
+    cpu, entry = read_cluster(spec).devices[-1], catalog().devices[model]
+    assert cpu.peak_flops.items() >= entry.peak_flops.items() and catalog().devices["i9-13900K"].memory == 64 * 2**30
+    assert any(note.startswith(f"assumed: like {entry.title}") for note in cpu.notes)
+    assert cpu.memory == entry.memory or "@" in spec or isinstance(spec, dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("A100", "meant: A100 (40 GB) is NVIDIA A100 SXM4 40 GB; also on offer: A100-80GB, A100-40GB-PCIe"),
+        ("H100", "meant: H100 (80 GB) is NVIDIA H100 SXM5 80 GB; also on offer: H100-PCIe, H100-NVL"),
+        ("Xeon", "meant: Xeon is Intel Xeon Platinum 8358"),
+        ("Ryzen 9", "meant: Ryzen 9 is AMD Ryzen 9 7950X; also on offer: Ryzen-9-9950X"),
+        ("A100-40GB", ""), ("RTX-4070", ""), ("4090", ""), ("T4", ""), ("L4", ""), ("M1", ""),
+    ],
+)  # fmt: skip
+def test_a_short_name_says_what_it_means(name, said):
+    """A name of several devices says which was taken and which others there are; a full name says nothing."""
+    notes = [note for note in read_cluster(name).devices[0].notes if note.startswith("meant: ")]
+    assert [note[: len(said)] for note in notes] == ([said] if said else [])
 
 
 def test_json_says_the_same_as_the_mapping():

@@ -22,7 +22,7 @@ MAX_SEGMENTS = 64
 MAX_PARTS = 12
 """How many parts of a device a page lists."""
 ASSUMED, UNKNOWN, CATALOGUE = "assumed", "unknown", "catalogue"
-_GUESSED = re.compile(r"model not given|this machine, estimated")
+_GUESSED = re.compile(r"assumed: |model not given|this machine, estimated")
 _MISSING = re.compile(r"(memory|memory bandwidth|peak speed|efficiency) is not given")
 _KNOWN_TIMES = frozenset({"measured", "given"})
 
