@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pinned_devices import read_pinned
 from pipedream import problem_of
 
 from placewise.core.build import ProblemOptions, build
@@ -83,4 +84,4 @@ def _zoo(kind: str, name: str) -> Problem:
     options = ProblemOptions(
         objective, graph="training", contiguous=kind == "zoo-contiguous" if objective != "latency" else None
     )
-    return build(f"zoo:{name}", devices, options)
+    return build(f"zoo:{name}", read_pinned(devices), options)

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from placewise.catalog import read_cluster
+from pinned_devices import read_pinned
+
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.model.graph import Graph
@@ -54,7 +55,7 @@ def timed(make: Callable[[], Any]) -> tuple[float, Any]:
 def row_of(name: str, repeat: int) -> dict[str, Any]:
     """One workload: counts, and the median seconds of each step."""
     seconds: dict[str, list[float]] = {"generate": [], "train": [], "cost": []}
-    cluster = read_cluster(DEVICES)
+    cluster = read_pinned(DEVICES)
     for _ in range(repeat):
         spent, forward = timed(lambda: generate(name, training=True))
         seconds["generate"].append(spent)

@@ -8,10 +8,15 @@ device at most, and METIS's parts.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+from pinned_devices import read_pinned
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -46,7 +51,9 @@ def problem_of(family: str, n_ops: int, seed: int, devices: str, graph: str) -> 
     """A random graph of the zoo on devices of the catalogue."""
     dims = {"n_ops": n_ops, "seed": seed, "size": 64}
     optimizer = "sgd" if graph == "training" else None
-    return build(f"zoo:random-{family}", devices, ProblemOptions(graph=graph, dims=dims, optimizer=optimizer))
+    return build(
+        f"zoo:random-{family}", read_pinned(devices), ProblemOptions(graph=graph, dims=dims, optimizer=optimizer)
+    )
 
 
 def seconds(problem: Problem, name: str, options: Mapping[str, Any], budget: Budget) -> float:

@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from methods import LEARNED, Method, policies
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, effort, values
 
-from placewise.catalog import read_cluster
+sys.path.append(str(Path(__file__).parents[1]))
+from pinned_devices import read_pinned
+
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.model.builder import GraphBuilder
@@ -52,7 +55,7 @@ def problem(workload: str) -> Problem:
     family, _, seed = graph.rpartition("-")
     wished = {"objective": "throughput", "contiguous": False} if execution == "throughput" else {"execution": execution}
     dims = {"n_ops": OPS, "seed": int(seed), "batch": 1, "size": 56}
-    return build(f"zoo:random-{family}", DEVICES, ProblemOptions(dims=dims, **wished))
+    return build(f"zoo:random-{family}", read_pinned(DEVICES), ProblemOptions(dims=dims, **wished))
 
 
 def _objective(execution: Any) -> Objective:
@@ -61,7 +64,7 @@ def _objective(execution: Any) -> Objective:
 
 def _made(name: str, objective: Objective) -> Problem:
     """A hand-made graph with times of its own: 1 ms per op, three times that on the device that suits it less."""
-    cluster = read_cluster(DEVICES)
+    cluster = read_pinned(DEVICES)
     graph = _chain() if name == "chain" else _branches()
     place = np.arange(graph.n_ops)
     on_gpu = place // 4 % 2 == 0 if name == "chain" else place % 2 == 0

@@ -124,7 +124,7 @@ def _describe_figures(ratings: Sequence[tuple[str, tuple[str, str]]]) -> Iterato
     """A sentence per kind of figures that nobody gave."""
     for rating, words in ((ASSUMED, "are assumed"), (UNKNOWN, "are not known")):
         names = [(name, why) for name, (found, why) in ratings if found == rating]
-        reasons = list(dict.fromkeys(why for _, why in names))
+        reasons = list(dict.fromkeys(why.removeprefix("assumed: ") for _, why in names))
         if names:
             more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
             yield f"The figures of {join_names([name for name, _ in names])} {words} ({reasons[0]}{more})."
