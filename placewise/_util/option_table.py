@@ -34,12 +34,18 @@ class OptionInfo:
 
 PROBLEM_OPTIONS = (
     OptionInfo("objective", "--objective", "text", "latency or throughput.", ""),
-    OptionInfo("dims", "--dim", "sizes", "A symbolic dimension, as batch=8; may be repeated.", ""),
-    OptionInfo("execution", "--execution", "text", "How latency is executed: operator, subgraph or sequential."),
+    OptionInfo("dims", "--dim", "sizes", "The size of a symbolic dimension, as batch=8; may be repeated.", ""),
+    OptionInfo(
+        "execution", "--execution", "text", "Latency: how a sample is executed: operator, subgraph or sequential."
+    ),
     OptionInfo("communication", "--communication", "text", "Throughput: blocking, overlap or duplex."),
     OptionInfo("memory", "--memory", "text", "How memory is counted: live or sum."),
-    OptionInfo("contiguous", "--contiguous/--free", "either", "Stages form a chain; --free: any sets of ops."),
-    OptionInfo("convex", "--convex", "switch", "No chain, but no path may leave a device and return."),
+    OptionInfo(
+        "contiguous", "--contiguous/--free", "either", "Stages form a chain; --free: devices may hold any sets of ops."
+    ),
+    OptionInfo(
+        "convex", "--convex", "switch", "Stages need not form a chain, but no path may leave a device and return."
+    ),
     OptionInfo(
         "replicas", "--replicas", "text", "Throughput: how many equal devices may share a stage, or 'any' (default: 1)."
     ),
@@ -52,38 +58,42 @@ PROBLEM_OPTIONS = (
         "text",
         "Throughput of training: 1f1b, or gpipe, which flushes between forward and backward.",
     ),
-    OptionInfo("view", "--view", "text", "folded or raw: constants are folded away or kept."),
+    OptionInfo("view", "--view", "text", "folded or raw: fold constants, or keep every op of the file."),
     OptionInfo(
         "costs",
         "--costs",
         "texts",
-        "Measured op times: CSV or JSON, a profile of ours, of ONNX Runtime, OpenVINO or PyTorch, or a cost table "
-        "(.npz); may be repeated, and DEVICE=FILE names the device that they are of.",
+        "Measured op times: CSV or JSON, a profile of Placewise, ONNX Runtime, OpenVINO or PyTorch, or a cost table "
+        "(.npz). DEVICE=FILE assigns them to a device; may be repeated.",
     ),
     OptionInfo(
         "graph",
         "--graph",
         "text",
-        "inference or training: with a backward pass and an optimizer (default: inference).",
+        "inference or training; training adds a backward pass and an optimizer (default: inference).",
         "",
     ),
-    OptionInfo("optimizer", "--optimizer", "text", "Of a training graph: sgd, momentum or adam."),
-    OptionInfo("freeze", "--freeze", "texts", "REGEX: weights whose name matches are not trained; may be repeated."),
+    OptionInfo("optimizer", "--optimizer", "text", "Optimizer of a training graph: sgd, momentum or adam."),
+    OptionInfo("freeze", "--freeze", "texts", "REGEX: do not train weights whose names match; may be repeated."),
     OptionInfo(
         "precision",
         "--precision",
         "text",
-        "Cast the model to fp32, tf32, fp16, bf16, fp64, or fp8, int8, int4: weights alone (default: as it is).",
+        "Cast the model to fp64, fp32, tf32, fp16 or bf16, or its weights to fp8, int8 or int4 (default: no cast).",
         aliases=("--dtype",),
     ),
-    OptionInfo("tf32", "--tf32/--no-tf32", "either", "Products of float32 in TF32 (default: as the model's runtime)."),
-    OptionInfo("pins", "--pin", "rules", "REGEX=DEVICE: ops whose name or scope matches go there.", RULES),
-    OptionInfo("forbid", "--forbid", "rules", "REGEX=DEVICE: ops whose name or scope matches stay away.", RULES),
+    OptionInfo(
+        "tf32", "--tf32/--no-tf32", "either", "Compute float32 products in TF32 (default: as the model's runtime does)."
+    ),
+    OptionInfo("pins", "--pin", "rules", "REGEX=DEVICE: place ops whose name or scope matches on that device.", RULES),
+    OptionInfo(
+        "forbid", "--forbid", "rules", "REGEX=DEVICE: keep ops whose name or scope matches off that device.", RULES
+    ),
     OptionInfo(
         "together",
         "--together",
         "texts",
-        "REGEX: ops in whose scope or name it finds the same text share a device; or a class of modules that stay "
+        "REGEX: ops whose scope or name has the same matching text share a device. Or a class of modules to keep "
         "whole, as BertLayer; may be repeated.",
         RULES,
         ("--no-split",),
@@ -92,21 +102,23 @@ PROBLEM_OPTIONS = (
         "headroom",
         "--headroom",
         "texts",
-        "Memory to keep free of every accelerator, as 10% or 2GiB, or of one: cuda:0=2GiB; may be repeated.",
+        "Memory to keep free on every accelerator, as 10% or 2GiB, or on one, as cuda:0=2GiB; may be repeated.",
         RULES,
     ),
     OptionInfo(
         "max_memory",
         "--max-memory",
         "amounts",
-        "DEVICE=SIZE: what may be used of a device, 0 for nothing; may be repeated. Or all of them as JSON.",
+        "DEVICE=SIZE: limit the memory of a device (0 excludes it); may be repeated. Or all limits as JSON.",
         RULES,
     ),
     OptionInfo("exclude", "--exclude", "texts", "DEVICE or REGEX: devices to leave out; may be repeated.", RULES),
-    OptionInfo("offload", "--no-offload", "negation", "Nothing may be on a CPU or a disk.", RULES),
-    OptionInfo("unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that a device cannot run.", RULES),
-    OptionInfo("in_order", "--in-order", "switch", "Stages follow each other in the order of the devices of -d."),
-    OptionInfo("cache", "--cache/--no-cache", "either", "Keep traced graphs and measured times, and use those kept."),
+    OptionInfo("offload", "--no-offload", "negation", "Use no CPU and no disk.", RULES),
+    OptionInfo(
+        "unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that this device cannot run.", RULES
+    ),
+    OptionInfo("in_order", "--in-order", "switch", "Stages follow the order of the devices in -d."),
+    OptionInfo("cache", "--cache/--no-cache", "either", "Cache traced graphs and measured times, and use cached ones."),
 )
 """The options of a problem, in the order of `--help`: the fields of `ProblemOptions`."""
 

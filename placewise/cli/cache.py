@@ -1,4 +1,4 @@
-"""placewise cache: what is kept for the next command, where, and how to get rid of it."""
+"""placewise cache: show or empty the cache of traced graphs and measured times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from placewise.cli.run import guarded, show, show_json
 
 @guarded
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False, as_json: opt.Json = False
+    clear: Annotated[bool, typer.Option("--clear", help="Empty the cache.")] = False, as_json: opt.Json = False
 ) -> None:
-    """Show where traced graphs and measured times are kept, and their size, or remove them.
+    """Show the cache of traced graphs and measured times and its size, or empty it.
 
-    Commands neither use nor fill the cache with --no-cache, or where PLACEWISE_NO_CACHE=1 is set.
+    --no-cache, or PLACEWISE_NO_CACHE=1, turns the cache off for a command.
     """
     from placewise._util.units import format_bytes
     from placewise.files.cache_folder import cache_folder, clear_cache, measure_cache
@@ -30,7 +30,7 @@ def cache(
         place = None if folder is None else str(folder)
         show_json({"folder": place, "freed": freed, "contents": [asdict(usage) for usage in contents]})
     elif folder is None:
-        show("this user has no home, and so no cache")
+        show("this user has no home folder, and so no cache")
     elif clear:
         show(f"removed {format_bytes(freed)} from {folder}")
     else:

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 def compare(
     model: opt.Model,
     devices: opt.Devices = None,
-    placers: Annotated[str, typer.Option(help="Names with commas, or 'all'.")] = "all",
+    placers: Annotated[str, typer.Option(help="Placers, separated by commas, or 'all'.")] = "all",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the leaderboard here.")] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="table, json, csv or markdown; of a file, what its suffix says."),
+        typer.Option("--format", help="table, json, csv or markdown (default for a file: by its suffix)."),
     ] = None,
-    expert: Annotated[
-        Path | None, typer.Option(help="A human's split or plan, which the placer 'expert' takes.")
-    ] = None,
+    expert: Annotated[Path | None, typer.Option(help="A split or plan made by hand, for the placer 'expert'.")] = None,
     measure: Annotated[
         int | None, typer.Option(min=1, help="Run the N best placements on this machine, in turns.")
     ] = None,
@@ -43,7 +41,7 @@ def compare(
     measure_time: Seconds = "60s",
     trust_model: opt.TrustModel = False,
     save_plan: Annotated[
-        Path | None, typer.Option(help="Write the best plan here, with the leaderboard in it, for placewise report.")
+        Path | None, typer.Option(help="Write the best plan here, including the leaderboard, for placewise report.")
     ] = None,
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
@@ -54,9 +52,9 @@ def compare(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run several placers on one problem and show the leaderboard; --time-limit holds for each.
+    """Run several placers on one problem and show the leaderboard; --time-limit applies to each.
 
-    Exit codes: 0 one of them has a placement, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted.
+    Exit codes: 0 a placer found a placement, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted.
     """
     from placewise._util.units import parse_seconds
     from placewise.analysis.compare import best_plan, parse_placers, tabulate_entries

@@ -27,18 +27,18 @@ def devices(
         str | None, typer.Argument(help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON.")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure memory, calls and hand-overs of cores of this machine.")
+        bool, typer.Option("--measure", help="Measure memory, calls and hand-overs on the cores of this machine.")
     ] = False,
     bind: Bind = None,
     fit: Annotated[
-        list[Path] | None, typer.Option(help="Fit efficiencies to this profile of theirs; may be repeated.")
+        list[Path] | None, typer.Option(help="Fit efficiencies to this profile of the devices; may be repeated.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster here, as TOML.")] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """List known devices, links and this machine; or show what a cluster description means, with every default taken.
+    """List known devices, links and this machine; or show a cluster description with all defaults filled in.
 
-    With --measure and --fit figures of the catalogue are replaced by those of this machine.
+    --measure and --fit replace figures of the catalogue by those of this machine.
     """
     from placewise.catalog import known_devices, known_links, read_cluster, this_machine
     from placewise.core.op_names import check_op_names

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 @opt.with_problem_options()
 def diff(
     before: Annotated[Path, typer.Argument(help="Plan file, or a published split.")],
-    after: Annotated[Path, typer.Argument(help="Another one, of the same model.")],
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plans say.")] = None,
+    after: Annotated[Path, typer.Argument(help="Another plan of the same model.")],
+    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Show what differs between two plans: the value and where its seconds go, what moved, and what devices do."""
+    """Show the differences between two plans: their values and where the time goes, what moved, and device use."""
     from placewise.analysis.diff import diff as compare
     from placewise.reporting.difference import difference_view, document_of
 

@@ -20,11 +20,11 @@ Runtime = Annotated[
 Bind = Annotated[
     list[str] | None,
     typer.Option(
-        help="DEVICE=PLACE, where a device of the plan is: cores:0-3, cuda:1, openvino:GPU.0, with options of the "
-        "runtime after ';'; may be repeated."
+        help="DEVICE=PLACE: bind a device of the plan to cores:0-3, cuda:1 or openvino:GPU.0, with runtime options "
+        "after ';'; may be repeated."
     ),
 ]
-Inputs = Annotated[Path | None, typer.Option(help="Inputs by name (.npz); drawn at random otherwise.")]
+Inputs = Annotated[Path | None, typer.Option(help="Inputs by name (.npz; default: random).")]
 InFlight = Annotated[
     int | None,
     typer.Option(
@@ -32,16 +32,16 @@ InFlight = Annotated[
         help="Samples in flight: 1 for latency, more for time per sample in a pipeline (default: by the objective).",
     ),
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in which every placement is timed once.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each times every placement once.")]
 RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes.")]
-Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this long, as 30s.")]
+Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this time, as 30s.")]
 
 
 @guarded
 @opt.with_problem_options()
 def run(
     plan: opt.PlanPath,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     runtime: Runtime = None,
     bind: Bind = None,
     inputs: Inputs = None,
@@ -56,7 +56,7 @@ def run(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run a plan for real: outputs checked against one device, then timed in turns with the best single device.
+    """Run a plan: check its outputs against one device, then time it in turns with the best single device.
 
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 @opt.with_problem_options()
 def explain(
     plan: opt.PlanPath,
-    op: Annotated[str, typer.Argument(help="An op's name, a module, or a regular expression that finds one op.")],
+    op: Annotated[
+        str, typer.Argument(help="The name of an op or module, or a regular expression that matches one op.")
+    ],
     why_not: Annotated[
         list[str] | None,
-        typer.Option("--why-not", help="DEVICE: force the op there and place the rest anew; may be repeated."),
+        typer.Option("--why-not", help="DEVICE: force the op there and place the rest again; may be repeated."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the best plan with the op there here.")
+        Path | None, typer.Option("--output", "-o", help="Write the best plan of a --why-not here.")
     ] = None,
-    placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
+    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
     time_limit: Annotated[
-        str, typer.Option(help="Seconds of the search for each --why-not, as 60s.", rich_help_panel="Search")
+        str, typer.Option(help="Time limit for each --why-not search, as 60s.", rich_help_panel="Search")
     ] = "10s",
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
@@ -43,7 +45,7 @@ def explain(
 ) -> None:
     """Explain why an op is where it is: its compute, copies and memory there and elsewhere.
 
-    With --why-not, the op is forced onto that device and the rest is placed anew: what does the move really cost?
+    With --why-not, the op is forced onto that device and the rest is placed again, to show what the move really costs.
     """
     from placewise.analysis.explain import explain as study
     from placewise.core.build import build_for_plan

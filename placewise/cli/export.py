@@ -21,26 +21,28 @@ if TYPE_CHECKING:
 def export(
     plan: Annotated[Path | None, typer.Argument(help="Plan file, or a published split.")] = None,
     to: Annotated[
-        str | None, typer.Option("--to", help="The target (default: that the plan is for): see --list.")
+        str | None, typer.Option("--to", help="The target, see --list (default: the one that the plan was made for).")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here (default: a text, on standard output).")
+        Path | None, typer.Option("--output", "-o", help="Write here (default: text on standard output).")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the target.")] = None,
     save_plan: Annotated[
         Path | None,
-        typer.Option(help="Write what the files say as a plan (default, if projected: beside the output)."),
+        typer.Option(help="Write the exported placement as a plan (default, if projected: beside the output)."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write also what breaks a rule.")] = False,
-    list_targets: Annotated[bool, typer.Option("--list", help="Show the targets, and stop.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the files even if the placement breaks a rule.")
+    ] = False,
+    list_targets: Annotated[bool, typer.Option("--list", help="List the targets and exit.")] = False,
     devices: opt.Devices = None,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Write a plan for another tool: what it cannot say is projected to the nearest that it can, and judged again.
+    """Write a plan for another tool, projected to the nearest placement that the tool can express, and judged again.
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """

@@ -23,13 +23,13 @@ _MAX_ROWS = 30
 def inspect(
     model: opt.Model,
     devices: opt.Devices = None,
-    depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="How many levels of scopes to show.")] = 2,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Show ops, tensors, FLOPs and weights, by kind and by scope; with devices, what takes longest on each."""
+    """Show ops, tensors, FLOPs and weights, by kind and by scope; with devices, the slowest ops on each."""
     from placewise.analysis.inspect import inspect as look
     from placewise.analysis.inspect import price_model
     from placewise.core.open_model import open_model

@@ -30,14 +30,16 @@ Devices = Annotated[
     str | None,
     typer.Option("--devices", "-d", help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON."),
 ]
-TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
-Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
-Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_panel="Search")]
+TimeLimit = Annotated[
+    str | None, typer.Option(help="Stop the search after this time, as 60s.", rich_help_panel="Search")
+]
+Gap = Annotated[str, typer.Option(help="Stop the search at this gap, as 1%.", rich_help_panel="Search")]
+Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same answer.", rich_help_panel="Search")]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads for searches; all cores by default.", rich_help_panel="Search")
+    int | None, typer.Option(help="Threads for searches (default: all cores).", rich_help_panel="Search")
 ]
 TrustModel = Annotated[
-    bool, typer.Option("--trust-model", help="Load a .pt2 file also if that runs code that the file holds.")
+    bool, typer.Option("--trust-model", help="Load a .pt2 file even if that runs code from the file.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings.")]

@@ -24,9 +24,9 @@ def place(
     devices: opt.Devices = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
     target: Annotated[
-        str | None, typer.Option("--for", help="The tool that will run the plan, as vllm: only what it can express.")
+        str | None, typer.Option("--for", help="Search only plans that this tool can express and run, as vllm.")
     ] = None,
-    placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
+    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
     option: Annotated[
         list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
     ] = None,
@@ -45,9 +45,9 @@ def place(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Place a model: decide which device runs each op, and prove how good that is.
+    """Place a model: decide which device runs each op, and prove how good the answer is.
 
-    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
+    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted without a result.
     """
     from placewise.core.build import build, start_of
     from placewise.core.place import place as place_problem

@@ -28,9 +28,9 @@ def judge(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Price a plan, also one that breaks rules, and list what it breaks; say what memory holds at its peak.
+    """Price a plan, valid or not; list the rules it breaks and what memory holds at its peak.
 
-    What is not said is the plan's own.
+    Options that are not given are the plan's own.
     """
     from placewise.coarsen.module_parts import list_parts
     from placewise.reporting.console import judgement_view
@@ -57,7 +57,7 @@ def check(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
+    """Check a plan against every rule: exit code 0 if it is valid, 3 if it breaks one."""
     problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
     if as_json:
         from placewise.coarsen.module_parts import list_parts

@@ -24,11 +24,11 @@ def profile(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
     runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
     bind: Bind = None,
-    repeats: Annotated[int, typer.Option(min=3, help="The least number of runs on each device.")] = 20,
+    repeats: Annotated[int, typer.Option(min=3, help="Minimum number of runs on each device.")] = 20,
     loaded: Annotated[
-        bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
+        bool, typer.Option("--loaded", help="Also measure while all devices run the model at once.")
     ] = False,
-    afresh: Annotated[bool, typer.Option("--afresh", help="Ignore kept times, and replace them.")] = False,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Ignore cached times, and replace them.")] = False,
     trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
     *,
@@ -36,7 +36,7 @@ def profile(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Measure every op of a model on the devices of this machine: the file goes into --costs.
+    """Measure every op of a model on the devices of this machine, for --costs.
 
     Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
     """

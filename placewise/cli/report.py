@@ -21,17 +21,17 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the page here (default: beside the plan, as .html).")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     devices: opt.Devices = None,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Show a plan as one self-contained HTML page: what runs where and when, what it waits for, why it is good.
+    """Show a plan as one self-contained HTML page: what runs where and when, what it waits for, and the proof.
 
     It needs the model for the timeline, the graph, the memory and the cuts; without it, the page says what is missing.
-    With --json the data of the page is printed, and nothing is written unless --output says where.
+    --json prints the data of the page, and writes a page only with --output.
     """
     from placewise.analysis.report import open_plan, write_page
     from placewise.files.atomic import ensure_writable

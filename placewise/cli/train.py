@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from placewise.training.pretrain import PretrainSetting
 
 LEARNING = "Learning"
-Policy = Annotated[str | None, typer.Option(help="Which policy learns (default: hsdag).", rich_help_panel=LEARNING)]
+Policy = Annotated[str | None, typer.Option(help="The policy to train (default: hsdag).", rich_help_panel=LEARNING)]
 Reward = Annotated[
     str | None,
     typer.Option(
-        help="What it learns from: simulated (the default), or the runtime that runs every placement: onnxruntime, "
-        "openvino, torch.",
+        help="The reward: simulated (the default), or measured by a runtime: onnxruntime, openvino, torch.",
         rich_help_panel=LEARNING,
     ),
 ]
@@ -34,7 +33,7 @@ Updates = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Stop after this many updates (default: 100 without another limit; the corpus file's).",
+        help="Stop after this many updates (default: 100 if there is no other limit, or the corpus file's).",
         rich_help_panel=LEARNING,
     ),
 ]
@@ -46,9 +45,9 @@ Patience = Annotated[
     typer.Option(min=0, help="Stop after this many updates without a better placement.", rich_help_panel=LEARNING),
 ]
 CheckpointPath = Annotated[
-    Path | None, typer.Option(help="Keep the training here: a folder, or a .json file.", rich_help_panel=LEARNING)
+    Path | None, typer.Option(help="Store the training here: a folder or a .json file.", rich_help_panel=LEARNING)
 ]
-Every = Annotated[int, typer.Option(min=1, help="Keep a checkpoint every N updates.", rich_help_panel=LEARNING)]
+Every = Annotated[int, typer.Option(min=1, help="Write a checkpoint every N updates.", rich_help_panel=LEARNING)]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the checkpoint.", rich_help_panel=LEARNING)]
 Weights = Annotated[
     Path | None,
@@ -56,7 +55,7 @@ Weights = Annotated[
         "--weights",
         "--from",
         metavar="CHECKPOINT",
-        help="Begin with its weights, and its policy.",
+        help="Start from the policy and the weights of this checkpoint.",
         rich_help_panel=LEARNING,
     ),
 ]
@@ -65,11 +64,13 @@ CorpusPath = Annotated[
     typer.Option(
         "--corpus",
         metavar="FILE",
-        help="Instead of one model: pre-train on the problems of this file (TOML).",
+        help="Pretrain on the problems of this TOML file instead of one model.",
         rich_help_panel=LEARNING,
     ),
 ]
-TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Write TensorBoard logs to this folder.", rich_help_panel=LEARNING)
+]
 
 WORKERS = "Many workers"
 Controllers = Annotated[
@@ -79,13 +80,15 @@ Controllers = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Measuring processes per controller (default: 1; 0 where the reward is simulated).",
+        help="Measuring processes per controller (default: 1; 0 if the reward is simulated).",
         rich_help_panel=WORKERS,
     ),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=WORKERS),
+    typer.Option(
+        "--ray", metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT or auto.", rich_help_panel=WORKERS
+    ),
 ]
 
 
@@ -124,9 +127,9 @@ def train(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Train a policy to place a model; the best placement that it came by is the plan. Or pre-train it on a corpus.
+    """Train a policy to place a model; the best placement found is the plan. Or pretrain it on a corpus.
 
-    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
+    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted without a result.
     """
     from dataclasses import replace
 

@@ -15,7 +15,7 @@ app = typer.Typer(help="Models by name: the workloads of the placement literatur
 @app.command("list")
 @guarded
 def list_(as_json: opt.Json = False) -> None:
-    """List the models that go by 'zoo:NAME' wherever a model goes."""
+    """List the models that 'zoo:NAME' stands for, wherever a command takes a model."""
     from placewise.zoo.registry import describe, names
 
     entries = [describe(name) for name in names()]
@@ -33,7 +33,7 @@ def show_one(
     name: Annotated[str, typer.Argument(help="As in 'placewise zoo list', with or without 'zoo:'.")],
     as_json: opt.Json = False,
 ) -> None:
-    """Show what a model is: its source, and the sizes that --dim changes."""
+    """Describe a model: its source, and the sizes that --dim changes."""
     from placewise.zoo.registry import describe
 
     entry = describe(name.removeprefix("zoo:"))
