@@ -124,6 +124,7 @@ class Trainer:
                     reason = self._end_reason(watch) or Reason.FINISHED
                     self._record_improvement()
                 self._record_stall(budget)
+                trained = self.pricing.base, self.pricing.base_value
                 self._price_greedy(budget)
         except KeyboardInterrupt:
             return Reason.INTERRUPTED
@@ -133,6 +134,7 @@ class Trainer:
         finally:
             if self._best_run and self._best_run_value <= self.pricing.base_value:
                 self.learner.restart(self._best_run)
+        self.pricing.base, self.pricing.base_value = trained
         return reason
 
     def update(self, watch: Stopwatch) -> Update:
