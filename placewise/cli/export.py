@@ -99,7 +99,7 @@ def _text(made: Export) -> str:
     content = next(iter(made.exported.files.values()), "")
     if not made.info.suffix or isinstance(content, bytes):
         what = "a binary file" if made.info.suffix else "a folder"
-        raise OutputError(f"the target {made.info.name} writes {what}", remedy="say where with -o")
+        raise OutputError(f"the target {made.info.name} writes {what}", remedy="name the output with -o")
     return content
 
 

@@ -146,7 +146,7 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
         if name in dims and value != str(dims[name]):
             raise InputError(f"--dim {name} is given twice, as {dims[name]} and {value}", remedy="give it once")
         if not value.isascii() or not value.isdigit() or not int(value) < 2**40:
-            raise InputError(f"--dim {name}={value} is no size", remedy="write it like --dim batch=8")
+            raise InputError(f"--dim {name}={value} is not a size", remedy="write it like --dim batch=8")
         dims[name] = int(value)
     return dims
 

@@ -158,10 +158,8 @@ def train(
                  "--inputs": inputs}  # fmt: skip
         strangers = [name for name, value in given.items() if value not in (None, [], ())]
         if strangers or problem_options != ProblemOptions():
-            stranger = strangers[0] if strangers else "what a model is given"
-            raise InputError(
-                f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
-            )
+            stranger = strangers[0] if strangers else "the options of a model"
+            raise InputError(f"--corpus excludes {stranger}", remedy="leave it out: the corpus file says everything")
         pretrained = PretrainSetting(
             corpus, policy, options, budget, checkpoint, every, resume, weights, tensorboard, crew
         )
@@ -172,7 +170,7 @@ def train(
     if reward in (None, SIMULATED) and (bind or inputs) and not resume:
         raise InputError(
             f"{'--bind' if bind else '--inputs'} goes with a measured reward only",
-            remedy="say which: --reward onnxruntime",
+            remedy="name a runtime: --reward onnxruntime",
         )
     policy, options = with_weights(weights, policy, options)
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed, trust_model=trust_model)

@@ -68,10 +68,10 @@ def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, Dev
     if word:
         columns = match_devices(word, cluster)
         if not columns:
-            raise CostError(f"{word!r} is no device of this cluster", remedy=f"it has {', '.join(cluster.names)}")
+            raise CostError(f"{word!r} is not a device of this cluster", remedy=f"it has {', '.join(cluster.names)}")
         if word not in known and len(known) > 1:
             remedy = f"profile one device, or name one of {', '.join(known)}"
-            raise CostError(f"has times of several devices, and which are those of {word!r} is not said", remedy=remedy)
+            raise CostError(f"has times of several devices and does not say which are those of {word!r}", remedy=remedy)
         return dict.fromkeys(columns, known.get(word, profile.devices[0]))
     found = {column: known[name] for column, name in enumerate(cluster.names) if name in known}
     for column, device in enumerate(cluster):

@@ -120,7 +120,7 @@ def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placem
     broken = judge_placement(asked, placement).violations
     if broken:
         said = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
-        raise PlanError(f"breaks a rule: {said}", where=where, remedy="mend it, or start without it")
+        raise PlanError(f"breaks a rule: {said}", where=where, remedy="correct it, or start without it")
     return placement
 
 
@@ -130,7 +130,7 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
             raise InputError("this file brings its own devices and costs", where=name, remedy="leave out the devices")
         return _adjusted(reading.problem, options)
     if devices is None:
-        raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
+        raise InputError("no devices are given", remedy="name them, for example -d 2xA100-80GB,cpu or -d this")
     cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
     check_op_names(cluster, reading.graph.ops.kind.values)
     cluster = _adapted(cluster, reading.graph, options)
@@ -274,13 +274,13 @@ def _kind(name: str) -> Any:
 
 def _objective(default: Objective, options: ProblemOptions) -> Objective:
     if options.execution and default.kind == "throughput":
-        raise InputError("an execution belongs to latency", remedy="add --objective latency")
+        raise InputError("an execution applies to latency only", remedy="add --objective latency")
     if options.communication and default.kind == "latency":
-        raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
+        raise InputError("a communication mode applies to throughput only", remedy="add --objective throughput")
     if options.schedule and default.kind == "latency":
-        raise InputError("a schedule belongs to throughput", remedy="add --objective throughput")
+        raise InputError("a schedule applies to throughput only", remedy="add --objective throughput")
     if default.kind == "latency" and (options.replicas is not None or options.step_samples is not None):
-        raise InputError("replicas and step samples belong to throughput", remedy="add --objective throughput")
+        raise InputError("replicas and step samples apply to throughput only", remedy="add --objective throughput")
     wished: dict[str, Any] = {
         "kind": default.kind,
         "communication": options.communication or default.communication,

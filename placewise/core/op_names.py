@@ -18,7 +18,9 @@ def check_op_names(cluster: Cluster, kinds: Iterable[str] = ()) -> None:
             for name in sorted(names):
                 if name not in known and "::" not in name:
                     raise ClusterError(
-                        f"{key} lists {name[:60]!r}, which is no op", where=device.name, remedy=_suggest(name, known)
+                        f"{key} lists {name[:60]!r}, which is not an op",
+                        where=device.name,
+                        remedy=_suggest(name, known),
                     )
 
 

@@ -51,7 +51,7 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
         remedy = f"leave out --graph {options.graph}"
         raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
     if options.optimizer is not None or options.freeze:
-        raise InputError("this training graph is made already", remedy="leave out --optimizer and --freeze")
+        raise InputError("this is a training graph already", remedy="leave out --optimizer and --freeze")
     return reading
 
 
@@ -101,7 +101,7 @@ def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel
     reading = read_live(model, inputs, dims=options.dims)
     if reading is None:
         remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
-        raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
+        raise InputError(f"a {type(model).__name__} is not a model", remedy=remedy)
     return _in_view(reading, options)
 
 
@@ -166,6 +166,6 @@ def _in_view(reading: ImportedModel, options: ProblemOptions, *, is_cast: bool =
 
 def _trained(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
     if options.view == "raw":
-        raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
+        raise InputError("a training graph is made from the folded view", remedy="leave out --view raw")
     graph = to_training(reading.graph, optimizer=options.optimizer or "adam", frozen=options.freeze)
     return replace(reading, graph=graph)

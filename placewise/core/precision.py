@@ -76,7 +76,7 @@ def _check_precision(graph: Graph, options: ProblemOptions, name: str) -> None:
         problem = f"the weights of this graph are quantized already, as {told}"
         raise InputError(problem, where=where, remedy=f"leave out --precision {name}, or give the model itself")
     if graph.ops.backward.any():
-        problem = "this training graph is made already, in one precision"
+        problem = "this is a training graph already, in one precision"
         raise InputError(problem, where=where, remedy=f"leave out --precision {name}")
     if PRECISIONS[name].matrices and options.graph == "training":
         problem = f"--precision {name} quantizes weights, and these are not trained"

@@ -41,7 +41,7 @@ def cut(
     usual = {"operator": "operator", "subgraph": "calls", "sequential": "few"}[objective.execution]
     how = how or ("few" if objective.kind == "throughput" else usual)
     if how not in get_args(How):
-        raise InputError(f"there is no way {how!r} to cut pieces", remedy=f"choose from {', '.join(get_args(How))}")
+        raise InputError(f"there is no method {how!r} to cut pieces", remedy=f"choose from {', '.join(get_args(How))}")
     if how == "calls" and placement.call is not None:
         return build_pieces(graph, device, placement.call)
     if how == "operator":
@@ -69,12 +69,12 @@ def original(graph: Graph, *, outside: bool = False) -> tuple[Graph, onnx.ModelP
     source = graph.source
     if source is None or source.format != "onnx" or graph.ops.backward.any():
         what = "a training graph" if graph.ops.backward.any() else "this model"
-        raise InputError(f"{what} is no ONNX file that can be cut", remedy="give an ONNX model for inference")
+        raise InputError(f"{what} is not an ONNX file that can be cut", remedy="give an ONNX model for inference")
     path, dims = Path(source.path), tuple(sorted(source.options.get("dims", {}).items()))
     try:
         changed = path.stat().st_mtime_ns
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=source.path, remedy="say where it is") from None
+        raise InputError(f"cannot be read ({error.strerror})", where=source.path, remedy="give its path") from None
     return _read(path, changed, source.sha256, dims, outside)
 
 
@@ -89,7 +89,7 @@ def _read(
     """
     raw = read_onnx_apart(path, dims=dict(dims)).graph
     if raw.source is None or raw.source.sha256 != sha256:
-        raise InputError("the file is not what it was when the plan was made", where=str(path), remedy="plan it again")
+        raise InputError("the file has changed since the plan was made", where=str(path), remedy="place it again")
     return raw, *load_with_weights(path, dict(dims), keep_external=outside)
 
 

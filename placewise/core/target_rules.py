@@ -82,7 +82,7 @@ def check_options(target: str, options: ProblemOptions) -> None:
     if options.contiguous is False and rule.stages:
         raise InputError(f"{target} {rule.runs}: its stages form a chain", remedy="ask for no free sets of ops")
     if options.replicas not in (None, 1) and not rule.replicates:
-        raise InputError(f"{target} knows no replicas of stages", remedy="leave out the replicas")
+        raise InputError(f"{target} does not support replicas of stages", remedy="leave out the replicas")
 
 
 def run_on_target(problem: Problem, target: str) -> Problem:

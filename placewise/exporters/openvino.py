@@ -155,7 +155,7 @@ def _require_source(graph: Graph) -> Source:
     if graph.ops.backward.any() or graph.phases:
         raise ExportError("the target 'openvino' takes inference of one pass", remedy="place the inference graph")
     if not os.path.isfile(source.path):
-        raise ExportError("the model of this plan is not there", where=source.path, remedy="say where it is")
+        raise ExportError("the model of this plan is not there", where=source.path, remedy="give its path")
     return source
 
 

@@ -95,7 +95,7 @@ def _default_place(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
     match = _CUDA.fullmatch(name)
     if match is None:
         raise ClusterError(
-            f"the device {name!r} is not on this machine", remedy=f"say where it is with --bind, like {_EXAMPLE}"
+            f"the device {name!r} is not on this machine", remedy=f"bind it with --bind, like {_EXAMPLE}"
         )
     return Place(name, "cuda", match[1] or "0")
 

@@ -20,7 +20,7 @@ def find_checkpoint(checkpoint: str | PathLike[str] | None, every: int, *, resum
         raise InputError(f"a checkpoint every {every} updates", remedy="give one or more")
     if checkpoint is None:
         if resume:
-            raise InputError("there is no checkpoint to resume from", remedy="say where it is with --checkpoint")
+            raise InputError("there is no checkpoint to resume from", remedy="name its path with --checkpoint")
         return None
     place = header_path(checkpoint)
     if resume:

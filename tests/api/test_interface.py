@@ -140,8 +140,8 @@ def test_errors_speak_the_readers_language() -> None:
 @pytest.mark.parametrize(
     ("flags", "keywords"),
     [
-        ("say them, for example -d 2xA100-80GB,cpu or -d this",
-         "say them, for example devices='2xA100-80GB,cpu' or devices='this'"),
+        ("name them, for example -d 2xA100-80GB,cpu or -d this",
+         "name them, for example devices='2xA100-80GB,cpu' or devices='this'"),
         ("give --free, without --contiguous, --convex and --in-order",
          "give contiguous=False, without contiguous=True, convex=True and in_order=True"),
         ("--dim batch=1 --dim 'seq len=1'", "dims={'batch': 1, 'seq len': 1}"),

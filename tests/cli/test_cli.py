@@ -309,7 +309,7 @@ def test_compare_of_what_is_infeasible(tmp_path: Path) -> None:
         (("place", "{tmp}/missing.json"), "has no 'fpgaLatency'"),
         (("place", "{tmp}/nowhere.json"), "joins node 9, which does not exist"),
         (("place", RESNET, "-d", "2xL4"), "--dim batch=1"),
-        (("place", RESNET, "-d", "2xL4", "--dim", "batch=many"), "is no size"),
+        (("place", RESNET, "-d", "2xL4", "--dim", "batch=many"), "is not a size"),
         (("place", RESNET, "-d", "2xL4", "--dim", "batches=1", "--dim", "batch=1"), "no dimension 'batches'"),
         (("place", RESNET, "-d", "2xGTX9000", "--dim", "batch=1"), "no device called 'GTX9000'"),
         (("place", RESNET, "-d", "{tmp}/slow.toml", "--dim", "batch=1"), "slow.toml"),
@@ -428,7 +428,7 @@ def test_a_pipeline_that_flushes(tmp_path: Path) -> None:
     assert other["value"] <= judged["value"] and other["devices"][0]["forward"] is None
     run("check", profile, plan)
     refused = run("place", profile, *common[:4], "--schedule", "gpipe", code=2)
-    assert "a schedule belongs to throughput" in refused.stderr
+    assert "a schedule applies to throughput only" in refused.stderr
     unknown = run("place", profile, *common, "--schedule", "zigzag", code=2)
     assert "choose from 1f1b, gpipe" in unknown.stderr
 
@@ -457,7 +457,7 @@ def test_stages_that_devices_share(tmp_path: Path) -> None:
     assert longer["value"] < judged["value"]
     assert "replicas" in run("place", profile, *common, "--replicas", "some", code=2).stderr
     refused = run("place", profile, *common[:4], "--replicas", "2", code=2)
-    assert "belong to throughput" in refused.stderr
+    assert "apply to throughput only" in refused.stderr
 
 
 def test_what_takes_longest(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_device_with_a_list_of_what_it_takes(chain: Path, tmp_path: Path) -> N
     for key in ("supported", "unsupported"):
         npu.write_text(f'devices = [{{ model = "L4", {key} = ["MatMul", "Matmul"] }}]')
         for said in (run("place", chain, "-d", npu, code=2), run("devices", npu, code=2)):
-            assert f"cuda:0: {key} lists 'Matmul', which is no op; did you mean 'MatMul'?" in said.stderr
+            assert f"cuda:0: {key} lists 'Matmul', which is not an op; did you mean 'MatMul'?" in said.stderr
     npu.write_text('devices = [{ model = "L4", supported = ["MatMul", "Relu", "mine::Tokenize"] }]')
     assert pw.build(chain, str(npu)).allowed.all()
 

@@ -112,7 +112,7 @@ def test_budgets_are_numbers(field: str, value: object) -> None:
 @pytest.mark.parametrize(("model", "devices"), [(5, "cpu"), (None, "cpu"), (b"a.onnx", "cpu"), (toy(15.0).graph, 5)])
 def test_what_is_no_model_and_no_cluster(model: Any, devices: Any) -> None:
     """Anything but a path, a Graph or a Problem, and any devices that are none, are refused in words."""
-    with pytest.raises(PlacewiseError, match=r"is no model|no cluster|not a cluster"):
+    with pytest.raises(PlacewiseError, match=r"is not a model|no cluster|not a cluster"):
         pw.place(model, devices)
 
 

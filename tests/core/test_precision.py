@@ -327,7 +327,7 @@ def test_what_is_trained_is_not_quantized(tmp_path: Path) -> None:
     four, trained = pw.read_model(path, precision="int4"), pw.read_model(path, precision="bf16", graph="training")
     with pytest.raises(InputError, match="quantized already, as int4; leave out --precision fp16"):
         pw.read_model(four, precision="fp16")
-    with pytest.raises(InputError, match="this training graph is made already, in one precision"):
+    with pytest.raises(InputError, match="this is a training graph already, in one precision"):
         pw.read_model(trained, precision="fp16")
     assert pw.read_model(four, precision="int4").digest() == four.digest()
     assert trained.ops.state_bytes.sum() == 12 * 1024**2  # Adam's moments and a copy of the weights in float32

@@ -67,7 +67,7 @@ def test_a_projected_plan_is_written_beside_the_files(plan: Path, model: Path, t
 def test_text_goes_to_standard_output_and_what_is_binary_does_not(plan: Path) -> None:
     """Without -o, a script is printed alone; a .pb asks for a file."""
     assert run("export", plan, "--to", "dot", "-q").stdout.startswith("digraph plan {")
-    assert "say where with -o" in run("export", plan, "--to", "tensorflow", code=2).stderr
+    assert "name the output with -o" in run("export", plan, "--to", "tensorflow", code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -156,5 +156,5 @@ def test_annotations_that_contradict_each_other_are_refused(tmp_path):
 def test_other_models_are_refused():
     """A workload of the zoo has no file to cut."""
     problem = build("zoo:rnnlm-2", CORES)
-    with pytest.raises(ExportError, match="no ONNX file that can be cut"):
+    with pytest.raises(ExportError, match="not an ONNX file that can be cut"):
         export_placement(problem, Placement(np.zeros(problem.n_ops)), "onnx")

@@ -141,7 +141,7 @@ def test_wishes_change_a_given_problem(tmp_path: Path) -> None:
     assert latency.objective == Objective("latency", execution="sequential", memory="sum")
     with pytest.raises(InputError, match="leave out the devices"):
         build(path, "cpu")
-    with pytest.raises(InputError, match="belongs to latency"):
+    with pytest.raises(InputError, match="applies to latency only"):
         build(path, options=ProblemOptions(execution="operator"))
 
 

@@ -342,5 +342,5 @@ def test_a_changed_file_is_refused(tmp_path):
     path = written(tmp_path, branching())
     problem = problem_of(path)
     written(tmp_path, branching(seed=1))
-    with pytest.raises(InputError, match="not what it was when the plan was made"):
+    with pytest.raises(InputError, match="has changed since the plan was made"):
         OnnxRuntime().prepare(job_of(problem, np.zeros(problem.n_ops)))

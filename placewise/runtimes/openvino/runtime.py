@@ -176,7 +176,7 @@ def _require_source(graph: Graph) -> Source:
     if graph.ops.backward.any() or graph.phases:
         raise InputError("the runtime 'openvino' runs inference of one pass", remedy="place the inference graph")
     if not os.path.isfile(source.path):
-        raise InputError("the model of this plan is not there", where=source.path, remedy="say where it is")
+        raise InputError("the model of this plan is not there", where=source.path, remedy="give its path")
     return source
 
 

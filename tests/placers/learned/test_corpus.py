@@ -708,14 +708,14 @@ def test_what_does_not_go_with_a_corpus_is_refused(tmp_path: Path) -> None:
     """A model, devices, problem_options; nothing at all."""
     path = written(tmp_path / "c.toml")
     for arguments, words in (
-        (("zoo:rnnlm-2", "--corpus", path), "a corpus goes without MODEL"),
-        (("--corpus", path, "-d", "2xP100"), "a corpus goes without --devices"),
-        (("--corpus", path, "--patience", "3"), "a corpus goes without --patience"),
-        (("--corpus", path, "--evaluations", "0"), "a corpus goes without --evaluations"),
-        (("--corpus", path, "--workers", "0"), "a corpus goes without --workers"),
-        (("--corpus", path, "--graph", "training"), "a corpus goes without what a model is given"),
+        (("zoo:rnnlm-2", "--corpus", path), "--corpus excludes MODEL"),
+        (("--corpus", path, "-d", "2xP100"), "--corpus excludes --devices"),
+        (("--corpus", path, "--patience", "3"), "--corpus excludes --patience"),
+        (("--corpus", path, "--evaluations", "0"), "--corpus excludes --evaluations"),
+        (("--corpus", path, "--workers", "0"), "--corpus excludes --workers"),
+        (("--corpus", path, "--graph", "training"), "--corpus excludes the options of a model"),
         ((), "there is nothing to train on"),
-        (("--corpus", path, "--resume"), "say where it is with --checkpoint"),
+        (("--corpus", path, "--resume"), "name its path with --checkpoint"),
     ):
         refused = run("train", *arguments, "-q", code=2)
         assert words in refused.stderr

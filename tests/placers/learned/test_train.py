@@ -126,7 +126,7 @@ def test_going_on_is_refused_where_it_would_not_be_the_same(tmp_path: Path) -> N
     """No checkpoint, one where a new one is to be, other policy, option, seed, reward, graph."""
     with pytest.raises(InputError, match="there is no checkpoint to resume from"):
         train(problem(), setting(tmp_path, resume=True))
-    with pytest.raises(InputError, match="say where it is with --checkpoint"):
+    with pytest.raises(InputError, match="name its path with --checkpoint"):
         train(problem(), setting(resume=True))
     train(problem(), setting(tmp_path, updates=2))
     with pytest.raises(InputError, match=r"policy\.json: there is a training already"):
@@ -290,13 +290,13 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         (("--policy", "heft"), "the placer 'heft' learns nothing"),
         (("--policy", "table", "--reward", "guessed"), "there is no reward 'guessed'"),
         (("--policy", "table", "--option", "rate=-1"), "rate is -1"),
-        (("--policy", "table", "--resume"), "say where it is with --checkpoint"),
+        (("--policy", "table", "--resume"), "name its path with --checkpoint"),
         (("--checkpoint", tmp_path / "a" / "b"), "cannot be written; make the directory"),
         (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to resume from"),
         (("--policy", "table", "--objective", "throughput", "--contiguous"), "cannot be trained on this problem"),
         (("--policy", "table", "--option", "samples=4000000000000"), "memory ran out while table was trained"),
         (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),
-        (("--bind", "core:0=1"), "--bind goes with a measured reward only; say which: --reward onnxruntime"),
+        (("--bind", "core:0=1"), "--bind goes with a measured reward only; name a runtime: --reward onnxruntime"),
         (("--reward", "onnxruntime"), ""),
     ):
         error = run("train", *SMALL, *arguments, code=2).stderr
