@@ -78,14 +78,18 @@ def _split_scope(scope: str) -> tuple[list[str], bool]:
     words: list[str] = []
     steps = False
     for word in re.split(r"[./]", scope):
-        if word.isdecimal() and words and words[-1].lower() in STEPS:
+        if _is_number(word) and words and words[-1].lower() in STEPS:
             steps = True
             words.pop()
             continue
         words.append(word)
-        if word.isdecimal():
+        if _is_number(word):
             layers.append(".".join([*words[:-1], str(int(word))]))
     return layers, steps
+
+
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) < 10
 
 
 def fill_layers(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
