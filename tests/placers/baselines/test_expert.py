@@ -158,3 +158,12 @@ def test_published_experts_that_break_rules(kind: str, graph: str) -> None:
     extended, placement = read_split(WORKLOADS / "human-experts" / f"{graph.split('/')[1]}_expert.json", problem)
     result = place(extended, ExpertPlacer.info.name, Budget(), hints=Hints((placement,)))
     assert result.placement is None and any("breaks a rule" in note for note in result.notes)
+
+
+def test_numbers_of_thousands_of_digits_number_no_layer() -> None:
+    """A scope may hold any text: what is too long to be a number is part of a name."""
+    builder = GraphBuilder()
+    for op in range(4):
+        builder.add_op(f"op{op}", "Work", scope=f"{'7' * 5000}.layers.{op}")
+    found = find_layers(builder.build(), 2)
+    assert found is not None and len(set(found.of.tolist())) == 4
