@@ -16,6 +16,9 @@ from placewise.targets.place_for import find_exporter
 
 SAME = 5e-4
 """A loss that is none."""
+LAYERED = frozenset({"deepspeed", "llama.cpp", "megatron", "vllm"})
+FILES = frozenset({"onnx", "openvino", "tensorflow"})
+"""Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 MOST_OPS = 50_000
 """On larger graphs projections take longer than they are worth."""
 
@@ -33,8 +36,11 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     """Every target that takes the model and the devices, the one that keeps most first."""
     if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
         return ()
-    found = []
+    found, source = [], result.problem.graph.source
+    far = LAYERED if source is not None and source.format in FILES else frozenset()
     for target in TARGETS:
+        if target in far:
+            continue
         try:
             projected = _project(result.problem, result.placement, target)
         except PlacewiseError:
