@@ -166,7 +166,7 @@ def test_a_split_that_no_target_runs_is_not_promised(tmp_path: Path) -> None:
 def test_a_large_model_keeps_its_gpus_in_llama_cpp(tmp_path: Path) -> None:
     """Llama 3 70B on two cards of 24 GB and a CPU: 13 layers on each, a quarter faster than the CPU alone."""
     pytest.importorskip("transformers")
-    problem = pw.build("hf:llama-3-70b", "2xRTX-4090,cpu")
+    problem = pw.build("hf:llama-3-70b", "2xRTX-4090,cpu@256GiB")
     plan = pw.place(problem, target="llama.cpp")
     alone = plan.result.baselines["best single device"][1].value
     assert plan.status == "optimal" and plan.value < 0.75 * alone
@@ -234,7 +234,7 @@ def test_experts_go_to_the_host_before_whole_layers() -> None:
         ("vllm", {"contiguous": False}, "form a chain"),
         ("vllm", {"execution": "operator"}, "the execution 'sequential', not 'operator'"),
         ("tensorflow", {"execution": "sequential"}, "the execution 'operator'"),
-        ("vllm", {"replicas": 2, "objective": "throughput"}, "no replicas"),
+        ("vllm", {"replicas": 2, "objective": "throughput"}, "does not support replicas"),
         ("device-map", {"objective": "throughput"}, "no two samples overlap"),
         ("deepspeed", {"placer": "heft"}, "leave out the placer"),
     ],
