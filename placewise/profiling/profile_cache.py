@@ -12,7 +12,8 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from placewise.files.profile_file import Figures
 from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
+from placewise.processes.abandoned import lock_path, unlock
 from placewise.profiling.op_times import Fused
 
 REACH = 3
@@ -183,6 +185,16 @@ class ProfileCache:
                 json.dump(document | {"ops": profile.ops}, file)
         except (OSError, OutputError):
             return
+
+    def update(self, change: Callable[[CachedProfile], CachedProfile], *key: str) -> None:
+        """Replace the profile under this key by what `change` makes of it; processes that do so wait for each other."""
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_path(self.folder.resolve(), wait=True)
+        try:
+            self.write(change(self.read(*key)), *key)
+        finally:
+            unlock(lock)
 
     def _path(self, key: tuple[str, ...]) -> Path:
         return self.folder / f"{_digest(key)}.json"
