@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -116,8 +117,8 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
             figures = average_contexts(contexts, figures)
             device.results[state] = figures, fused, call
             if cache is not None:
-                key = _cache_key(device, state, beside)
-                cache.write(add_figures(cache.read(*key), graph, contexts, figures, fused, call), *key)
+                added = partial(add_figures, graph=graph, contexts=contexts, figures=figures, fused=fused, call=call)
+                cache.update(added, *_cache_key(device, state, beside))
     return _profile_file(problem, runtime, release, devices)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from placewise.files.profile_file import Figures
 from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
+from placewise.processes.abandoned import lock_path, unlock
 from placewise.profiling.op_times import Fused
 
 REACH = 3
@@ -188,6 +189,18 @@ class ProfileCache:
             with atomic_write(_file_of(self.folder, key)) as file:
                 json.dump(document | {"ops": profile.ops}, file)
             remove_oldest(self.folder, LIMITS[PROFILES])
+
+    def update(self, change: Callable[[CachedProfile], CachedProfile], *key: str) -> None:
+        """Replace the profile under this key by what `change` makes of it; processes that do so wait for each other."""
+        if self.folder is None:
+            return
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_path(self.folder.resolve(), wait=True)
+        try:
+            self.write(change(self.read(*key)), *key)
+        finally:
+            unlock(lock)
 
 
 def _file_of(folder: Path, key: tuple[str, ...]) -> Path:

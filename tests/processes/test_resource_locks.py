@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -47,7 +48,8 @@ def test_a_lock_is_released_when_its_process_is_killed(folder):
     )
     assert subprocess.run([sys.executable, "-c", code], env={"TMPDIR": str(folder)}, check=False).returncode == -9
     with lock_resources("core-0"):
-        assert (folder / next(iter(folder.iterdir())).name).stat().st_mode & 0o077 == 0
+        made = [*folder.rglob("*")]
+        assert len(made) == 2 and not any(path.stat().st_mode & 0o077 for path in made)
     assert not [*folder.iterdir()]
 
 
@@ -71,8 +73,25 @@ def test_a_lock_whose_file_was_removed_is_taken_again(folder):
     assert most == 1 and not [*folder.iterdir()]
 
 
+@pytest.mark.parametrize("planted", ["a link", "a file", "open to all"])
+def test_a_folder_that_others_may_write_is_refused(folder, planted):
+    """Whoever guesses its name can neither lead the locks elsewhere nor put files into it."""
+    name, elsewhere = folder / f"placewise-locks-{os.getuid()}", folder / "elsewhere"
+    elsewhere.mkdir(0o700)
+    if planted == "a link":
+        name.symlink_to(elsewhere)
+    elif planted == "a file":
+        name.touch()
+    else:
+        name.mkdir()
+        name.chmod(0o777)
+    with pytest.raises(RunError, match="not private to this user: remove it, or set TMPDIR"), lock_resources("core-0"):
+        pass
+    assert not [*elsewhere.iterdir()]
+
+
 def test_no_folder_is_an_error(monkeypatch):
     """In one sentence."""
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-    with pytest.raises(RunError, match="cannot open the lock file"), lock_resources("core-0"):
+    with pytest.raises(RunError, match="cannot make the folder"), lock_resources("core-0"):
         pass

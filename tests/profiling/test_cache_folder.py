@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +32,21 @@ def test_the_cache_goes_where_the_environment_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     ProfileCache().write(CachedProfile(call=1.0), "cpu")
     assert ProfileCache().read("cpu").call == 1.0 and [*tmp_path.glob("placewise/profiles/*.json")]
+
+
+def test_profiles_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Each process adds its ops to what the others have written, however they take turns."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from placewise.profiling.profile_cache import CachedProfile, ProfileCache\n"
+        "def add(profile, number):\n"
+        "    own = {f'{sys.argv[2]}-{number}': (1.0, 'kernel', ())}\n"
+        "    return CachedProfile({**profile.ops, **own}, 1.0, profile.models)\n"
+        "for number in range(40):\n"
+        "    ProfileCache(Path(sys.argv[1])).update(lambda profile: add(profile, number), 'cpu')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    writers = [subprocess.Popen([*command, name], env=environment) for name in "ab"]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert len(ProfileCache(tmp_path).read("cpu").ops) == 80
