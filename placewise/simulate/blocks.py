@@ -94,6 +94,7 @@ def block_seconds(problem: Problem, devices: Longs) -> Floats:
     return np.stack([columns[column] for column in times.of[devices].tolist()], axis=1)
 
 
+@cached_per_problem
 def block_bytes(problem: Problem) -> Floats:
     """Resident bytes of each block [n_blocks] on any device; weights tied inside it count once."""
     return _resident(problem, np.ones_like)
@@ -127,9 +128,11 @@ def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) ->
         pair = distinct(problem.block[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
         held = pair % len(size)
         total += np.bincount(pair // len(size), weights=size[held] / sharers(held), minlength=len(total))
+    total.flags.writeable = False
     return total
 
 
+@cached_per_problem
 def unshared_bytes(problem: Problem) -> Floats:
     """Resident bytes of each block [n_blocks] whose sum over any set of blocks never exceeds the set's need.
 
