@@ -153,6 +153,13 @@ def test_open_dimensions(tmp_path):
     refused(written(tmp_path, net(spaced, [LINK])), "give a number: --dim 'the ids:0=1'")
 
 
+@pytest.mark.parametrize("kind", ["MatMul", "Convolution", "Convert"])
+def test_layers_without_inputs(tmp_path, kind):
+    """A product or a conversion of nothing is an op like others, or refused in one sentence."""
+    layers = [layer(0, kind, outputs=[(2, 3)]), layer(1, "Result", name="y", inputs=[(2, 3)])]
+    assert read_openvino(written(tmp_path, net(layers, [LINK]))).graph.n_ops == 2
+
+
 def test_every_truncation(tmp_path):
     """A file cut off anywhere is refused."""
     whole, path = small(), tmp_path / "model.xml"

@@ -104,7 +104,10 @@ def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str
     layer = net.layers[row]
     if layer.type != "Convert":
         return {}
-    before = net.layers[sources[row, 0][0]]
+    source = _find_source(sources, row, 0)
+    if source is None:
+        return {}
+    before = net.layers[source]
     packed = before.type == CONSTANT and before.outputs[0].dtype in _PACKED
     unpacks = packed and layer.outputs[0].dtype.startswith(_FLOATING)
     return {"decompression": 1} if unpacks or "decompression" in layer.notes else {}
@@ -126,17 +129,24 @@ def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
     Products of quantized inputs (FakeQuantize of up to 256 levels) compute in int8.
     """
     layer = net.layers[row]
-    if layer.type in _PRODUCTS and all(_is_quantized(net, sources, sources[row, place][0]) for place in (0, 1)):
+    if layer.type in _PRODUCTS and all(_is_quantized(net, sources, _find_source(sources, row, place)) for place in (0, 1)):
         return "int8"
     dtypes = [port.dtype for port in (*layer.inputs, *layer.outputs)]
     floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
     return floating or next((port.dtype for port in layer.outputs), dtypes[0] if dtypes else "unknown")
 
 
-def _is_quantized(net: IrNet, sources: Sources, row: int) -> bool:
+def _find_source(sources: Sources, row: int, place: int) -> int | None:
+    """The layer that an input of a layer comes from; None for a layer that has no such input."""
+    return sources.get((row, place), (None, 0))[0]
+
+
+def _is_quantized(net: IrNet, sources: Sources, row: int | None) -> bool:
     """Whether an output has eight bits, in the file or by FakeQuantize, looking through transparent layers."""
     unpacked = False
     for _ in range(_MAX_STEPS):
+        if row is None:
+            return False
         layer = net.layers[row]
         if layer.type == "FakeQuantize":
             return not unpacked and _levels(layer) <= _MAX_LEVELS
@@ -145,7 +155,7 @@ def _is_quantized(net: IrNet, sources: Sources, row: int) -> bool:
         if layer.type not in _TRANSPARENT | _DEQUANTIZERS:
             return False
         unpacked |= layer.type in _DEQUANTIZERS
-        row = sources[row, 0][0]
+        row = _find_source(sources, row, 0)
     return False
 
 
