@@ -29,7 +29,7 @@ class DeviceTable(Table):
     efficiency: Mapping[str, Share] | None = None
     op_overhead: Seconds | None = None
     call_overhead: Seconds | None = None
-    streams: Annotated[int, Field(strict=True, ge=1)] | None = None
+    streams: Annotated[int, Field(strict=True, ge=1, lt=1 << 31)] | None = None
     weight_bandwidth: BytesPerSecond | None = None
     unsupported: frozenset[str] | None = None
     supported: Annotated[frozenset[str], Field(min_length=1)] | None = None

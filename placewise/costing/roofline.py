@@ -84,9 +84,10 @@ def _cost_column(device: Device, work: OpWork) -> tuple[Floats, Bytes8]:
     """Seconds of every op on one device, and the codes of their sources."""
     arithmetic = work.flops > 0
     rate, assumed = _find_flop_rates(device, np.unique(work.dtype[arithmetic]).tolist())
-    compute = work.flops / rate[work.dtype, work.op_class.codes]
     bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
-    seconds = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
+    with np.errstate(over="ignore"):  # a rate of next to nothing: the device cannot run what needs it
+        compute = work.flops / rate[work.dtype, work.op_class.codes]
+        seconds = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
     seconds[work.op_class.equals("free")] = 0.0
     return seconds, (~work.known | (assumed[work.dtype] & arithmetic)).astype(np.int8)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import reprlib
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
     anything fails; if this process is killed, the next writer in that directory removes it. Pipes and devices such as
     ``/dev/stdout`` are written directly. Text is UTF-8. Raises OutputError with the path and the remedy.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise OutputError(f"the path of a file is {reprlib.repr(path)}", remedy="give a text or a Path")
     target = Path(os.path.realpath(path))
     try:
         if target.is_dir():

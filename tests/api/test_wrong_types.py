@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import placewise as pw
-from placewise.errors import InputError
+from placewise.errors import InputError, OutputError
 
 NO_PATHS = (5, b"plan.json", ["plan.json"], {"path": "plan.json"}, np.array([1, 2]))
 
@@ -42,6 +42,14 @@ def test_what_is_no_path(problem: pw.Problem, plan: pw.Plan, call: Callable[...,
     """A plan is a Plan or the path of a file."""
     with pytest.raises(InputError, match="the path of a file is"):
         call(problem, plan, odd)
+
+
+@pytest.mark.parametrize("odd", NO_PATHS, ids=repr)
+def test_what_is_no_path_to_write(plan: pw.Plan, odd: Any) -> None:
+    """Nor is a plan or a report written to it."""
+    for call in (plan.save, plan.report):
+        with pytest.raises(OutputError, match="the path of a file is"):
+            call(odd)
 
 
 @pytest.mark.parametrize("odd", [None, 3, [1, 2], [["dp"]], {"dp": 1}], ids=repr)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from locations import ROOT
 
 from placewise.catalog import read_cluster
+from placewise.core.build import ProblemOptions, build
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST
 
@@ -304,3 +306,14 @@ def test_the_documented_nodes_read(read):
     links = speeds(cluster)
     assert len(cluster) == 16
     assert [links["cuda:0", f"cuda:{d}"][0] for d in (3, 4, 7, 8)] == [240e9, 12.5e9, 12.5e9, 3.125e9]
+
+
+def test_streams_and_rates_at_the_end_of_their_range(tmp_path):
+    """Streams are at most what 32 bits hold; a rate of next to nothing makes ops that never end, without a warning."""
+    path = tmp_path / "c.toml"
+    path.write_text('[[devices]]\nname = "a"\nstreams = 10000000000000000000000\n')
+    with pytest.raises(ClusterError, match="streams"):
+        read_cluster(path)
+    path.write_text('[[devices]]\nname = "a"\npeak_flops = { float32 = 1e-320 }\n')
+    problem = build("zoo:random-layered", path, ProblemOptions(dims={"n_ops": 5}))
+    assert np.isinf(problem.costs.op_seconds).any()

@@ -129,8 +129,10 @@ def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
     Products of quantized inputs (FakeQuantize of up to 256 levels) compute in int8.
     """
     layer = net.layers[row]
-    if layer.type in _PRODUCTS and all(_is_quantized(net, sources, _find_source(sources, row, place)) for place in (0, 1)):
-        return "int8"
+    if layer.type in _PRODUCTS:
+        factors = (_find_source(sources, row, place) for place in (0, 1))
+        if all(_is_quantized(net, sources, factor) for factor in factors):
+            return "int8"
     dtypes = [port.dtype for port in (*layer.inputs, *layer.outputs)]
     floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
     return floating or next((port.dtype for port in layer.outputs), dtypes[0] if dtypes else "unknown")
