@@ -1,0 +1,199 @@
+"""Ways to run: how units of ops may be split over devices or recompute activations, and what every way costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from placewise.errors import CostError
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
+
+LARGEST_DEGREE = 1 << 16
+_MAX_AMOUNT = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class StageGroup:
+    """One stage of a pipeline whose ops are split: its devices, and how it uses them.
+
+    `devices` [data_parallel · tensor_parallel] are indices into the cluster, one replica after the other: the devices
+    of replica r are ``devices[r * tensor_parallel : (r + 1) * tensor_parallel]``.
+    """
+
+    devices: tuple[int, ...]
+    data_parallel: int = 1
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """What may be decided for the ops of a problem besides their device, and what it costs.
+
+    Ops form *units* that are split and recomputed as one; units stand in topological order, `unit` [n_ops]. A *way*
+    runs one unit on `degree` devices at once (tensor parallelism), with or without recomputation:
+
+    - `way_unit`, `degree`, `recompute`, `name` [n_ways], ordered by unit;
+    - `seconds` [n_ways, n_classes], per micro-batch on each of the devices, with the collectives inside the unit
+      (`collective_seconds`, a part of it); inf where a class of devices cannot run it;
+    - `gradient_bytes` [n_ways], what replicas of the unit exchange per step, for each of its devices;
+    - `bytes_in_flight` [n_ways], held on each device per micro-batch in flight;
+    - `held_bytes` [n_ways, n_parts], held on each device throughout, by `parts` (weights, gradients, optimizer, …).
+
+    *Boundary tensors* leave their unit: `tensor_unit`, `tensor_bytes` [n_tensors], read by the units
+    ``reader[reader_offsets[k]:reader_offsets[k + 1]]``. `sync_bytes` [n_ways, n_tensors] are gathered or reduced on top
+    where the boundary is also one between stages.
+
+    Devices that are alike share a class: `device_class` [n_devices], −1 for one that holds no stage; `node` [n_devices]
+    says which devices a split may join, for all devices of a split are in one node.
+
+    A step has `microbatches`. A boundary tensor crosses `passes` times per micro-batch (2 in training: its gradient
+    comes back), and d replicas move ``gradient_factor · (d − 1) / d · gradient_bytes`` once per step (0 for inference).
+    `in_flight` says how many micro-batches a stage holds: `1f1b`, `gpipe` or `one`. docs/judge.md has the formulas.
+
+    Raises CostError where columns do not fit together or a figure is negative or missing.
+    """
+
+    unit: Ints
+    way_unit: Ints
+    degree: Ints
+    recompute: Bools
+    name: tuple[str, ...]
+    seconds: Floats
+    gradient_bytes: Floats
+    bytes_in_flight: Floats
+    held_bytes: Floats
+    parts: tuple[str, ...]
+    tensor_unit: Ints
+    tensor_bytes: Floats
+    reader_offsets: Longs
+    reader: Ints
+    sync_bytes: Floats
+    device_class: Ints
+    node: Ints
+    microbatches: int = 1
+    passes: int = 1
+    gradient_factor: float = 0.0
+    in_flight: str = "one"
+    collective_seconds: Floats | None = None
+    unit_names: tuple[str, ...] = ()
+    way_offsets: Longs = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, dtype in (
+            ("unit", np.int32), ("way_unit", np.int32), ("degree", np.int32), ("recompute", np.bool_),
+            ("seconds", np.float64), ("gradient_bytes", np.float64), ("bytes_in_flight", np.float64),
+            ("held_bytes", np.float64), ("tensor_unit", np.int32), ("tensor_bytes", np.float64),
+            ("reader_offsets", np.int64), ("reader", np.int32), ("sync_bytes", np.float64),
+            ("device_class", np.int32), ("node", np.int32),
+        ):  # fmt: skip
+            object.__setattr__(self, name, frozen(getattr(self, name), dtype))
+        if self.collective_seconds is None:
+            object.__setattr__(self, "collective_seconds", np.zeros_like(self.seconds))
+        object.__setattr__(self, "collective_seconds", frozen(self.collective_seconds, np.float64))
+        offsets = np.searchsorted(self.way_unit, np.arange(self.n_units + 1)).astype(np.int64)
+        object.__setattr__(self, "way_offsets", frozen(offsets, np.int64))
+        _validate(self)
+
+    def __repr__(self) -> str:
+        degrees = ", ".join(map(str, self.degrees.tolist()))
+        return f"Ways({self.n_units} units, {self.n_ways} ways, degrees {degrees}, {self.microbatches} micro-batches)"
+
+    @property
+    def n_units(self) -> int:
+        return int(self.unit.max(initial=-1)) + 1
+
+    @property
+    def n_ways(self) -> int:
+        return len(self.way_unit)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self.tensor_unit)
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.device_class.max(initial=-1)) + 1
+
+    @property
+    def degrees(self) -> Ints:
+        """The degrees of tensor parallelism that some unit has a way for, ascending."""
+        found: Ints = np.unique(self.degree)
+        return found
+
+    @property
+    def bytes_fixed(self) -> Floats:
+        """Bytes [n_ways] that each device of a way holds throughout."""
+        total: Floats = self.held_bytes.sum(axis=1)
+        return total
+
+    def ways_of(self, unit: int, degree: int | None = None) -> Ints:
+        """The ways of one unit, or those of a degree."""
+        ways = np.arange(self.way_offsets[unit], self.way_offsets[unit + 1], dtype=np.int32)
+        return ways if degree is None else ways[self.degree[ways] == degree]
+
+    def class_members(self, kind: int) -> Ints:
+        """The devices of a class, those of a node beside each other."""
+        members = np.flatnonzero(self.device_class == kind).astype(np.int32)
+        return members[np.argsort(self.node[members], kind="stable")]
+
+
+def classify_devices(cluster: Cluster, capacity: Floats) -> Ints:
+    """Classes [n_devices] of devices that are alike in all but their names, by the first device of each."""
+    known: dict[object, int] = {}
+    classes = np.empty(len(cluster), np.int32)
+    for d, device in enumerate(cluster):
+        alike = replace(device, name="x", notes=())
+        key = (repr(alike), float(capacity[d])) if device.available else None
+        classes[d] = -1 if key is None else known.setdefault(key, len(known))
+    return classes
+
+
+def count_in_flight(rule: str, microbatches: int, data_parallel: Ints) -> Ints:
+    """Micro-batches [n_stages] that each stage of a pipeline holds at once, from the replicas of each, in order.
+
+    `1f1b`: ⌈Σ of the replicas from here on / the replicas of this stage⌉ (Piper, section 3); `gpipe`: all that a
+    replica has in a step; `one`: 1.
+    """
+    d = np.asarray(data_parallel, np.int64)
+    if rule == "gpipe":
+        held = -(-microbatches // d)
+    elif rule == "1f1b":
+        held = -(-np.cumsum(d[::-1])[::-1] // d)
+    else:
+        held = np.ones_like(d)
+    return np.asarray(held, np.int32)
+
+
+def _validate(ways: Ways) -> None:
+    n, w, t = ways.n_units, ways.n_ways, ways.n_tensors
+    shapes = {
+        "degree": (w,), "recompute": (w,), "seconds": (w, ways.n_classes), "gradient_bytes": (w,),
+        "bytes_in_flight": (w,), "held_bytes": (w, len(ways.parts)), "tensor_bytes": (t,), "sync_bytes": (w, t),
+        "reader_offsets": (t + 1,), "node": ways.device_class.shape, "collective_seconds": ways.seconds.shape,
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        if getattr(ways, name).shape != shape:
+            raise CostError(f"{name} of the ways has shape {getattr(ways, name).shape} instead of {shape}")
+    if len(ways.name) != w or (ways.unit_names and len(ways.unit_names) != n):
+        raise CostError("names of the ways or units are missing")
+    if (np.diff(ways.way_unit) < 0).any() or not np.array_equal(np.unique(ways.way_unit), np.arange(n)):
+        raise CostError("every unit needs a way, and ways stand in the order of the units")
+    if not ((ways.degree >= 1) & (ways.degree <= LARGEST_DEGREE)).all():
+        raise CostError(f"a way has a degree outside 1 to {LARGEST_DEGREE}", remedy="give a number of devices")
+    if ways.microbatches < 1 or ways.passes < 1 or not 0 <= ways.gradient_factor < np.inf:
+        raise CostError("a step needs a micro-batch, and a boundary a pass", remedy="give 1 or more")
+    if ways.in_flight not in ("1f1b", "gpipe", "one"):
+        raise CostError(f"the rule {ways.in_flight!r} for micro-batches in flight is not known")
+    amounts = ("gradient_bytes", "bytes_in_flight", "held_bytes", "tensor_bytes", "sync_bytes", "collective_seconds")
+    for name in amounts:
+        column = getattr(ways, name)
+        if not ((column >= 0) & (column <= _MAX_AMOUNT)).all():
+            raise CostError(f"a figure of {name} is negative, missing or absurdly large", remedy="give zero or more")
+    if not (ways.seconds >= 0).all():
+        raise CostError("the seconds of a way are negative or missing", remedy="give zero or more")
+    readers = np.repeat(ways.tensor_unit, np.diff(ways.reader_offsets))
+    inside = (ways.reader >= 0) & (ways.reader < n)
+    if not inside.all() or not (ways.reader > readers).all() or not (ways.tensor_unit >= 0).all():
+        raise CostError("a boundary tensor goes to a unit that does not stand behind its own")
