@@ -15,6 +15,7 @@ void bind_list_scheduling(nb::module_& m);
 void bind_latency_search(nb::module_& m);
 void bind_throughput_search(nb::module_& m);
 void bind_pipeline_dp(nb::module_& m);
+void bind_parallel_dp(nb::module_& m);
 void bind_set_cover(nb::module_& m);
 void bind_partitioning(nb::module_& m);
 void bind_features(nb::module_& m);
@@ -60,6 +61,7 @@ NB_MODULE(_native, m) {
     bind_latency_search(m);
     bind_throughput_search(m);
     bind_pipeline_dp(m);
+    bind_parallel_dp(m);
     bind_set_cover(m);
     bind_partitioning(m);
     bind_features(m);

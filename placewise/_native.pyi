@@ -847,6 +847,68 @@ def unite_by_label(label: NDArray[numpy.int32], item: NDArray[numpy.int32], n_it
     A dense number per item [n_items], the same for items that share a label in any row.
     """
 
+class StageSearch:
+    """
+    Pipelines of units that may be split, repeated and recomputed: a dynamic program over ideals. Columns are those of placewise.model.ways.Ways, and are read in place.
+    """
+
+    def __init__(
+        self,
+        way_offsets: NDArray[numpy.int64],
+        degree: NDArray[numpy.int32],
+        seconds: NDArray[numpy.float64],
+        gradient_bytes: NDArray[numpy.float64],
+        bytes_in_flight: NDArray[numpy.float64],
+        bytes_fixed: NDArray[numpy.float64],
+        tensor_unit: NDArray[numpy.int32],
+        tensor_bytes: NDArray[numpy.float64],
+        reader_offsets: NDArray[numpy.int64],
+        readers: NDArray[numpy.int32],
+        sync_bytes: NDArray[numpy.float64],
+        class_counts: NDArray[numpy.int32],
+        class_figures: NDArray[numpy.float64],
+        replicas: NDArray[numpy.int32],
+        microbatches: float,
+        passes: float,
+        gradient_factor: float,
+        in_flight: int,
+        charges_sender: bool,
+        successor_offsets: NDArray[numpy.int64],
+        successors: NDArray[numpy.int32],
+        most: int,
+        seconds_limit: float = float("inf"),
+        stop: StopFlag | None = None,
+    ) -> None:
+        """
+        `class_counts` [n_classes, 2]: devices, and devices per node. `class_figures` [n_classes, 8]: bytes, price, then bandwidth and latency between stages, inside a node, and across nodes. `replicas` ascend. `in_flight`: 0 one, 1 one forward one backward, 2 all.
+        """
+
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def n_ideals(self) -> int: ...
+    @property
+    def relaxed(self) -> bool:
+        """
+        Whether a choice of ways was relaxed: what is found may not fit, and proofs still hold.
+        """
+
+    @property
+    def least_load(self) -> float:
+        """Seconds per micro-batch: work over the devices, by their prices."""
+
+    def search(
+        self, limit: float, sums: bool = False, seconds: float = float("inf"), stop: StopFlag | None = None
+    ) -> int:
+        """
+        0: found a pipeline whose stages take at most `limit` seconds each (with `sums`: the one with the least sum of seconds, below `limit`); 1: there is none; 2: it was stopped.
+        """
+
+    def stages(self) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.int32]]:
+        """
+        The stages that were found last [n_stages, 4]: device class, degree, replicas, micro-batches in flight; the stage and the way [n_units] of every unit.
+        """
+
 class LabelSearch:
     """
     Sets of blocks of high price within limits: paths through a decision diagram of `order` [n_layers], `base` [n_layers + 1], `child` [n_nodes, 2] and `cost` [n_nodes, 2, n_resources]; `price` [n_blocks], `limits` of the first resources.

@@ -1,0 +1,159 @@
+#include "parallel_dp/way_choice.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace placewise {
+
+namespace {
+
+constexpr std::size_t MOST_POINTS = 1 << 14;
+constexpr double INF = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+void WayChoice::start(double capacity) {
+    capacity_ = capacity;
+    units_.clear();
+    kinds_.clear();
+    relaxed_ = sorted_ = false;
+}
+
+void WayChoice::add_unit(std::vector<Option> options) {
+    units_.push_back(without_dominated(std::move(options)));
+    sorted_ = false;
+}
+
+// By seconds, and every further option needs fewer bytes.
+std::vector<Option> WayChoice::without_dominated(std::vector<Option> options) {
+    std::ranges::sort(options, [](const Option& a, const Option& b) {
+        return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+    });
+    std::vector<Option> kept;
+    for (const Option& option : options) {
+        if (kept.empty() || option.bytes < kept.back().bytes) kept.push_back(option);
+    }
+    return kept;
+}
+
+// Units with equal options are one kind, so that fronts grow with the number of kinds and not of units.
+void WayChoice::sort_kinds() {
+    if (sorted_) return;
+    kinds_.clear();
+    for (Index unit = 0; unit < static_cast<Index>(units_.size()); ++unit) {
+        const auto same = std::ranges::find_if(kinds_, [&](const Kind& kind) { return kind.options == units_[unit]; });
+        if (same != kinds_.end()) {
+            same->members.push_back(unit);
+        } else {
+            kinds_.push_back({units_[unit], {unit}});
+        }
+    }
+    sorted_ = true;
+}
+
+double WayChoice::least_seconds() {
+    double seconds = 0.0, bytes = 0.0, least_bytes = 0.0;
+    for (const auto& options : units_) {
+        if (options.empty()) return INF;
+        seconds += options.front().seconds;
+        bytes += options.front().bytes;
+        least_bytes += options.back().bytes;
+    }
+    if (bytes <= capacity_) return seconds;
+    if (least_bytes > capacity_) return INF;
+    return solve(true);
+}
+
+std::vector<std::int32_t> WayChoice::choose() {
+    std::vector<std::int32_t> chosen(units_.size());
+    double bytes = 0.0;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+        chosen[unit] = units_[unit].front().way;
+        bytes += units_[unit].front().bytes;
+    }
+    if (bytes <= capacity_) return chosen;
+    if (solve(false) == INF) return {};
+    std::int32_t at = best_;
+    for (auto step = static_cast<Index>(steps_.size()) - 1; step >= 0; --step) {
+        const Point& point = fronts_[step + 1][at];
+        const std::vector<Index>& members = steps_[step].members;
+        for (Index m = 0; m < static_cast<Index>(members.size()); ++m) {
+            const std::vector<Option>& options = units_[members[m]];
+            // Of several members, the choice is how many of them take the second of two options.
+            const std::int32_t option =
+                members.size() == 1 ? point.choice : static_cast<std::int32_t>(m < point.choice);
+            chosen[members[m]] = options[option].way;
+        }
+        at = point.before;
+    }
+    return chosen;
+}
+
+// All members of a kind with two options are one step, whose choice is how many take the second; else each is its own.
+void WayChoice::list_steps() {
+    steps_.clear();
+    for (const Kind& kind : kinds_) {
+        if (kind.options.size() != 2 || kind.members.size() == 1) {
+            for (const Index member : kind.members) steps_.push_back({{member}, kind.options});
+            continue;
+        }
+        const Option fast = kind.options[0], slim = kind.options[1];
+        const auto n = static_cast<std::int32_t>(kind.members.size());
+        Step step{kind.members, {}};
+        for (std::int32_t taken = 0; taken <= n; ++taken) {
+            step.choices.push_back({fast.seconds * (n - taken) + slim.seconds * taken,
+                                    fast.bytes * (n - taken) + slim.bytes * taken, taken});
+        }
+        steps_.push_back(std::move(step));
+    }
+}
+
+// Step by step, the points (seconds, bytes) that no other point beats in both. Where there are too many of them, each
+// pair keeps one: optimistic, with the least of both; otherwise a point that exists.
+double WayChoice::solve(bool optimistic) {
+    sort_kinds();
+    list_steps();
+    double rest = 0.0;  // the least bytes of the steps that are still to come
+    for (const Step& step : steps_) rest += step.choices.back().bytes;
+    fronts_.assign(1, {{0.0, 0.0, -1, -1}});
+    std::vector<Point> grown;
+    for (const Step& step : steps_) {
+        rest -= step.choices.back().bytes;
+        grown.clear();
+        const std::vector<Point>& front = fronts_.back();
+        for (std::int32_t at = 0; at < static_cast<std::int32_t>(front.size()); ++at) {
+            for (std::int32_t c = 0; c < static_cast<std::int32_t>(step.choices.size()); ++c) {
+                const double bytes = front[at].bytes + step.choices[c].bytes;
+                if (bytes + rest > capacity_ * (1 + 1e-12)) continue;
+                grown.push_back({front[at].seconds + step.choices[c].seconds, bytes, at, c});
+            }
+        }
+        fronts_.push_back(without_beaten(grown, optimistic));
+    }
+    const std::vector<Point>& last = fronts_.back();
+    const auto fits = std::ranges::find_if(last, [&](const Point& point) { return point.bytes <= capacity_; });
+    best_ = static_cast<std::int32_t>(fits - last.begin());
+    return fits == last.end() ? INF : fits->seconds;
+}
+
+std::vector<WayChoice::Point> WayChoice::without_beaten(std::vector<Point>& points, bool optimistic) {
+    std::ranges::sort(points, [](const Point& a, const Point& b) {
+        return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+    });
+    std::vector<Point> kept;
+    for (const Point& point : points) {
+        if (kept.empty() || point.bytes < kept.back().bytes) kept.push_back(point);
+    }
+    if (kept.size() <= MOST_POINTS) return kept;
+    relaxed_ = true;
+    std::vector<Point> thinned;
+    for (std::size_t i = 0; i < kept.size(); i += 2) {
+        thinned.push_back(kept[i]);
+        if (i + 1 == kept.size()) break;
+        if (optimistic) thinned.back().bytes = kept[i + 1].bytes;
+        if (!optimistic && i + 2 >= kept.size()) thinned.back() = kept[i + 1];
+    }
+    return thinned;
+}
+
+}  // namespace placewise
