@@ -12,6 +12,9 @@ from placewise.errors import PlanError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints, frozen
 from placewise.model.graph import Graph
+from placewise.model.ways import StageGroup, Ways
+
+_COLUMNS = ("device", "call", "order", "replicas", "stage", "way")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,22 +26,28 @@ class Placement:
     `operator` execution, a priority (smaller starts earlier; upward rank if it is None). `replicas` [n_devices],
     for throughput: device d runs the stage of device ``replicas[d]`` as well, ops of which only that device is named
     in `device`; d itself where it runs a stage of its own, or nothing (None: no stage is replicated).
+
+    Where a problem has ways to split its ops, `stages` are the pipeline's stages in order, `stage` [n_ops] the index of
+    each op's, and `way` [n_units] the way of each unit; `device` then names the first device of each op's stage.
     """
 
     device: Ints
     call: Ints | None = None
     order: Ints | None = None
     replicas: Ints | None = None
+    stages: tuple[StageGroup, ...] = ()
+    stage: Ints | None = None
+    way: Ints | None = None
 
     def __post_init__(self) -> None:
-        for name in ("device", "call", "order", "replicas"):
+        for name in _COLUMNS:
             column = getattr(self, name)
             if column is not None:
                 object.__setattr__(self, name, frozen(column, np.int32))
 
     def __repr__(self) -> str:
         devices = len(set(self.device.tolist()) - {-1})
-        decided = [name for name in ("call", "order", "replicas") if getattr(self, name) is not None]
+        decided = [name for name in _COLUMNS[1:] if getattr(self, name) is not None]
         return f"Placement({len(self)} ops on {devices} devices{''.join(f', with {name}' for name in decided)})"
 
     def __len__(self) -> int:
@@ -47,9 +56,10 @@ class Placement:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
-        columns = ("device", "call", "order", "replicas")
-        pairs = [(getattr(self, name), getattr(other, name)) for name in columns]
-        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+        pairs = [(getattr(self, name), getattr(other, name)) for name in _COLUMNS]
+        return self.stages == other.stages and all(
+            a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -57,6 +67,13 @@ class Placement:
     def on(cls, device: int, n_ops: int) -> Placement:
         """Every op on one device."""
         return cls(np.full(n_ops, device, np.int32))
+
+    @classmethod
+    def of_stages(cls, ways: Ways, stages: tuple[StageGroup, ...], unit_stage: Ints, way: Ints) -> Placement:
+        """A pipeline of split stages, from the stage [n_units] and the way [n_units] of every unit."""
+        stage = np.asarray(unit_stage, np.int32)[ways.unit]
+        first = np.array([group.devices[0] for group in stages], np.int32)
+        return cls(first[stage], stages=stages, stage=stage, way=way)
 
     @classmethod
     def named(cls, graph: Graph, cluster: Cluster, assignment: Mapping[str, str]) -> Placement:
@@ -87,4 +104,10 @@ class Placement:
         found = hashlib.sha256("\0".join((*graph.ops.name, "", *cluster.names)).encode("utf-8", "surrogatepass"))
         for column in (self.device, self.call, self.order, self.replicas):
             found.update(b"-" if column is None else column.astype("<i4").tobytes())
+        if self.stages:
+            found.update(repr((self.stages, _listed(self.stage), _listed(self.way))).encode())
         return found.hexdigest()
+
+
+def _listed(column: Ints | None) -> list[int] | None:
+    return None if column is None else column.tolist()

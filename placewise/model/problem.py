@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from placewise._util.regex import compiled, in_time
-from placewise.errors import InputError
+from placewise.errors import InputError, InternalError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
 from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
+from placewise.model.ways import Ways
 
 ObjectiveKind = Literal["throughput", "latency"]
 Communication = Literal["blocking", "overlap", "duplex"]
@@ -144,6 +145,9 @@ class Problem:
     graph's colocation groups joined with the sets of `constraints.together` (−1: in none); `block` [n_ops],
     the dense id, by first op, of the group that an op moves with (its own if it has none).
 
+    With `ways`, ops may be split over devices, repeated and recomputed: a placement then consists of stages, and the
+    costs of the ways count in place of those of the table (docs/judge.md).
+
     Raises InputError, CostError or ClusterError.
     """
 
@@ -153,6 +157,7 @@ class Problem:
     objective: Objective = field(default_factory=Objective)
     constraints: Constraints = field(default_factory=Constraints)
     warnings: tuple[str, ...] = ()
+    ways: Ways | None = None
     allowed: Bools = field(init=False)
     capacity: Floats = field(init=False)
     group: Ints = field(init=False)
@@ -160,6 +165,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         self.costs.validate(self.graph, self.cluster)
+        if self.ways is not None:
+            self.ways.require_match(self.graph.n_ops, len(self.cluster))
         group = _groups(self.graph, self.constraints.together)
         derived = {
             "allowed": frozen(_allowed(self), np.bool_),
@@ -195,6 +202,12 @@ class Problem:
     @property
     def n_blocks(self) -> int:
         return int(self.block.max()) + 1 if len(self.block) else 0
+
+    def require_ways(self) -> Ways:
+        """The ways to run the ops of a problem that has some."""
+        if self.ways is None:
+            raise InternalError(f"{self!r} has no ways to split its ops")
+        return self.ways
 
     @property
     def max_replicas(self) -> int:

@@ -117,6 +117,11 @@ class Ways:
         return int(self.device_class.max(initial=-1)) + 1
 
     @property
+    def trains(self) -> bool:
+        """Whether micro-batches are those of a training step: stages may have only as many replicas as divide it."""
+        return self.passes > 1 or self.gradient_factor > 0
+
+    @property
     def degrees(self) -> Ints:
         """The degrees of tensor parallelism that some unit has a way for, ascending."""
         found: Ints = np.unique(self.degree)
@@ -127,6 +132,11 @@ class Ways:
         """Bytes [n_ways] that each device of a way holds throughout."""
         total: Floats = self.held_bytes.sum(axis=1)
         return total
+
+    def require_match(self, n_ops: int, n_devices: int) -> None:
+        """Raise CostError unless there is a unit per op and a class per device."""
+        if len(self.unit) != n_ops or len(self.device_class) != n_devices:
+            raise CostError("the ways are those of another graph or cluster")
 
     def ways_of(self, unit: int, degree: int | None = None) -> Ints:
         """The ways of one unit, or those of a degree."""

@@ -22,6 +22,7 @@ from placewise.model.result import DeviceUse, Judgement, PhaseUse, Timeline
 from placewise.simulate.check.check import check_calls, check_coverage, check_placement
 from placewise.simulate.judge import schedule, sequential, subgraph, throughput
 from placewise.simulate.judge.memory import device_memory, piece_numbers
+from placewise.simulate.judge.stages import judge_stages
 from placewise.simulate.judge.waits import longest_waits
 from placewise.simulate.phases import phase_arrays, summed_loads
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
@@ -96,6 +97,8 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
 
     Raises PlanError only if an op has no device.
     """
+    if problem.ways is not None:
+        return judge_stages(problem, placement)
     incomplete = check_coverage(problem, placement)
     if incomplete:
         raise PlanError(incomplete[0].message, remedy="a placement gives every op one of the cluster's devices")

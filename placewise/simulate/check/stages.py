@@ -1,0 +1,144 @@
+"""The rules of a placement that consists of stages, recomputed unit by unit apart from the judge's sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Violation
+from placewise.model.ways import Ways
+
+
+def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
+    """Every rule that the stages of a placement break.
+
+    Kinds: coverage (an op without a stage, a unit in two), degree (a way or a group of another size than its stage),
+    devices (shared by stages, unlike, or in several nodes), replicas, contiguity, support and memory.
+    """
+    ways = problem.require_ways()
+    broken = _cover(problem, ways, placement)
+    if broken:
+        return broken
+    stage = dict(zip(ways.unit.tolist(), _stage_column(placement), strict=True))
+    return [
+        *_degrees(ways, placement, stage),
+        *_devices(problem, ways, placement),
+        *_replicas(ways, placement),
+        *_order(ways, stage),
+        *_support(problem, placement),
+        *_memory(problem, ways, placement, stage),
+    ]
+
+
+def _stage_column(placement: Placement) -> list[int]:
+    return [] if placement.stage is None else placement.stage.tolist()
+
+
+def _cover(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
+    n_stages = len(placement.stages)
+    if placement.stage is None or placement.way is None:
+        return [Violation("coverage", "the placement has no stages: ops of this problem may be split")]
+    if len(placement.stage) != problem.n_ops or len(placement.way) != ways.n_units:
+        return [Violation("coverage", f"the stages are those of {len(placement.stage)} ops, not of {problem.n_ops}")]
+    stray = next((op for op, s in enumerate(placement.stage.tolist()) if not 0 <= s < n_stages), None)
+    if stray is not None:
+        name = problem.graph.ops.name[stray]
+        return [Violation("coverage", f"op {name!r} has no stage", ops=(name,))]
+    first: dict[int, int] = {}
+    for op, (unit, s) in enumerate(zip(ways.unit.tolist(), placement.stage.tolist(), strict=True)):
+        if first.setdefault(unit, s) != s:
+            name = problem.graph.ops.name[op]
+            return [Violation("coverage", f"the unit of op {name!r} is in two stages", ops=(name,))]
+    for unit, way in enumerate(placement.way.tolist()):
+        if not ways.way_offsets[unit] <= way < ways.way_offsets[unit + 1]:
+            return [Violation("coverage", f"unit {unit} has no way {way}")]
+    return []
+
+
+def _degrees(ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
+    found = []
+    for s, group in enumerate(placement.stages):
+        t, d = group.tensor_parallel, group.data_parallel
+        if t < 1 or d < 1 or len(group.devices) != t * d:
+            found.append(Violation("degree", f"stage {s} has {len(group.devices)} devices, not {d} × {t}"))
+    for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+        s = stage[unit]
+        if ways.degree[way] != placement.stages[s].tensor_parallel:
+            degree, t = int(ways.degree[way]), placement.stages[s].tensor_parallel
+            found.append(Violation("degree", f"unit {unit} runs on {degree} devices, and stage {s} splits over {t}"))
+    return found
+
+
+def _devices(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
+    names, found = problem.cluster.names, []
+    uses = Counter(d for group in placement.stages for d in group.devices)
+    for d in sorted(uses):
+        if uses[d] > 1:
+            found.append(Violation("devices", f"{names[d]} is in {uses[d]} stages or replicas", names[d]))
+    for s, group in enumerate(placement.stages):
+        kinds = {int(ways.device_class[d]) for d in group.devices}
+        if len(kinds) > 1 or -1 in kinds:
+            found.append(Violation("devices", f"the devices of stage {s} are not alike"))
+        t = group.tensor_parallel
+        for r in range(group.data_parallel):
+            if len({int(ways.node[d]) for d in group.devices[r * t : (r + 1) * t]}) > 1:
+                found.append(Violation("devices", f"stage {s} is split over devices of different nodes"))
+                break
+    return found
+
+
+def _replicas(ways: Ways, placement: Placement) -> list[Violation]:
+    if not ways.trains:
+        return []
+    total = sum(group.data_parallel for group in placement.stages)
+    found = []
+    if total > ways.microbatches:
+        found.append(Violation("replicas", f"{total} replicas for a step of {ways.microbatches} micro-batches"))
+    for s, group in enumerate(placement.stages):
+        if ways.microbatches % group.data_parallel:
+            said = f"{group.data_parallel} replicas of stage {s} cannot share {ways.microbatches} micro-batches evenly"
+            found.append(Violation("replicas", said))
+    return found
+
+
+def _order(ways: Ways, stage: dict[int, int]) -> list[Violation]:
+    for tensor, maker in enumerate(ways.tensor_unit.tolist()):
+        for reader in ways.reader[ways.reader_offsets[tensor] : ways.reader_offsets[tensor + 1]].tolist():
+            if stage[reader] < stage[maker]:
+                said = f"unit {reader} reads from unit {maker}, which is in a later stage"
+                return [Violation("contiguity", said)]
+    return []
+
+
+def _support(problem: Problem, placement: Placement) -> list[Violation]:
+    found = []
+    for s, group in enumerate(placement.stages):
+        for op in () if placement.stage is None else (placement.stage == s).nonzero()[0].tolist():
+            unable = next((d for d in group.devices if not problem.allowed[op, d]), None)
+            if unable is not None:
+                op_name, device = problem.graph.ops.name[op], problem.cluster.names[unable]
+                said = f"op {op_name!r} may not run on {device}"
+                found.append(Violation("support", said, device, (op_name,)))
+                break
+    return found
+
+
+def _memory(problem: Problem, ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
+    found, later = [], 0
+    for s in range(len(placement.stages) - 1, -1, -1):
+        group = placement.stages[s]
+        d = group.data_parallel
+        later += d
+        held = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
+        needed = 0.0
+        for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+            if stage[unit] == s:
+                needed += held * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))
+        device = min(group.devices, key=lambda one: problem.capacity[one])
+        capacity = float(problem.capacity[device])
+        if needed > capacity * (1 + 1e-12):
+            name = problem.cluster.names[device]
+            said = f"stage {s} needs {needed:.0f} bytes on {name}, which has {capacity:.0f}"
+            found.append(Violation("memory", said, name, (), needed - capacity))
+    return found[::-1]
