@@ -199,9 +199,10 @@ def _link_tables(cluster: Cluster, location: dict[str, int]) -> dict[str, object
     classes: dict[tuple[float, float], int] = {}
     active = sorted(set(place.values()) | {count})
     queues = len(wires)
+    staged = cluster.transfers == "staged"
     for source in active:
-        for target in active:
-            if source == target or (cluster.transfers == "staged" and count not in (source, target)):
+        for target in [count] if staged and source != count else active:
+            if source == target:
                 continue
             found = direct.get((source, target)) or _via_host(direct, source, target, count)
             if found is None:

@@ -19,7 +19,7 @@ def boundary_seconds(cluster: Cluster, own: Sequence[int], other: Sequence[int],
 
 
 def gradient_seconds(cluster: Cluster, devices: Sequence[int], moved: float, messages: float) -> float:
-    """Seconds that each of `devices` is busy with `moved` bytes of gradients in so many messages, over the slowest link."""
+    """Seconds that each of `devices` is busy with `moved` bytes of gradients in `messages`, over the slowest link."""
     classes = _boundary_classes(cluster, devices, devices)
     bandwidth, latency = cluster.class_bandwidth[classes], cluster.class_latency[classes]
     return float((messages * latency + moved / bandwidth).max(initial=0.0))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement
@@ -136,7 +136,7 @@ def _use_devices(
 ) -> tuple[DeviceUse, ...]:
     names, capacity = problem.cluster.names, problem.capacity
     stage_of = {d: s for s, group in enumerate(placement.stages) for d in group.devices}
-    ops: Floats = np.bincount(np.asarray(placement.stage), minlength=len(loads))
+    ops = np.bincount(np.asarray(placement.stage), minlength=len(loads))
     uses = []
     for d, name in enumerate(names):
         if d not in stage_of:
@@ -163,6 +163,6 @@ def _use_devices(
                 sync=load.gradients,
                 replicas=group.data_parallel,
                 repeats="" if name == first else first,
-            )  # fmt: skip
+            )
         )
     return tuple(uses)
