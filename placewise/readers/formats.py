@@ -16,6 +16,7 @@ from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
+from placewise.readers.piper import MARK, read_piper
 from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
 from placewise.readers.tensorflow.file import resolve_file
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
@@ -64,6 +65,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             ),
         ),
         "workload": Format("workload", lambda path, options: read_workload(path, objective=options.objective), False),
+        "piper": Format(
+            "instance of Piper", lambda path, options: read_piper(path, objective=options.objective), False
+        ),
         "profile": Format("profile", lambda path, options: read_pipedream(path, graph=options.graph), False),
     }
 )
@@ -113,6 +117,8 @@ def detect_format(path: Path) -> str:
         return "openvino"
     if path.suffix == ".json" and _HUGGINGFACE_CONFIG.search(start):
         return "huggingface"
+    if start[:1] == b"{" and MARK in start:
+        return "piper"
     if start[:1] in (b"{", b"["):
         return "workload"
     if looks_like_pipedream(start):

@@ -70,11 +70,11 @@ def _build_problem(document: Mapping[str, Any], source: Source, objective: str) 
     host_ms, accelerator_ms, sizes = [], [], []
     for place, node in enumerate(nodes):
         where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
-        name = _read_id(node, "id", where)
+        name = read_id(node, "id", where)
         if name in op_of:
             raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
         colour = node.get("colorClass")
-        sizes.append(_read_number(node, "size", where, default=0.0))
+        sizes.append(read_number(node, "size", where, default=0.0))
         op_of[name] = builder.add_op(
             name,
             "Op",
@@ -84,9 +84,9 @@ def _build_problem(document: Mapping[str, Any], source: Source, objective: str) 
             state_bytes=math.ceil(sizes[-1]),
             origin=(place,),
         )
-        host_ms.append(_read_number(node, "cpuLatency", where))
+        host_ms.append(read_number(node, "cpuLatency", where))
         supported = bool(node.get("supportedOnFpga", 1))
-        accelerator_ms.append(_read_number(node, "fpgaLatency", where) if supported else math.inf)
+        accelerator_ms.append(read_number(node, "fpgaLatency", where) if supported else math.inf)
     if math.fsum(sizes) > LARGEST_SIZE:
         raise CostError("the sizes of all nodes together exceed 2^62 bytes", remedy="give sizes in bytes")
     cost_of = _add_edges(builder, edges, op_of)
@@ -122,14 +122,14 @@ def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]
     seen: set[tuple[str, str]] = set()
     for place, edge in enumerate(edges):
         where = f"edge {place}"
-        tail, head = _read_id(edge, "sourceId", where), _read_id(edge, "destId", where)
+        tail, head = read_id(edge, "sourceId", where), read_id(edge, "destId", where)
         for end in (tail, head):
             if end not in op_of:
                 raise GraphError(f"joins node {end}, which does not exist", where=where, remedy="check the ids")
         if (tail, head) in seen:
             continue
         seen.add((tail, head))
-        cost, name = _read_number(edge, "cost", where), f"{tail}:0"
+        cost, name = read_number(edge, "cost", where), f"{tail}:0"
         if cost_of.setdefault(name, cost) != cost:
             raise CostError(
                 f"costs {cost} ms, another edge of node {tail} {cost_of[name]} ms",
@@ -137,15 +137,15 @@ def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]
                 remedy="a node has one output, whose cost is the same on all its edges",
             )
         if tail not in tensor_of:
-            size = _read_number(edge, "size", where, default=-1.0)
+            size = read_number(edge, "size", where, default=-1.0)
             tensor_of[tail] = builder.add_tensor(op_of[tail], name=name, nbytes=math.ceil(size))
         builder.add_edge(tensor_of[tail], op_of[head])
     return cost_of
 
 
 def _build_cluster(document: Mapping[str, Any]) -> Cluster:
-    counts = [_read_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
-    memory = _read_number(document, "maxSizePerFPGA", "the top level", default=math.inf)
+    counts = [read_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
+    memory = read_number(document, "maxSizePerFPGA", "the top level", default=math.inf)
     if any(count != int(count) or count > MAX_DEVICES for count in counts):
         raise ModelFileError(f"maxFPGAs and maxCPUs must be whole numbers of devices, up to {MAX_DEVICES}")
     accelerators = [Device(f"acc{i}", memory=memory) for i in range(int(counts[0]))]
@@ -154,7 +154,7 @@ def _build_cluster(document: Mapping[str, Any]) -> Cluster:
     return Cluster((*accelerators, *hosts), tuple(links), "staged")
 
 
-def _read_id(item: Any, key: str, where: str) -> str:
+def read_id(item: Any, key: str, where: str) -> str:
     value = item.get(key) if isinstance(item, dict) else None
     if value is None:
         raise ModelFileError(f"has no {key!r}", where=where, remedy="see docs/formats.md")
@@ -173,7 +173,7 @@ def _is_colour(colour: Any) -> bool:
     return isinstance(colour, (int, float, str))
 
 
-def _read_number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+def read_number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = item.get(key, default)
     if value is None:
         raise CostError(f"has no {key!r}", where=where, remedy="every node needs its times and every edge its cost")
