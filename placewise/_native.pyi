@@ -894,6 +894,12 @@ class StageSearch:
         """
 
     @property
+    def found_value(self) -> float:
+        """
+        What was found last takes so many seconds: its slowest stage, or the sum of all.
+        """
+
+    @property
     def least_load(self) -> float:
         """Seconds per micro-batch: work over the devices, by their prices."""
 

@@ -167,6 +167,9 @@ void bind_parallel_dp(nb::module_& m) {
             "relaxed", [](BoundStageSearch& self) { return self.search().relaxed(); },
             "Whether a choice of ways was relaxed: what is found may not fit, and proofs still hold.")
         .def_prop_ro(
+            "found_value", [](BoundStageSearch& self) { return self.search().found_value(); },
+            "What was found last takes so many seconds: its slowest stage, or the sum of all.")
+        .def_prop_ro(
             "least_load", [](BoundStageSearch& self) { return self.search().least_load(); },
             "Seconds per micro-batch: work over the devices, by their prices.")
         .def("search", &within_limit, "limit"_a, "sums"_a = false, "seconds"_a = FOREVER, "stop"_a = nb::none(),

@@ -211,14 +211,17 @@ bool StageSearch::worth(const Label& label, Index ideal, double limit) const {
     return work_[ideal] <= limit * room * (1 + ROUNDING) + ROUNDING * work_.back();
 }
 
-void StageSearch::trace(const Label& last) {
+void StageSearch::trace(const Label& last, bool sums) {
     stages_.clear();
+    found_value_ = 0.0;
     Index before = 0;
     for (const Label* label = &last; label->before >= 0;) {
         const Label& later = labels_[label->before_ideal][label->before];
         const Choice& choice = choices_[label->choice];
-        stages_.push_back({label->before_ideal, before, choice.device_class, choice.degree, label->own_replicas,
-                           count_in_flight(later.replicas, label->own_replicas)});
+        const std::int32_t held = sums ? 1 : count_in_flight(later.replicas, label->own_replicas);
+        stages_.push_back({label->before_ideal, before, choice.device_class, choice.degree, label->own_replicas, held});
+        const double seconds = stage_seconds(label->before_ideal, before, label->choice, held, label->own_replicas);
+        found_value_ = sums ? found_value_ + seconds : std::max(found_value_, seconds);
         before = label->before_ideal;
         label = &later;
     }
@@ -294,11 +297,14 @@ StageSearch::Outcome StageSearch::expand(double limit, bool sums, Interrupt& int
         }
     }
     if (labels_.front().empty()) return Outcome::NONE;
-    trace(*std::ranges::min_element(labels_.front(), {}, [&](const Label& label) {
-        double cost = sums ? label.seconds : 0.0;
-        for (Index c = 0; c < problem_.n_classes(); ++c) cost += sums ? 0.0 : price_[c] * label.used[c];
-        return cost;
-    }));
+    trace(*std::ranges::min_element(labels_.front(), {},
+                                    [&](const Label& label) {
+                                        double cost = sums ? label.seconds : 0.0;
+                                        for (Index c = 0; c < problem_.n_classes(); ++c)
+                                            cost += sums ? 0.0 : price_[c] * label.used[c];
+                                        return cost;
+                                    }),
+          sums);
     return Outcome::FOUND;
 }
 

@@ -42,6 +42,8 @@ public:
     Outcome least_sum(double limit, Interrupt& interrupt);
 
     const std::vector<Stage>& stages() const { return stages_; }
+    // Seconds of the slowest stage found, or of all of them after `least_sum`.
+    double found_value() const { return found_value_; }
     // The way of each unit, for the stages found.
     std::vector<std::int32_t> choose_ways();
     // No pipeline has a stage that takes less, whatever its stages are: work over devices.
@@ -87,7 +89,7 @@ private:
     void add(std::vector<Label>& labels, const Label& label) const;
     bool beaten(const std::vector<Label>& labels, const Label& label) const;
     bool worth(const Label& label, Index ideal, double limit) const;
-    void trace(const Label& label);
+    void trace(const Label& label, bool sums);
     Outcome expand(double limit, bool sums, Interrupt& interrupt);
 
     StageProblem problem_;
@@ -101,6 +103,7 @@ private:
     bool gradients_vary_ = false;  // whether ways of one unit and degree exchange different gradients
     std::vector<std::vector<Label>> labels_;
     std::vector<Stage> stages_;
+    double found_value_ = 0.0;
     std::unordered_map<Key, double, KeyHash> known_;
     WayChoice way_choice_;
     bool relaxed_ = false;

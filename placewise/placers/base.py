@@ -27,7 +27,8 @@ from placewise.simulate import Evaluator, why_infeasible
 class PlacerInfo:
     """What a placer is: `exact` if it proves its answers, what it takes, what it needs, where it is from.
 
-    `replicates` says that its bounds hold where several devices may share a stage.
+    `replicates` says that its bounds hold where several devices may share a stage, `splits` that it takes problems
+    whose ops may be split over devices.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PlacerInfo:
     objectives: frozenset[str] = frozenset({"throughput", "latency"})
     extra: str = ""
     replicates: bool = False
+    splits: bool = False
 
 
 MAX_COUNT = 1 << 31

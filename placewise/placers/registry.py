@@ -33,6 +33,7 @@ _PLACERS = {
     "min_cut": "placewise.placers.min_cut.placer:MinCutPlacer",
     "multilevel": "placewise.placers.multilevel.placer:MultilevelPlacer",
     "pack": "placewise.placers.packing.placer:PackPlacer",
+    "parallel_dp": "placewise.placers.parallel_dp.placer:ParallelDpPlacer",
     "pipedream": "placewise.placers.pipeline_dp.pipedream:PipeDreamPlacer",
     "placeto": "placewise.placers.learned.placeto:PlacetoPlacer",
     "random": "placewise.placers.baselines.random:RandomPlacer",

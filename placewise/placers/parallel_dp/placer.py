@@ -1,0 +1,285 @@
+"""parallel_dp: the fastest pipeline of stages that are split, repeated and recomputed, with a proof.
+
+Stages are differences of ideals of the units. For one limit on the seconds of a stage, a dynamic program decides
+whether any pipeline keeps it, over all degrees, replicas and classes of devices; which units recompute is decided exactly
+(native/parallel_dp). The least limit is found by bisection, and proved by a last search just below the value found.
+For latency one search finds the least sum. Links are taken at their fastest in proofs; what is found is priced by the
+judge on the devices that it gets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from placewise import _native
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Bound, Improvement, Proposal, Reason
+from placewise.model.ways import Ways
+from placewise.placers.base import PlacerInfo, Progress, SearchContext
+from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
+from placewise.simulate.judge.stages import stages_value
+
+MAX_CLASSES = 6
+"""Classes of devices that the kernel tells apart."""
+FOUND, NONE = 0, 1
+_IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
+_UNLIMITED = 1e8
+"""Micro-batches where no step limits the replicas."""
+CLOSE, JUST_BELOW = 2e-3, 1 - 1e-9
+"""Where bisection ends, relatively, and by how much the last search must beat the value."""
+LEFT_OUT = 1 - 1e-12
+"""Covers the rounding of sums in proofs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelDpOptions:
+    """`max_ideals`: where units have more, one order of the units is split in place of all."""
+
+    max_ideals: int = 200_000
+
+
+@dataclass(slots=True)
+class _Run:
+    """The best placement so far, what is proved, and how the run ended."""
+
+    search: SearchContext
+    placement: Placement | None = None
+    value: float = math.inf
+    bound: float = 0.0
+    method: str = "work over devices"
+    reason: Reason = Reason.FINISHED
+    notes: list[str] = field(default_factory=list)
+    history: list[Improvement] = field(default_factory=list)
+
+    def offer(self, placement: Placement | None, name: str) -> None:
+        """Keep a placement that is better than the best so far."""
+        if placement is None:
+            return
+        value = stages_value(self.search.problem, placement)
+        if value < self.value:
+            self.placement, self.value = placement, value
+            self.history.append(Improvement(self.search.watch.elapsed, value, name))
+            self.search.on_progress(Progress(name, self.search.watch.elapsed, "improved", value, self.bound))
+
+
+class ParallelDpPlacer:
+    """Exact over ideals: which stage runs where, over how many devices, how often, and what recomputes."""
+
+    Options = ParallelDpOptions
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="parallel_dp",
+        summary="pipelines of stages that are split, repeated and recomputed, proved optimal over ideals",
+        source="Tarnawski, Narayanan and Phanishayee, Piper, NeurIPS 2021; exact inner choice and unequal devices ours",
+        exact=True,
+        replicates=True,
+        splits=True,
+    )
+
+    def __init__(self, options: ParallelDpOptions = ParallelDpOptions()) -> None:
+        self.options = options
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.ways is None:
+            return "its ops may not be split: allow it with --tensor-parallel"
+        count = len(classify(problem))
+        if count > MAX_CLASSES:
+            return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
+        return None
+
+    def propose(self, search: SearchContext) -> Proposal:
+        """The best pipeline found, with a bound; or the proof that none fits."""
+        run = _Run(search)
+        for placement in search.hints.placements:
+            if placement.stages:
+                run.offer(placement, "start")
+        try:
+            infeasible = self._search(run)
+        except KeyboardInterrupt:
+            infeasible, run.reason = "", Reason.INTERRUPTED
+        if infeasible:
+            return Proposal(None, reason=Reason.PROVED, infeasible=infeasible)
+        bound = Bound(run.bound, run.method)
+        return Proposal(run.placement, bound, run.reason, tuple(run.notes), history=tuple(run.history))
+
+    def _search(self, run: _Run) -> str:
+        problem = run.search.problem
+        classes = classify(problem)
+        if not classes:
+            return "no device may hold a stage"
+        kernel = _create_kernel(run, classes, self.options.max_ideals)
+        exact = kernel.complete
+        if not exact:
+            kernel = _create_kernel(run, classes, self.options.max_ideals, in_line=True)
+            run.notes.append(
+                f"the units have more than {self.options.max_ideals:,} ideals: one order of them is split, under a "
+                "bound from work over devices"
+            )
+        if problem.objective.kind == "throughput":
+            run.bound = kernel.least_load * LEFT_OUT
+            infeasible = _minimize_slowest(run, kernel, classes, exact)
+        else:
+            infeasible = _minimize_sum(run, kernel, classes, exact)
+        slow = classify(problem, slowest=True)
+        if any(a.boundary != b.boundary or a.across != b.across for a, b in zip(classes, slow, strict=True)):
+            _search_slow_links(run, slow, self.options.max_ideals, in_line=not exact)
+        if kernel.relaxed:
+            run.notes.append("the ways of some stages were relaxed for the bound, since there are very many of them")
+        return infeasible if exact and run.placement is None else ""
+
+
+def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], exact: bool) -> str:
+    """Bisect on the seconds of the slowest stage; the words of a proof that nothing fits, or ""."""
+    name, gap = ParallelDpPlacer.info.name, run.search.budget.gap
+    outcome = _attempt(run, kernel, math.inf)
+    if outcome == NONE and exact:
+        return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
+    if outcome != FOUND:
+        return ""
+    most = _offer_found(run, kernel, classes, name)
+    low, step = kernel.least_load, 0.02
+    while most > low * (1 + max(CLOSE, gap)) and step < 1e9:  # from below: most limits in vain are quick to refute
+        limit = min(low * (1 + step), (low + most) / 2) if step < 1 else (low + most) / 2
+        step *= 2
+        outcome = _attempt(run, kernel, limit)
+        if outcome == FOUND:
+            most = min(most, _offer_found(run, kernel, classes, name), limit)
+        elif outcome == NONE:
+            low = limit
+            _prove(run, low, exact)
+        else:
+            return ""
+    while run.value > run.bound * (1 + max(gap, 1e-9)):
+        outcome = _attempt(run, kernel, most * JUST_BELOW)
+        if outcome == FOUND:
+            most = min(_offer_found(run, kernel, classes, name), most * JUST_BELOW)
+            continue
+        if outcome == NONE:
+            _prove(run, most * JUST_BELOW, exact)
+        break
+    return ""
+
+
+def _minimize_sum(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], exact: bool) -> str:
+    """The least sum of seconds over stages; the words of a proof that nothing fits, or ""."""
+    outcome = _attempt(run, kernel, math.inf, sums=True)
+    if outcome == NONE:
+        return "no pipeline of split stages fits the memory of the devices" if exact else ""
+    if outcome == FOUND:
+        least = kernel.found_value
+        _offer_found(run, kernel, classes, ParallelDpPlacer.info.name)
+        if exact:
+            run.bound, run.method = least * LEFT_OUT, "dynamic program over ideals"
+    return ""
+
+
+def _search_slow_links(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool) -> None:
+    """Search once more with the slowest link of each class in place of the fastest, for what the judge says of it."""
+    kernel = _create_kernel(run, classes, most, in_line=in_line)
+    if not kernel.complete or run.search.watch.out:
+        return
+    name = ParallelDpPlacer.info.name
+    if run.search.problem.objective.kind == "latency":
+        if _attempt(run, kernel, math.inf, sums=True) == FOUND:
+            _offer_found(run, kernel, classes, name)
+        return
+    low, most_seconds = run.bound, min(run.value, 1e300)
+    while most_seconds > low * (1 + CLOSE):
+        limit = (low + most_seconds) / 2
+        outcome = _attempt(run, kernel, limit)
+        if outcome == FOUND:
+            _offer_found(run, kernel, classes, name)
+            most_seconds = limit
+        elif outcome == NONE:
+            low = limit
+        else:
+            return
+
+
+def _prove(run: _Run, limit: float, exact: bool) -> None:
+    if exact and limit * LEFT_OUT > run.bound:
+        run.bound, run.method = limit * LEFT_OUT, "dynamic program over ideals"
+
+
+def _attempt(run: _Run, kernel: _native.StageSearch, limit: float, *, sums: bool = False) -> int:
+    watch = run.search.watch
+    if watch.out:
+        run.reason = Reason.TIME_LIMIT
+        return 2
+    outcome = kernel.search(min(limit, 1e300), sums, watch.left, watch.budget.stop)
+    if outcome not in (FOUND, NONE):
+        run.reason = Reason.TIME_LIMIT
+    return outcome
+
+
+def _offer_found(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], name: str) -> float:
+    """Offer what the kernel found; its slowest stage as the kernel prices it, inf where ways were relaxed in vain."""
+    rows, unit_stage, way = kernel.stages()
+    if not len(way):
+        return math.inf
+    stages = assign_devices(run.search.problem, classes, [(int(c), int(t), int(d)) for c, t, d, _ in rows])
+    if stages is not None:
+        run.offer(Placement.of_stages(run.search.problem.require_ways(), stages, unit_stage, way), name)
+    return kernel.found_value
+
+
+def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool = False) -> _native.StageSearch:
+    problem, watch = run.search.problem, run.search.watch
+    ways = problem.require_ways()
+    seconds = _seconds_by_class(ways, classes)
+    least = _least_work(ways, seconds)
+    prices = device_prices(classes, least)
+    counts = np.array([[len(one.members), one.node_size] for one in classes], np.int32)
+    figures = np.array(
+        [[_finite(one.capacity), price, *map(_finite, (*one.boundary, *one.inside, *one.across))]
+         for one, price in zip(classes, prices.tolist(), strict=True)]
+    )  # fmt: skip
+    staged = problem.cluster.transfers == "staged"
+    offsets, successors = _successors(ways, in_line)
+    return _native.StageSearch(
+        ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
+        ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,
+        _replica_counts(problem, ways), float(ways.microbatches if ways.trains else _UNLIMITED), float(ways.passes),
+        ways.gradient_factor, _IN_FLIGHT[ways.in_flight], staged or problem.objective.kind == "throughput",
+        offsets, successors, most, watch.left, watch.budget.stop,
+    )  # fmt: skip
+
+
+def _seconds_by_class(ways: Ways, classes: list[DeviceClass]) -> Floats:
+    """Seconds [n_ways, n_classes], inf where the class may not run the unit."""
+    columns = [np.where(one.able[ways.way_unit], ways.seconds[:, one.cost_class], np.inf) for one in classes]
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
+
+def _least_work(ways: Ways, seconds: Floats) -> Floats:
+    """The least device-seconds [n_units, n_classes] of every unit on each class."""
+    work = np.full((ways.n_units, seconds.shape[1]), np.inf)
+    np.minimum.at(work, ways.way_unit, seconds * ways.degree[:, None])
+    return work
+
+
+def _replica_counts(problem: Problem, ways: Ways) -> Ints:
+    """How many replicas a stage may have, ascending: what divides the micro-batches of a step, within the rules."""
+    limit = min(problem.constraints.replicas or problem.n_devices, problem.n_devices)
+    counts = np.arange(1, limit + 1, dtype=np.int32)
+    return counts[ways.microbatches % counts == 0] if ways.trains else counts
+
+
+def _successors(ways: Ways, in_line: bool) -> tuple[np.ndarray, Ints]:
+    """The units that read from each, as rows; with `in_line` the next unit alone."""
+    if in_line:
+        n = ways.n_units
+        return np.minimum(np.arange(n + 1), n - 1).astype(np.int64), np.arange(1, n, dtype=np.int32)
+    makers = np.repeat(ways.tensor_unit, np.diff(ways.reader_offsets))
+    pairs = np.unique(np.stack((makers, ways.reader), axis=1), axis=0)
+    offsets = np.searchsorted(pairs[:, 0], np.arange(ways.n_units + 1)).astype(np.int64)
+    return offsets, np.ascontiguousarray(pairs[:, 1], np.int32)
+
+
+def _finite(amount: float) -> float:
+    return min(amount, 1e300)
