@@ -92,7 +92,7 @@ def build_for_plan(
     problem = _problem(reading, name_of(model), devices, options)
     with locate_errors(where):
         problem = run_on_target(problem, made.target) if made.target else problem
-        placement = placement_of(made, problem.graph, problem.cluster)
+        placement = placement_of(made, problem.graph, problem.cluster, problem.ways)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
+from placewise.core.place_stages import place_stages
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -66,6 +67,8 @@ def place(
     """
     budget = budget or Budget()
     watch = Stopwatch(budget)
+    if problem.ways is not None:
+        return place_stages(problem, placer, watch, options, hints, evaluate, on_progress)
     chosen = placer if isinstance(placer, Placer) else registry.create(placer, options)
     placer = chosen.info.name
     unmet = why_infeasible(problem)

@@ -32,6 +32,7 @@ from placewise.files.records import (
     parse_versioned,
     read_bytes,
 )
+from placewise.files.stage_records import StageRecord, list_stages, parse_stages
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -39,6 +40,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Rule
 from placewise.model.result import Result
 from placewise.model.verdict import Baseline
+from placewise.model.ways import Ways
 
 
 class DeviceUseRecord(Record):
@@ -173,6 +175,9 @@ class PlanFile(Record):
     calls: dict[str, int] | None = Field(None, description="op name → number of its call on its device")
     order: dict[str, int] | None = Field(None, description="op name → priority; smaller starts earlier")
     replicas: dict[str, str] | None = Field(None, description="device → device whose stage it replicates")
+    stages: tuple[StageRecord, ...] | None = Field(
+        None, description="stages in order, where ops may be split; `assignment` then names each stage's first device"
+    )
     tool: ToolRecord | None = None
 
 
@@ -213,6 +218,7 @@ def plan_of(result: Result) -> PlanFile:
             "calls": _number_by_op(names, placement.call) if placement else None,
             "order": _number_by_op(names, placement.order) if placement else None,
             "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
+            "stages": list_stages(problem, placement, judgement) if placement and placement.stages else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
     )
@@ -241,7 +247,7 @@ def baselines_of(plan: PlanFile) -> dict[str, Baseline]:
 def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
-    unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
+    unset = {name for name in ("calls", "order", "replicas", "stages") if getattr(plan, name) is None}
     unset |= set() if plan.target else {"target"}
     with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
@@ -370,18 +376,27 @@ def require_same_file(path: str | os.PathLike[str], graph: Graph) -> None:
     )
 
 
-def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
-    """The placement of a plan (or plan file) for this graph and cluster.
+def placement_of(
+    plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster, ways: Ways | None = None
+) -> Placement:
+    """The placement of a plan (or plan file) for this graph and cluster, and for the ways to split its ops if any.
 
     Raises PlanError if the plan was made for another model, names an unknown op or device, misses an op, or holds no
     placement.
     """
     if not isinstance(plan, PlanFile):
         with locate_errors(plan):
-            return placement_of(load_plan(plan), graph, cluster)
+            return placement_of(load_plan(plan), graph, cluster, ways)
     require_same_model(plan, graph)
     if graph.n_ops and not plan.assignment:
         raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
+    if plan.stages is not None and ways is not None:
+        return parse_stages(plan.stages, graph, cluster, ways)
+    if ways is not None:
+        raise PlanError("has no stages, and ops of this problem may be split", remedy="place the model again")
+    if plan.stages is not None:
+        remedy = "allow it as it was placed, with --tensor-parallel"
+        raise PlanError("splits ops, and ops of this problem may not be split", remedy=remedy)
     device = Placement.named(graph, cluster, plan.assignment).device
     calls, order = _parse_column(graph, plan.calls, "call"), _parse_column(graph, plan.order, "priority")
     return Placement(device, calls, order, _parse_replicas(plan.replicas, cluster.names))

@@ -47,7 +47,7 @@ def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Prob
         if is_split(document):
             return _convert_split(parse_record(_PublishedSplit, document, PlanError), problem)
         plan = parse_versioned(PlanFile, document, PlanError)
-        return problem, placement_of(plan, problem.graph, problem.cluster)
+        return problem, placement_of(plan, problem.graph, problem.cluster, problem.ways)
 
 
 def split_is_latency(path: str | os.PathLike[str]) -> bool:

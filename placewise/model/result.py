@@ -15,7 +15,17 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.cost_error import estimate_error
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline, Verdict, decide
+from placewise.model.verdict import (
+    BALANCED_SPLIT,
+    BEST_UNIFORM,
+    EVEN_LAYERS,
+    MEGATRON,
+    REPLICAS,
+    SINGLE_DEVICE,
+    Baseline,
+    Verdict,
+    decide,
+)
 
 _PARTS = "placewise.coarsen.module_parts"
 """Imported when parts are asked for: data does not depend on what reads it."""
@@ -137,6 +147,32 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, slots=True)
+class StageUse:
+    """One stage of a pipeline whose ops are split over devices: seconds per micro-batch, and bytes on each device.
+
+    `compute` includes `collective`, what its splits exchange; `send` and `receive` are what it exchanges with other
+    stages, `gradients` its replicas with each other. `in_flight` micro-batches are held at once; `memory` says what
+    holds how many bytes.
+    """
+
+    compute: float
+    collective: float
+    send: float
+    receive: float
+    gradients: float
+    in_flight: int
+    memory: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.send + self.receive + self.gradients
+
+    @property
+    def peak(self) -> float:
+        return math.fsum(self.memory.values())
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseUse:
     """A phase of the model under a placement, for latency: it runs `repeats` times, and one run takes `seconds`."""
 
@@ -175,7 +211,8 @@ class Judgement:
     """The judge's word on one placement: its value in seconds, where it comes from, and what it breaks.
 
     `value` is inf where the placement cannot run at all; `wires` are the loads of shared links;
-    `timeline` is there for latency, and `phases` where the model has any; `bottleneck` names the device or wire that
+    `timeline` is there for latency, `phases` where the model has any, `stages` where ops may be split;
+    `bottleneck` names the device or wire that
     sets the value.
     """
 
@@ -186,6 +223,7 @@ class Judgement:
     timeline: Timeline | None = None
     bottleneck: str = ""
     phases: tuple[PhaseUse, ...] = ()
+    stages: tuple[StageUse, ...] = ()
 
     def __repr__(self) -> str:
         return f"Judgement({self.value:.6g} s, {len(self.violations)} violations, bottleneck {self.bottleneck!r})"
@@ -255,7 +293,7 @@ class Result:
     def verdict(self) -> Verdict | None:
         """Whether the split is worth it; None without a placement or without anything to compare it with."""
         compared, judgement, placement = self.compared, self.judgement, self.placement
-        if judgement is None or placement is None or not compared:
+        if judgement is None or placement is None or not compared or self.problem.ways is not None:
             return None
         pairs = [(placement, judgement), *(self.baselines[name] for name in (SINGLE_DEVICE,) if name in self.baselines)]
         return decide(
@@ -280,7 +318,7 @@ class Result:
         return found
 
 
-BASELINE_NAMES = (SINGLE_DEVICE, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS)
+BASELINE_NAMES = (SINGLE_DEVICE, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS, BEST_UNIFORM, MEGATRON)
 """The naive answers, in the order in which they are shown."""
 
 

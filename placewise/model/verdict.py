@@ -9,7 +9,8 @@ from enum import StrEnum
 
 SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
 REPLICAS, EVEN_LAYERS = "data-parallel replicas", "even split by layers"
-"""The names of the answers that people give without a placer."""
+BEST_UNIFORM, MEGATRON = "best uniform plan", "Megatron's rule of thumb"
+"""The names of the answers that people give without a placer; the last two where ops may be split."""
 
 AS_FAR = "one device as far as the rules allow"
 HARDLY = 0.01

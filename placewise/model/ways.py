@@ -76,7 +76,7 @@ class Ways:
     passes: int = 1
     gradient_factor: float = 0.0
     in_flight: str = "one"
-    collective_seconds: Floats | None = None
+    collective_seconds: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     unit_names: tuple[str, ...] = ()
     way_offsets: Longs = field(init=False)
 
@@ -89,7 +89,7 @@ class Ways:
             ("device_class", np.int32), ("node", np.int32),
         ):  # fmt: skip
             object.__setattr__(self, name, frozen(getattr(self, name), dtype))
-        if self.collective_seconds is None:
+        if not self.collective_seconds.size:
             object.__setattr__(self, "collective_seconds", np.zeros_like(self.seconds))
         object.__setattr__(self, "collective_seconds", frozen(self.collective_seconds, np.float64))
         offsets = np.searchsorted(self.way_unit, np.arange(self.n_units + 1)).astype(np.int64)
@@ -174,6 +174,11 @@ def count_in_flight(rule: str, microbatches: int, data_parallel: Ints) -> Ints:
     else:
         held = np.ones_like(d)
     return np.asarray(held, np.int32)
+
+
+def list_replicas(ways: Ways, most: int) -> list[int]:
+    """How many replicas a stage may have, up to `most`: in training what divides the micro-batches of a step."""
+    return [d for d in range(1, most + 1) if not ways.trains or ways.microbatches % d == 0]
 
 
 def _validate(ways: Ways) -> None:

@@ -40,6 +40,7 @@ _PLACERS = {
     "single": "placewise.placers.baselines.single:SinglePlacer",
     "temper": "placewise.placers.local_search.local:TemperPlacer",
     "topo": "placewise.placers.list_scheduling.topo:TopoPlacer",
+    "uniform": "placewise.placers.baselines.uniform:UniformPlacer",
     "windows": "placewise.placers.large_neighbourhood.windows:WindowsPlacer",
 }
 _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -29,6 +29,7 @@ from placewise.reporting.sentences import (
     value_name,
     verdict,
 )
+from placewise.reporting.stages import stage_table
 from placewise.simulate import MemoryPeak
 
 HASH_DIGITS = 12
@@ -44,12 +45,7 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
         parts += [shown_text(phases)] if phases else []
         said = verdict(result)
         parts += [shown_text(line) for line in (said, targets) if line]
-        parts += [
-            Text(),
-            *_holdings(problem, result.placement),
-            *_devices(problem, result.judgement, result.placement),
-            Text(),
-        ]
+        parts += [Text(), *_use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()] if result.compared else []
@@ -70,7 +66,7 @@ def judgement_view(
     parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective)} {value}", style="bold")]
     phases = phase_line(problem, judgement)
     parts += [shown_text(phases)] if phases else []
-    parts += [*_holdings(problem, placement), *_devices(problem, judgement)]
+    parts += _use_of_devices(problem, judgement, placement)
     parts += [shown_text(peak_line(peak), style="dim") for peak in peaks]
     return Group(*parts, violation_view(judgement))
 
@@ -99,14 +95,14 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _gantt(result: Result) -> list[RenderableType]:
-    if result.placement is None or result.judgement is None:
+    if result.placement is None or result.judgement is None or result.problem.ways is not None:
         return []
     chart = Gantt(result.problem, result.placement, result.judgement)
     return [chart, Text()] if chart.is_useful else []
 
 
 def _copies(result: Result) -> list[RenderableType]:
-    if result.placement is None or result.judgement is None:
+    if result.placement is None or result.judgement is None or result.problem.ways is not None:
         return []
     rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
     return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
@@ -120,6 +116,17 @@ def holdings_view(problem: Problem, placement: Placement) -> RenderableType:
 
 def _holdings(problem: Problem, placement: Placement | None) -> list[RenderableType]:
     return [] if placement is None else [holdings_view(problem, placement), Text()]
+
+
+def _use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
+    """What each device holds and does; by stage where ops may be split."""
+    if problem.ways is None:
+        return [*_holdings(problem, placement), *_devices(problem, judgement, placement)]
+    if placement is None or not judgement.stages:
+        return []
+    devices = sum(len(group.devices) for group in placement.stages)
+    used = f"{len(placement.stages)} stages on {devices} of {problem.n_devices} devices"
+    return [stage_table(problem, placement, judgement), shown_text(used, style="dim")]
 
 
 def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:

@@ -1,8 +1,8 @@
 """parallel_dp: the fastest pipeline of stages that are split, repeated and recomputed, with a proof.
 
 Stages are differences of ideals of the units. For one limit on the seconds of a stage, a dynamic program decides
-whether any pipeline keeps it, over all degrees, replicas and classes of devices; which units recompute is decided exactly
-(native/parallel_dp). The least limit is found by bisection, and proved by a last search just below the value found.
+whether any pipeline keeps it, over all degrees, replicas and classes of devices; which units recompute is decided
+exactly (native/parallel_dp). The least limit is found by bisection, and proved by a last search just below it.
 For latency one search finds the least sum. Links are taken at their fastest in proofs; what is found is priced by the
 judge on the devices that it gets.
 """
@@ -20,7 +20,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
-from placewise.model.ways import Ways
+from placewise.model.ways import Ways, list_replicas
 from placewise.placers.base import PlacerInfo, Progress, SearchContext
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
 from placewise.simulate.judge.stages import stages_value
@@ -264,10 +264,10 @@ def _least_work(ways: Ways, seconds: Floats) -> Floats:
 
 
 def _replica_counts(problem: Problem, ways: Ways) -> Ints:
-    """How many replicas a stage may have, ascending: what divides the micro-batches of a step, within the rules."""
-    limit = min(problem.constraints.replicas or problem.n_devices, problem.n_devices)
-    counts = np.arange(1, limit + 1, dtype=np.int32)
-    return counts[ways.microbatches % counts == 0] if ways.trains else counts
+    """How many replicas a stage may have, ascending."""
+    return np.array(
+        list_replicas(ways, min(problem.constraints.replicas or problem.n_devices, problem.n_devices)), np.int32
+    )
 
 
 def _successors(ways: Ways, in_line: bool) -> tuple[np.ndarray, Ints]:

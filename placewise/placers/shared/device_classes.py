@@ -113,7 +113,7 @@ def assign_devices(
 ) -> tuple[StageGroup, ...] | None:
     """Devices for stages (class, degree, replicas), in order; None if splits do not fit into nodes.
 
-    Stages follow each other along the nodes, so that neighbours are close; where that leaves gaps, the widest come first.
+    Stages follow each other along the nodes, so that neighbours are close; if that leaves gaps, the widest come first.
     """
     for order in (range(len(rows)), sorted(range(len(rows)), key=lambda s: -rows[s][1])):
         groups = _fill(problem.require_ways().node, classes, rows, list(order))

@@ -11,33 +11,18 @@ once per step of all micro-batches. The throughput is set by the slowest stage; 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import DeviceUse, Judgement
+from placewise.model.result import DeviceUse, Judgement, StageUse
 from placewise.model.ways import StageGroup, Ways, count_in_flight
 from placewise.simulate.check.stages import check_stages
 from placewise.simulate.stage_links import boundary_seconds, gradient_seconds
 
-
-class StageLoad(NamedTuple):
-    """Seconds per micro-batch of a stage, and bytes on each of its devices."""
-
-    compute: float
-    send: float
-    receive: float
-    gradients: float
-    resident: float
-    peak: float
-    in_flight: int
-
-    @property
-    def seconds(self) -> float:
-        return self.compute + self.send + self.receive + self.gradients
+IN_FLIGHT = "activations in flight"
 
 
 def judge_stages(problem: Problem, placement: Placement) -> Judgement:
@@ -55,7 +40,7 @@ def judge_stages(problem: Problem, placement: Placement) -> Judgement:
     uses = _use_devices(problem, placement, loads, math.inf if is_sum else value, pace)
     if not ways.n_units:
         return Judgement(0.0, uses, tuple(broken))
-    return Judgement(value, uses, tuple(broken), bottleneck=pace)
+    return Judgement(value, uses, tuple(broken), bottleneck=pace, stages=tuple(loads))
 
 
 def stages_value(problem: Problem, placement: Placement) -> float:
@@ -64,7 +49,7 @@ def stages_value(problem: Problem, placement: Placement) -> float:
     return math.fsum(seconds) if problem.objective.kind == "latency" else max(seconds, default=0.0)
 
 
-def load_stages(problem: Problem, placement: Placement) -> list[StageLoad]:
+def load_stages(problem: Problem, placement: Placement) -> list[StageUse]:
     """Seconds and bytes of every stage, in order."""
     ways = problem.require_ways()
     unit_stage, way = stage_of_units(ways, placement), np.asarray(placement.way)
@@ -75,16 +60,17 @@ def load_stages(problem: Problem, placement: Placement) -> list[StageLoad]:
     for s, group in enumerate(placement.stages):
         chosen = way[unit_stage == s]
         kind = int(ways.device_class[group.devices[0]])
-        resident = float(ways.bytes_fixed[chosen].sum())
+        held = ways.held_bytes[chosen].sum(axis=0).tolist()
+        memory = dict(zip(ways.parts, held, strict=True))
         loads.append(
-            StageLoad(
+            StageUse(
                 float(ways.seconds[chosen, kind].sum()) / group.data_parallel,
+                float(ways.collective_seconds[chosen, kind].sum()) / group.data_parallel,
                 send[s] / group.data_parallel,
                 receive[s] / group.data_parallel,
                 _exchange_gradients(problem, group, float(ways.gradient_bytes[chosen].sum())),
-                resident,
-                resident + in_flight[s] * float(ways.bytes_in_flight[chosen].sum()),
                 in_flight[s],
+                memory | {IN_FLIGHT: in_flight[s] * float(ways.bytes_in_flight[chosen].sum())},
             )
         )
     return loads
@@ -138,7 +124,7 @@ def _exchange_gradients(problem: Problem, group: StageGroup, nbytes: float) -> f
 
 
 def _use_devices(
-    problem: Problem, placement: Placement, loads: list[StageLoad], value: float, pace: str
+    problem: Problem, placement: Placement, loads: list[StageUse], value: float, pace: str
 ) -> tuple[DeviceUse, ...]:
     names, capacity = problem.cluster.names, problem.capacity
     stage_of = {d: s for s, group in enumerate(placement.stages) for d in group.devices}
@@ -162,7 +148,7 @@ def _use_devices(
                 load.receive,
                 load.seconds,
                 idle,
-                load.resident,
+                load.peak - load.memory[IN_FLIGHT],
                 load.peak,
                 float(capacity[d]),
                 pace if idle and first != pace else "",

@@ -1,0 +1,90 @@
+"""place() for problems whose ops may be split over devices: baselines → placer → check → judge → result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from placewise.errors import InternalError, PlacerError
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Proposal, Reason, Result, Status, gap_of
+from placewise.model.verdict import BEST_UNIFORM, MEGATRON, Baseline
+from placewise.placers import registry
+from placewise.placers.base import Budget, Evaluate, Hints, OnProgress, Placer, Stopwatch, run_placer
+from placewise.simulate import judge_placement
+
+BASELINE_RULES = {BEST_UNIFORM: "best", MEGATRON: "megatron"}
+"""Naive answers, and the rule of `uniform` that makes each."""
+BASELINE_SHARE = 0.2
+"""Of the time, for the naive answers."""
+NO_BOUND = Bound(0.0, "nothing")
+
+
+def place_stages(
+    problem: Problem, placer: str | Placer, watch: Stopwatch, options: Mapping[str, Any] | None, hints: Hints,
+    evaluate: Evaluate | None, on_progress: OnProgress,
+) -> Result:  # fmt: skip
+    """Place a problem with ways to split its ops; see `place`. "auto" is `parallel_dp` from the best baseline."""
+    name = placer if isinstance(placer, str) else placer.info.name
+    automatic = name == "auto"
+    chosen = registry.create("parallel_dp" if automatic else name, options) if isinstance(placer, str) else placer
+    _require_splits(problem, chosen)
+    baselines = _collect(problem, watch)
+    known = [placement for placement, _ in baselines.values()]
+    hints = replace(hints, placements=(*hints.placements, *known)) if automatic else hints
+    proposal = run_placer(chosen, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+    others = {key: Baseline(math.inf, "none fits") for key in BASELINE_RULES if key not in baselines}
+    bound = proposal.bound or NO_BOUND
+    judgement = None if proposal.placement is None else judge_placement(problem, proposal.placement)
+    if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
+        return _without(problem, name, watch, proposal, judgement, bound, baselines, others)
+    for who, value in ((name, judgement.value), *((key, judged.value) for key, (_, judged) in baselines.items())):
+        if bound.value > value * (1 + 1e-9):
+            raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {value!r} s on {problem!r}")
+    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    status = Status(Outcome.OPTIMAL, Reason.PROVED) if optimal else Status(Outcome.FEASIBLE, proposal.reason)
+    return Result(
+        problem, proposal.placement, status, judgement, bound, name, watch.elapsed, watch.budget.seed,
+        baselines, proposal.history, proposal.notes, others=others,
+    )  # fmt: skip
+
+
+def _require_splits(problem: Problem, placer: Placer) -> None:
+    if not placer.info.splits:
+        said = f"the placer {placer.info.name!r} places whole ops, and ops of this problem may be split"
+        raise PlacerError(said, remedy="try --placer parallel_dp, or leave out --tensor-parallel")
+    refusal = placer.supports(problem)
+    if refusal is not None:
+        raise PlacerError(f"the placer {placer.info.name!r} cannot take this problem: {refusal}")
+
+
+def _collect(problem: Problem, watch: Stopwatch) -> dict[str, tuple[Placement, Judgement]]:
+    """The naive answers that keep the rules, judged."""
+    found = {}
+    for name, rule in BASELINE_RULES.items():
+        budget = Budget(seconds=min(watch.left, BASELINE_SHARE * watch.budget.seconds))
+        proposal = run_placer(registry.create("uniform", {"rule": rule}), problem, budget)
+        if proposal.placement is not None:
+            found[name] = (proposal.placement, judge_placement(problem, proposal.placement))
+    return found
+
+
+def _without(
+    problem: Problem, name: str, watch: Stopwatch, proposal: Proposal, judgement: Judgement | None, bound: Bound,
+    baselines: Mapping[str, tuple[Placement, Judgement]], others: Mapping[str, Baseline],
+) -> Result:  # fmt: skip
+    """A result that has no placement: infeasible where the placer proves it, else unknown."""
+    notes = proposal.notes
+    if judgement is not None:
+        broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
+        notes = (*notes, f"what {name} proposed breaks a rule: {broken}")
+    if proposal.infeasible:
+        bound = Bound(math.inf, "nothing fits")
+    outcome = Outcome.INFEASIBLE if proposal.infeasible else Outcome.UNKNOWN
+    return Result(
+        problem, None, Status(outcome, proposal.reason), None, bound, name, watch.elapsed, watch.budget.seed,
+        baselines, (), notes, proposal.infeasible, others,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""The stages of a plan whose ops are split over devices, as records of a plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from placewise.errors import PlanError
+from placewise.files.records import Amount, Record, Whole
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement
+from placewise.model.ways import StageGroup, Ways
+
+
+class StageRecord(Record):
+    """One stage of a pipeline whose ops are split over devices, for models with ways to split their ops."""
+
+    ops: tuple[str, ...] = Field(description="names of its ops")
+    data_parallel: Whole = Field(ge=1, description="replicas; each takes every d-th micro-batch")
+    tensor_parallel: Whole = Field(ge=1, description="devices over which each replica splits its ops")
+    ways: dict[str, str] = Field(description="op name → id of the way to run its unit")
+    devices: tuple[str, ...] = Field(description="names of its devices, one replica after the other")
+    seconds: Amount = Field(0.0, description="per micro-batch")
+    in_flight: Whole = Field(1, description="micro-batches that it holds at once")
+    memory: dict[str, Amount] = Field({}, description="bytes on each of its devices, by what holds them")
+
+
+def list_stages(problem: Problem, placement: Placement, judgement: Judgement | None) -> tuple[StageRecord, ...]:
+    """The stages of a placement, with what the judge says of each."""
+    ways, names = problem.require_ways(), problem.graph.ops.name
+    stage, way = np.asarray(placement.stage), np.asarray(placement.way)
+    uses = judgement.stages if judgement is not None else ()
+    records = []
+    for s, group in enumerate(placement.stages):
+        ops = np.flatnonzero(stage == s).tolist()
+        use = uses[s] if uses else None
+        records.append(
+            StageRecord(
+                ops=tuple(names[op] for op in ops),
+                data_parallel=group.data_parallel,
+                tensor_parallel=group.tensor_parallel,
+                ways={names[op]: ways.name[way[ways.unit[op]]] for op in ops},
+                devices=tuple(problem.cluster.names[d] for d in group.devices),
+                seconds=use.seconds if use else 0.0,
+                in_flight=use.in_flight if use else 1,
+                memory=dict(use.memory) if use else {},
+            )
+        )
+    return tuple(records)
+
+
+def parse_stages(records: Sequence[StageRecord], graph: Graph, cluster: Cluster, ways: Ways) -> Placement:
+    """The placement of stages in a plan file.
+
+    Raises PlanError for an op, device or way that does not exist, an op without a stage or in two, and a unit whose ops
+    are told different things.
+    """
+    op_of = {name: op for op, name in enumerate(graph.ops.name)}
+    device_of = {name: d for d, name in enumerate(cluster.names)}
+    stage, way = np.full(graph.n_ops, -1, np.int32), np.full(ways.n_units, -1, np.int32)
+    groups = []
+    for s, record in enumerate(records):
+        where = f"stage {s}"
+        if not record.devices:
+            raise PlanError("has no devices", where=where, remedy="name them")
+        for name in record.devices:
+            if name not in device_of:
+                remedy = f"the cluster has {', '.join(cluster.names[:8])}{' …' if len(cluster) > 8 else ''}"
+                raise PlanError(f"there is no device {name!r}", where=where, remedy=remedy)
+        devices = tuple(device_of[name] for name in record.devices)
+        groups.append(StageGroup(devices, record.data_parallel, record.tensor_parallel))
+        for name in record.ops:
+            if name not in op_of:
+                raise PlanError(f"the model has no op {name!r}", where=where, remedy="use the plan of this model")
+            op = op_of[name]
+            if stage[op] >= 0:
+                raise PlanError(f"op {name!r} is in another stage already", where=where, remedy="list it once")
+            stage[op] = s
+            _choose_way(way, ways, int(ways.unit[op]), record, name, where)
+    missing = next((name for name, op in op_of.items() if stage[op] < 0), None)
+    if missing is not None:
+        raise PlanError(f"op {missing!r} has no stage", remedy="a plan with stages names every op in one")
+    return Placement(_first_devices(groups, stage), stages=tuple(groups), stage=stage, way=way)
+
+
+def _choose_way(way: Ints, ways: Ways, unit: int, record: StageRecord, op: str, where: str) -> None:
+    wished = record.ways.get(op)
+    if wished is None:
+        raise PlanError(f"op {op!r} has no way", where=where, remedy="name the way of every op in 'ways'")
+    fitting = [w for w in ways.ways_of(unit, record.tensor_parallel).tolist() if ways.name[w] == wished]
+    if not fitting:
+        known = sorted({f"{ways.name[w]} ({ways.degree[w]})" for w in ways.ways_of(unit).tolist()})
+        said = f"op {op!r} has no way {wished!r} for degree {record.tensor_parallel}"
+        raise PlanError(said, where=where, remedy=f"it has {', '.join(known)}")
+    if way[unit] not in (-1, fitting[0]):
+        raise PlanError(f"op {op!r} runs in another way than the rest of its unit", where=where, remedy="name one")
+    way[unit] = fitting[0]
+
+
+def _first_devices(groups: Sequence[StageGroup], stage: Ints) -> Ints:
+    first = np.array([group.devices[0] for group in groups] or [0], np.int32)
+    found: Ints = first[stage]
+    return found

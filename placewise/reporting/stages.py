@@ -1,0 +1,95 @@
+"""A pipeline of split stages as a table: what each stage holds, on which devices, and how it uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.table import Table
+
+from placewise._util.units import format_bytes, format_seconds
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement, StageUse
+from placewise.model.ways import StageGroup, Ways
+from placewise.reporting.plain import shown_text
+
+_SHOWN = 40
+"""Rows; a pipeline of more stages is cut in the middle."""
+_COLUMNS = ("stage", "holds", "devices", "split", "replicas", "recomputed", "time ", "of it collectives ", "memory ")
+
+
+def stage_table(problem: Problem, placement: Placement, judgement: Judgement) -> Table:
+    """A row per stage, with seconds per micro-batch and bytes of each of its devices."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in _COLUMNS:
+        table.add_column(shown_text(name.strip()), justify="right" if name.endswith(" ") else "left", overflow="fold")
+    for row in _cut(stage_rows(problem, placement, judgement)):
+        table.add_row(*(shown_text(cell) for cell in row))
+    return table
+
+
+def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> list[tuple[str, ...]]:
+    """The cells of the table, by stage."""
+    ways = problem.require_ways()
+    rows: list[tuple[str, ...]] = []
+    for s, (group, use) in enumerate(zip(placement.stages, judgement.stages, strict=True)):
+        units = np.unique(ways.unit[np.flatnonzero(np.asarray(placement.stage) == s)]).tolist()
+        rows.append(
+            (
+                str(s),
+                _name_units(ways, units),
+                name_devices([problem.cluster.names[d] for d in group.devices]),
+                f"over {group.tensor_parallel}" if group.tensor_parallel > 1 else "–",
+                f"{group.data_parallel} ×" if group.data_parallel > 1 else "–",
+                _count_recomputed(ways, np.asarray(placement.way)[units]),
+                format_seconds(use.seconds),
+                format_seconds(use.collective) if use.collective else "–",
+                _describe_memory(problem, group, use),
+            )
+        )
+    return rows
+
+
+def name_devices(names: Sequence[str]) -> str:
+    """``acc0–acc7`` for names that count upwards, else a list."""
+    parts: list[list[str]] = []
+    for name in names:
+        stem, number = _split_number(name)
+        if parts and _split_number(parts[-1][-1]) == (stem, number - 1) and number > 0:
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    shown = [part[0] if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more ranges" if len(shown) > 4 else "")
+
+
+def _split_number(name: str) -> tuple[str, int]:
+    stem = name.rstrip("0123456789")
+    digits = name[len(stem) :]
+    return stem, int(digits[:9]) if digits else -1
+
+
+def _name_units(ways: Ways, units: Sequence[int]) -> str:
+    names = [ways.unit_names[unit] if ways.unit_names else str(unit) for unit in units]
+    if len(names) <= 3:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def _count_recomputed(ways: Ways, chosen: np.ndarray) -> str:
+    count = int(ways.recompute[chosen].sum())
+    return "–" if not count else "all" if count == len(chosen) else f"{count} of {len(chosen)}"
+
+
+def _describe_memory(problem: Problem, group: StageGroup, use: StageUse) -> str:
+    capacity = min(float(problem.capacity[d]) for d in group.devices)
+    return f"{format_bytes(use.peak)} of {format_bytes(capacity)}"
+
+
+def _cut(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    if len(rows) <= _SHOWN:
+        return rows
+    half = _SHOWN // 2
+    left_out = (f"… {len(rows) - 2 * half} more", *("" for _ in rows[0][1:]))
+    return [*rows[:half], left_out, *rows[-half:]]
