@@ -50,6 +50,14 @@ PROBLEM_OPTIONS = (
         "replicas", "--replicas", "text", "Throughput: how many equal devices may share a stage, or 'any' (default: 1)."
     ),
     OptionInfo(
+        "tensor_parallel",
+        "--tensor-parallel",
+        "text",
+        "The most devices that an op may be split over, or 'any'; stages may then be replicated and recomputed, too.",
+    ),
+    OptionInfo("recompute", "--recompute", "text", "Training: recompute activations: auto, never or always."),
+    OptionInfo("microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch."),
+    OptionInfo(
         "step_samples", "--step-samples", "whole", "Samples per synchronization of replicas; 0: one per replica."
     ),
     OptionInfo(

@@ -36,6 +36,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
+from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
 from placewise.transform.untied import untie_weights
@@ -261,10 +262,18 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         (*kept.together, *given.together, *_together(problem.graph, options, {})),
         wished.spare if anew else kept.spare,
         wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
+        kept.tensor_parallel if options.tensor_parallel is None else options.tensor_parallel,
+        options.recompute or kept.recompute,
     )
+    ways = problem.ways
+    if ways is not None:
+        ways = restrict_ways(ways, constraints.tensor_parallel, constraints.recompute)
+        ways = ways if options.microbatches is None else replace(ways, microbatches=options.microbatches)
+    elif options.splits:
+        raise InputError("this file does not say how its ops may be split", remedy="leave out --tensor-parallel")
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
-        warnings=(*problem.warnings, *given.notes),
+        warnings=(*problem.warnings, *given.notes), ways=ways,
     )  # fmt: skip
 
 

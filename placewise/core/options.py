@@ -26,7 +26,7 @@ Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
 
 _TEXTS = (
-    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer",
+    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer", "recompute",
 )  # fmt: skip
 _SAME_PRECISION = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST = 1 << 40
@@ -44,6 +44,9 @@ class ProblemKeywords(TypedDict, total=False):
     convex: bool | None
     in_order: bool | None
     replicas: int | str | None
+    tensor_parallel: int | str | None
+    recompute: str | None
+    microbatches: int | None
     step_samples: int | None
     schedule: str | None
     graph: str | None
@@ -88,6 +91,14 @@ class ProblemOptions:
         Whether stages follow each other in the order of the devices. Default: False.
     replicas : int or "any"
         The most devices per stage, for throughput; 0 and "any" mean any number. Default: 1.
+    tensor_parallel : int or "any"
+        The most devices over which an op may be split; 0 and "any" mean any number. With it, `recompute` or
+        `microbatches`, stages may also be replicated and recomputed, and the plan has `stages` (docs/judge.md).
+        Default: ops are not split.
+    recompute : {"auto", "never", "always"}
+        Whether training recomputes activations. Default: auto, which decides unit by unit.
+    microbatches : int
+        Micro-batches per training step, each a batch of the model. Default: 32.
     step_samples : int
         Samples per synchronization of replicas; 0 means one per replica. Default: 0.
     schedule : {"1f1b", "gpipe"}
@@ -158,6 +169,9 @@ class ProblemOptions:
     convex: bool | None = None
     schedule: str | None = None
     replicas: int | None = None
+    tensor_parallel: int | None = None
+    recompute: str | None = None
+    microbatches: int | None = None
     step_samples: int | None = None
     precision: str | None = None
     tf32: bool | None = None
@@ -198,8 +212,18 @@ class ProblemOptions:
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
+        if self.tensor_parallel is not None:
+            most = {"any": 0}.get(str(self.tensor_parallel), self.tensor_parallel)
+            clean["tensor_parallel"] = _whole("tensor_parallel", most, 0, ", or 'any'")
+        if self.microbatches is not None:
+            clean["microbatches"] = _whole("microbatches", self.microbatches, 1)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def splits(self) -> bool:
+        """Whether ops may be split, or stages recomputed: then a problem has ways to run its units."""
+        return any(value is not None for value in (self.tensor_parallel, self.recompute, self.microbatches))
 
 
 def _text(name: str, value: object) -> None:

@@ -55,6 +55,8 @@ class ConstraintsRecord(Record):
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
     spare: tuple[HeadroomRecord, ...] = Field((), description="free memory per device, instead of the headroom")
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
+    tensor_parallel: Whole = Field(1, ge=0, description="maximum devices over which an op is split; 0: any number")
+    recompute: Literal["auto", "never", "always"] = Field("auto", description="of activations, where ops may be split")
 
 
 class ProblemHeader(Record):
@@ -125,5 +127,6 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
-        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered,
+        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered, record.tensor_parallel,
+        record.recompute,
     )  # fmt: skip

@@ -176,6 +176,32 @@ def count_in_flight(rule: str, microbatches: int, data_parallel: Ints) -> Ints:
     return np.asarray(held, np.int32)
 
 
+def restrict_ways(ways: Ways, most: int, recompute: str) -> Ways:
+    """The ways of at most so many devices (0: any number), that recompute always, never, or either ("auto").
+
+    A unit that has no way with recomputation keeps those without. Raises CostError if a unit would have none.
+    """
+    keep = ways.degree <= most if most else np.ones(ways.n_ways, np.bool_)
+    if recompute != "auto":
+        wished = ways.recompute == (recompute == "always")
+        has = np.zeros((ways.n_units, int(ways.degree.max(initial=0)) + 1), np.bool_)
+        has[ways.way_unit[wished], ways.degree[wished]] = True
+        keep &= wished | ~has[ways.way_unit, ways.degree]
+    if keep.all():
+        return ways
+    if len(np.unique(ways.way_unit[keep])) < ways.n_units:
+        raise CostError(f"some unit has no way on at most {most} devices", remedy="allow more devices per split")
+    rows = {
+        name: getattr(ways, name)[keep]
+        for name in (
+            "way_unit", "degree", "recompute", "seconds", "gradient_bytes", "bytes_in_flight", "held_bytes",
+            "sync_bytes", "collective_seconds",
+        )
+    }  # fmt: skip
+    names = tuple(name for name, kept in zip(ways.name, keep.tolist(), strict=True) if kept)
+    return replace(ways, name=names, **rows)
+
+
 def list_replicas(ways: Ways, most: int) -> list[int]:
     """How many replicas a stage may have, up to `most`: in training what divides the micro-batches of a step."""
     return [d for d in range(1, most + 1) if not ways.trains or ways.microbatches % d == 0]

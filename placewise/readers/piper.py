@@ -99,7 +99,7 @@ def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
     seconds = np.broadcast_to(whole[:, None], (graph.n_ops, len(cluster)))
     return Problem(
         graph, cluster, CostTable.given(seconds, transfers), Objective("throughput", memory="sum"),
-        Constraints(contiguous=True, replicas=0), ways=ways,
+        Constraints(contiguous=True, replicas=0, tensor_parallel=0), ways=ways,
     )  # fmt: skip
 
 

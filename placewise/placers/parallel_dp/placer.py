@@ -62,10 +62,16 @@ class _Run:
         if placement is None:
             return
         value = stages_value(self.search.problem, placement)
-        if value < self.value:
+        fewer = self.placement is not None and count_devices(placement) < count_devices(self.placement)
+        if value < self.value or (value == self.value and fewer):
             self.placement, self.value = placement, value
             self.history.append(Improvement(self.search.watch.elapsed, value, name))
             self.search.on_progress(Progress(name, self.search.watch.elapsed, "improved", value, self.bound))
+
+
+def count_devices(placement: Placement) -> int:
+    """How many devices the stages of a placement take."""
+    return sum(len(group.devices) for group in placement.stages)
 
 
 class ParallelDpPlacer:
@@ -162,6 +168,8 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
         if outcome == NONE:
             _prove(run, most * JUST_BELOW, exact)
         break
+    if _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
+        _offer_found(run, kernel, classes, name)
     return ""
 
 
