@@ -144,12 +144,14 @@ class ParallelDpPlacer:
 def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], exact: bool) -> str:
     """Bisect on the seconds of the slowest stage; the words of a proof that nothing fits, or ""."""
     name, gap = ParallelDpPlacer.info.name, run.search.budget.gap
-    outcome = _attempt(run, kernel, math.inf)
-    if outcome == NONE and exact:
-        return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
-    if outcome != FOUND:
-        return ""
-    most = _offer_found(run, kernel, classes, name)
+    most = run.value
+    if run.placement is None:
+        outcome = _attempt(run, kernel, math.inf)
+        if outcome == NONE and exact:
+            return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
+        if outcome != FOUND:
+            return ""
+        most = _offer_found(run, kernel, classes, name)
     low, step = kernel.least_load, 0.02
     while most > low * (1 + max(CLOSE, gap)) and step < 1e9:  # from below: most limits in vain are quick to refute
         limit = min(low * (1 + step), (low + most) / 2) if step < 1 else (low + most) / 2
