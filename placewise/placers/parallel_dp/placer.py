@@ -29,6 +29,8 @@ from placewise.simulate.judge.stages import stages_value
 MAX_CLASSES = 6
 """Classes of devices that the kernel tells apart."""
 FOUND, NONE = 0, 1
+START = "start"
+"""Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
@@ -105,7 +107,7 @@ class ParallelDpPlacer:
         run = _Run(search, merge_leaves(search.problem.require_ways()))
         for placement in search.hints.placements:
             if placement.stages:
-                run.offer(placement, "start")
+                run.offer(placement, START)
         try:
             infeasible = self._search(run)
         except KeyboardInterrupt:
@@ -172,7 +174,8 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
         if outcome == NONE:
             _prove(run, most * JUST_BELOW, exact)
         break
-    if _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
+    from_start = bool(run.history) and run.history[-1].placer == START
+    if from_start and _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
         _offer_found(run, kernel, classes, name)
     return ""
 
