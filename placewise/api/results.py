@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
+from rich.console import RenderableType
+
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
 from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
 from placewise.analysis.report import open_result, render_page, write_page
