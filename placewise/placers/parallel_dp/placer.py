@@ -16,12 +16,13 @@ from typing import ClassVar
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.model.ways import Ways, list_replicas
 from placewise.placers.base import PlacerInfo, Progress, SearchContext
+from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
 from placewise.simulate.judge.stages import stages_value
 
@@ -46,9 +47,10 @@ class ParallelDpOptions:
 
 @dataclass(slots=True)
 class _Run:
-    """The best placement so far, what is proved, and how the run ended."""
+    """The units that are placed, the best placement so far, what is proved, and how the run ended."""
 
     search: SearchContext
+    merged: MergedWays
     placement: Placement | None = None
     value: float = math.inf
     bound: float = 0.0
@@ -100,7 +102,7 @@ class ParallelDpPlacer:
 
     def propose(self, search: SearchContext) -> Proposal:
         """The best pipeline found, with a bound; or the proof that none fits."""
-        run = _Run(search)
+        run = _Run(search, merge_leaves(search.problem.require_ways()))
         for placement in search.hints.placements:
             if placement.stages:
                 run.offer(placement, "start")
@@ -232,14 +234,16 @@ def _offer_found(run: _Run, kernel: _native.StageSearch, classes: list[DeviceCla
         return math.inf
     stages = assign_devices(run.search.problem, classes, [(int(c), int(t), int(d)) for c, t, d, _ in rows])
     if stages is not None:
-        run.offer(Placement.of_stages(run.search.problem.require_ways(), stages, unit_stage, way), name)
+        ways = run.merged.whole
+        run.offer(Placement.of_stages(ways, stages, *run.merged.restore(unit_stage, way)), name)
     return kernel.found_value
 
 
 def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool = False) -> _native.StageSearch:
     problem, watch = run.search.problem, run.search.watch
-    ways = problem.require_ways()
-    seconds = _seconds_by_class(ways, classes)
+    ways = run.merged.ways
+    able = [run.merged.merge_able(one.able) for one in classes]
+    seconds = _seconds_by_class(ways, classes, able)
     least = _least_work(ways, seconds)
     prices = device_prices(classes, least)
     counts = np.array([[len(one.members), one.node_size] for one in classes], np.int32)
@@ -258,9 +262,12 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
 
 
-def _seconds_by_class(ways: Ways, classes: list[DeviceClass]) -> Floats:
-    """Seconds [n_ways, n_classes], inf where the class may not run the unit."""
-    columns = [np.where(one.able[ways.way_unit], ways.seconds[:, one.cost_class], np.inf) for one in classes]
+def _seconds_by_class(ways: Ways, classes: list[DeviceClass], able: list[Bools]) -> Floats:
+    """Seconds [n_ways, n_classes], inf where the class is not `able` [n_units] to run the unit."""
+    columns = [
+        np.where(can[ways.way_unit], ways.seconds[:, one.cost_class], np.inf)
+        for one, can in zip(classes, able, strict=True)
+    ]
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 
