@@ -31,6 +31,8 @@ from placewise.simulate.judge.stages import stages_value
 MAX_CLASSES = 6
 """Classes of devices that the kernel tells apart."""
 FOUND, NONE = 0, 1
+START = "start"
+"""Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
@@ -107,7 +109,7 @@ class ParallelDpPlacer:
         run = _Run(search, merge_leaves(search.problem.require_ways()))
         for placement in search.hints.placements:
             if placement.stages:
-                run.offer(placement, "start")
+                run.offer(placement, START)
         try:
             infeasible = self._search(run)
         except KeyboardInterrupt:
@@ -147,12 +149,14 @@ class ParallelDpPlacer:
 def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], exact: bool) -> str:
     """Bisect on the seconds of the slowest stage; the words of a proof that nothing fits, or ""."""
     name, gap = ParallelDpPlacer.info.name, run.search.budget.gap
-    outcome = _attempt(run, kernel, math.inf)
-    if outcome == NONE and exact:
-        return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
-    if outcome != FOUND:
-        return ""
-    most = _offer_found(run, kernel, classes, name)
+    most = run.value
+    if run.placement is None:
+        outcome = _attempt(run, kernel, math.inf)
+        if outcome == NONE and exact:
+            return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
+        if outcome != FOUND:
+            return ""
+        most = _offer_found(run, kernel, classes, name)
     low, step = kernel.least_load, 0.02
     while most > low * (1 + max(CLOSE, gap)) and step < 1e9:  # from below: most limits in vain are quick to refute
         limit = min(low * (1 + step), (low + most) / 2) if step < 1 else (low + most) / 2
@@ -173,7 +177,8 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
         if outcome == NONE:
             _prove(run, most * JUST_BELOW, exact)
         break
-    if _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
+    from_start = bool(run.history) and run.history[-1].placer == START
+    if from_start and _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
         _offer_found(run, kernel, classes, name)
     return ""
 
