@@ -21,7 +21,7 @@ def random_instance(draw: Draw, *, units: int = 0, devices: int = 0, exact: bool
     n = units or draw.whole(1, 6)
     order = list(range(n))
     names = [str(10 * number + draw.whole(0, 9)) for number in order]
-    pairs = [(a, b) for a in order for b in order[a + 1 :] if b == a + 1 and draw.chance(0.7) or draw.chance(0.25)]
+    pairs = [(a, b) for a in order for b in order[a + 1 :] if (b == a + 1 and draw.chance(0.7)) or draw.chance(0.25)]
     edges = [
         {"sourceId": int(names[a]), "destId": int(names[b]), "communicationCost": amount(draw, 16, exact)}
         for a, b in pairs
@@ -52,8 +52,9 @@ def random_instance(draw: Draw, *, units: int = 0, devices: int = 0, exact: bool
 
 
 def amount(draw: Draw, most: int, exact: bool) -> float:
-    """A number from 0 to `most`, whole where ties are wished for."""
-    return float(draw.whole(0, most)) if exact else draw.whole(0, 10**6) / 10**6 * most
+    """A number from 0 to `most`: whole where exact ties are wished for, else some tenths or anything."""
+    steps = 1 if exact else draw.one((10, 10**6))
+    return draw.whole(0, most * steps) / steps
 
 
 def _ways(draw: Draw, t: int, into: list[str], out: list[str], exact: bool) -> list[dict[str, Any]]:

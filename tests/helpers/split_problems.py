@@ -12,8 +12,9 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
+from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.model.ways import Ways, classify_devices
+from placewise.model.ways import StageGroup, Ways, classify_devices
 
 DEGREES = (1, 2, 4)
 
@@ -27,7 +28,7 @@ def split_problem(
 
     `even`: all devices of a class have the same links, and one node holds them all. `hosts`: some
     devices work in host memory. `rules`: some ops may not run everywhere, and replicas are limited. `exact`: whole
-    numbers, with ties (default: every other seed).
+    numbers, with ties (default: every other seed). Some units cost nothing.
     """
     draw, exact = Draw(seed), seed % 2 == 0 if exact is None else exact
     n = units or draw.whole(2, 5)
@@ -46,9 +47,7 @@ def split_problem(
     if rules:
         forbidden = (Rule(f"^op{draw.whole(0, n - 1)}$", draw.one(cluster.names)),) if draw.chance(0.6) else ()
         constraints = Constraints(replicas=draw.one((0, 1, 2)), contiguous=True, forbidden=forbidden)
-    table = CostTable.given(
-        np.ones((graph.n_ops, count)), np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
-    )
+    table = CostTable.given(np.ones((graph.n_ops, count)), np.zeros((graph.n_tensors, len(cluster.class_bandwidth))))
     objective = Objective(kind, memory="sum" if draw.chance(0.5) else "live")  # type: ignore[arg-type]
     problem = Problem(graph, cluster, table, objective, constraints)
     node = np.zeros(count) if even else np.sort([draw.whole(0, 1) for _ in range(count)])
@@ -96,7 +95,8 @@ def _ways(
     trains = kind == "throughput" and draw.chance(0.7)
     rows, n_classes = [], int(kinds.max()) + 1
     for number in range(n):
-        for t in [t for t in degrees if draw.chance(0.9)] or degrees[:1]:
+        free = draw.chance(0.2)
+        for t in degrees if free else [t for t in degrees if draw.chance(0.9)] or degrees[:1]:
             for late in range(draw.whole(1, most_ways)):
                 seconds = [amount(draw, 8, exact) * draw.one((1, 2)) / t + 1.5 * late for _ in range(n_classes)]
                 if n_classes > 1 and draw.chance(0.1):
@@ -104,6 +104,8 @@ def _ways(
                 gradients = amount(draw, 16, exact) if draw.chance(0.4) else 8.0 / t
                 held = (amount(draw, max(1, 6 - 3 * late), exact), amount(draw, 4, exact), amount(draw, 2, exact))
                 sync = [amount(draw, 4, exact) if t > 1 else 0.0 for _ in makers]
+                if free:
+                    seconds, gradients, held = [0.0] * n_classes, 0.0, (0.0, 0.0, 0.0)
                 rows.append((number, t, late > 0, seconds, gradients, held, sync))
     return Ways(
         unit=np.array(unit),
@@ -129,3 +131,25 @@ def _ways(
         in_flight=draw.one(("1f1b", "1f1b", "gpipe", "one")) if trains else "one",
     )
 
+
+def random_pipeline(draw: Draw, problem: Problem) -> Placement:
+    """Stages along the units with random cuts, devices, degrees and ways; many break a rule."""
+    ways = problem.require_ways()
+    n, free = ways.n_units, [ways.class_members(kind).tolist() for kind in range(ways.n_classes)]
+    everything = list(range(problem.n_devices))
+    ends = sorted({draw.whole(1, n) for _ in range(draw.whole(0, 2))} | {n})
+    unit_stage = np.searchsorted(ends, np.arange(n), side="right")
+    groups, way = [], np.zeros(n, np.int32)
+    for stage in range(len(ends)):
+        members = np.flatnonzero(unit_stage == stage).tolist()
+        shared = [t for t in DEGREES if all(len(ways.ways_of(unit, t)) for unit in members)]
+        t, d, kind = draw.one(shared) if shared else 1, draw.one((1, 1, 2, 3)), draw.whole(0, ways.n_classes - 1)
+        if draw.chance(0.1) or len(free[kind]) < t * d:
+            kind = max(range(ways.n_classes), key=lambda one: len(free[one]))
+            d = max(1, min(d, len(free[kind]) // t))
+        taken, free[kind] = free[kind][: t * d], free[kind][t * d :]
+        groups.append(StageGroup(tuple(taken or everything[: t * d]), d, t))
+        for unit in members:
+            fitting = ways.ways_of(unit, t).tolist() or ways.ways_of(unit).tolist()
+            way[unit] = draw.one(fitting)
+    return Placement.of_stages(ways, tuple(groups), unit_stage, way)

@@ -7,7 +7,8 @@ Instances are documents as in the files, plans lists of stages as in plan files:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 from typing import Any
 
 Instance = dict[str, Any]
@@ -64,3 +65,38 @@ def _way(instance: Instance, stage: Stage, op: str) -> dict[str, Any]:
     listed = node["TMPCs"][str(stage["tensor_parallel"])]
     (way,) = (way for way in listed if way["id"] == stage["ways"][op])
     return dict(way)
+
+
+def best_value(instance: Instance) -> float:
+    """The least value of all plans that keep the rules, one after the other; inf if there is none."""
+    names = [str(node["id"]) for node in instance["nodes"]]
+    best = math.inf
+    for stages in _stage_lists(instance, frozenset(names)):
+        listed = [[(op, way["id"]) for way in _ways_of(instance, op, s["tensor_parallel"])]
+                  for s in stages for op in s["ops"]]  # fmt: skip
+        for chosen in product(*listed):
+            plan = [{**s, "ways": {op: way for op, way in chosen if op in s["ops"]}} for s in stages]
+            if not broken_rules(instance, plan):
+                best = min(best, value_of(instance, plan))
+    return best
+
+
+def _stage_lists(instance: Instance, left: frozenset[str], devices: int = 0) -> Iterator[list[Stage]]:
+    """Every list of stages for the ops that are left, with degrees and replicas."""
+    if not left:
+        yield []
+        return
+    for size in range(1, len(left) + 1):
+        for ops in combinations(sorted(left), size):
+            for t in (1, 2, 4):
+                if not all(_ways_of(instance, op, t) for op in ops):
+                    continue
+                for d in range(1, (instance["maxDevices"] - devices) // t + 1):
+                    stage = {"ops": list(ops), "tensor_parallel": t, "data_parallel": d}
+                    for rest in _stage_lists(instance, left - set(ops), devices + d * t):
+                        yield [stage, *rest]
+
+
+def _ways_of(instance: Instance, op: str, t: int) -> list[dict[str, Any]]:
+    (node,) = (node for node in instance["nodes"] if str(node["id"]) == op)
+    return list(node["TMPCs"].get(str(t), []))

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import combinations, product
 from typing import NamedTuple
 
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 Group = tuple[int, ...]
@@ -34,6 +35,7 @@ class PlainStages:
 
     def __init__(self, problem: Problem) -> None:
         ways, cluster = problem.require_ways(), problem.cluster
+        self.unit = ways.unit.tolist()
         self.n, self.classes = ways.n_units, ways.device_class.tolist()
         self.of_unit = [
             [w for w, unit in enumerate(ways.way_unit.tolist()) if unit == number] for number in range(self.n)
@@ -86,7 +88,7 @@ class PlainStages:
         total = sum(self.seconds[way[unit]][kind] for unit in stage.units) / d
         for tensor, (maker, size, readers) in enumerate(self.tensors):
             if maker in inside:
-                targets = {others[reader] for reader in readers if reader not in inside}
+                targets = {others[reader] for reader in readers if reader not in inside}  # stages share no devices
                 if targets and (self.staged or not self.latency):
                     for target in [next(iter(targets))] if self.staged else targets:
                         gathered = self.sync[way[maker]][tensor]
@@ -153,6 +155,20 @@ class PlainStages:
         if not self.trains:
             return True
         return self.microbatches % replicas == 0 and later + replicas <= self.microbatches
+
+    def stages_of(self, placement: Placement) -> list[PlainStage]:
+        """The stages of a placement."""
+        assert placement.stage is not None
+        stage_of = dict(zip(self.unit, placement.stage.tolist(), strict=True))
+        stages, later = [], 0
+        for number in reversed(range(len(placement.stages))):
+            group = placement.stages[number]
+            units = tuple(unit for unit in range(self.n) if stage_of[unit] == number)
+            others = tuple((u, placement.stages[stage_of[u]].devices) for u in range(self.n) if u not in units)
+            held = self.held(group.data_parallel, later)
+            stages.append(PlainStage(units, group.devices, group.tensor_parallel, group.data_parallel, held, others))
+            later += group.data_parallel
+        return stages[::-1]
 
     def merge(self, one: float, other: float) -> float:
         """The value of two parts of a pipeline."""

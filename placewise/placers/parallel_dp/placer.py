@@ -30,6 +30,8 @@ from placewise.simulate.judge.stages import stages_value
 
 MAX_CLASSES = 6
 """Classes of devices that the kernel tells apart."""
+MAX_UNITS = 20_000
+"""Ideals hold a bit per unit."""
 FOUND, NONE = 0, 1
 START = "start"
 """Who found what the search began with."""
@@ -99,6 +101,8 @@ class ParallelDpPlacer:
     def supports(self, problem: Problem) -> str | None:
         if problem.ways is None:
             return "its ops may not be split: allow it with --tensor-parallel"
+        if problem.ways.n_units > MAX_UNITS:
+            return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -261,6 +265,7 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
     staged = problem.cluster.transfers == "staged"
     offsets, successors = _successors(ways, in_line)
+    most = max(most, ways.n_units + 1) if in_line else most
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
         ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,

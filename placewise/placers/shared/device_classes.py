@@ -70,26 +70,30 @@ def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
     ways, cluster = problem.require_ways(), problem.cluster
     able = np.ones((ways.n_units, problem.n_devices), np.bool_)
     np.logical_and.at(able, ways.unit, problem.allowed)
-    usable = np.flatnonzero(ways.device_class >= 0)
-    own = _list_routes(cluster, usable) if cluster.transfers == "staged" else {}
-    kinds: dict[tuple[object, ...], list[int]] = {}
+    usable = np.flatnonzero(ways.device_class >= 0).astype(np.int32)
+    staged, worst = cluster.transfers == "staged", view == "worst"
+    own = _list_routes(cluster, usable) if staged else {}
+    kinds: dict[tuple[int, object], list[int]] = {}
     for d in usable.tolist():
         differs = (float(problem.capacity[d]), able[:, d].tobytes(), own.get(d)) if view == "apart" else ()
-        kinds.setdefault((int(ways.device_class[d]), *differs), []).append(d)
+        kinds.setdefault((int(ways.device_class[d]), differs), []).append(d)
     found = []
-    for (cost_class, *_), devices in sorted(kinds.items(), key=lambda item: (item[0][0], item[1])):  # type: ignore[misc]
+    for (cost_class, _), devices in sorted(kinds.items(), key=lambda item: (item[0][0], item[1])):
         members = sorted(devices, key=lambda d: (int(ways.node[d]), d))
-        worst = view == "worst"
-        if cluster.transfers == "staged":
-            route = _pick([own[d] for d in members], worst)
-            routes = route, route, route
-        else:
-            routes = _routes(cluster, members, usable, ways.node, worst)
-        pick, combine = (min, np.all) if worst else (max, np.any)
-        capacity = pick(float(problem.capacity[d]) for d in members)
-        counts = tuple(np.unique(ways.node[members], return_counts=True)[1].tolist())
+        route = _pick([own[d] for d in members], worst) if staged else _FREE
+        routes = (route, route, route) if staged else _routes(cluster, members, usable, ways.node, worst)
+        capacity, runs = problem.capacity[members], able[:, members]
+        can: Bools = np.logical_and.reduce(runs, axis=1) if worst else np.logical_or.reduce(runs, axis=1)
+        counts = np.unique(ways.node[members], return_counts=True)[1].tolist()
         found.append(
-            DeviceClass(tuple(members), int(cost_class), capacity, combine(able[:, members], axis=1), counts, *routes)  # type: ignore[call-overload]
+            DeviceClass(
+                tuple(members),
+                cost_class,
+                float(capacity.min() if worst else capacity.max()),
+                can,
+                tuple(counts),
+                *routes,
+            )
         )
     return found
 

@@ -91,10 +91,10 @@ def _devices(problem: Problem, ways: Ways, placement: Placement) -> list[Violati
 
 
 def _replicas(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
-    most = 1 if problem.objective.kind == "latency" else problem.constraints.replicas or problem.n_devices
+    most = 1 if problem.objective.kind == "latency" else problem.constraints.replicas
     found = []
     for s, group in enumerate(placement.stages):
-        if group.data_parallel > most:
+        if group.data_parallel > most > 0:
             found.append(Violation("replicas", f"stage {s} has {group.data_parallel} replicas, of {most} at most"))
     if not ways.trains:
         return found
