@@ -111,11 +111,19 @@ std::int32_t StageSearch::count_in_flight(std::int32_t later, std::int32_t repli
 
 double StageSearch::gradient_seconds(const Choice& choice, double bytes, std::int32_t replicas) const {
     if (replicas == 1 || problem_.gradient_factor == 0.0) return 0.0;
-    const DeviceClass& kind = problem_.classes[choice.device_class];
-    const Route& route = choice.degree * replicas <= kind.node_size ? kind.inside : kind.across;
     const double share = (replicas - 1.0) / replicas;
-    return (problem_.gradient_factor * share * bytes / route.bandwidth + 2.0 * (replicas - 1.0) * route.latency) /
-           problem_.microbatches;
+    const double bandwidth = gradient_route(choice, replicas).bandwidth;
+    return problem_.gradient_factor * share * bytes / bandwidth / problem_.microbatches;
+}
+
+double StageSearch::gradient_latency(const Choice& choice, std::int32_t replicas) const {
+    if (replicas == 1 || problem_.gradient_factor == 0.0) return 0.0;
+    return 2.0 * (replicas - 1.0) * gradient_route(choice, replicas).latency / problem_.microbatches;
+}
+
+const Route& StageSearch::gradient_route(const Choice& choice, std::int32_t replicas) const {
+    const DeviceClass& kind = problem_.classes[choice.device_class];
+    return choice.degree * replicas <= kind.node_size ? kind.inside : kind.across;
 }
 
 // The ways of each unit for one degree that a class of devices can run, and which units have equal ones.
@@ -215,9 +223,10 @@ double StageSearch::stage_seconds(Index ideal, Index before, std::int32_t choice
         relaxed_ |= way_choice_.relaxed();
         at = known_.emplace(key, seconds).first;
     }
-    if (variant == replicas) return at->second / replicas;
     const Choice& taken = choices_[choice];
-    return at->second / replicas + gradient_seconds(taken, taken.gradients[ideal] - taken.gradients[before], replicas);
+    const double seconds = at->second / replicas + gradient_latency(taken, replicas);
+    if (variant == replicas) return seconds;
+    return seconds + gradient_seconds(taken, taken.gradients[ideal] - taken.gradients[before], replicas);
 }
 
 // Whether a label is no worse than another in devices, replicas and seconds.

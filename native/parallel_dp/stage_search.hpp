@@ -91,7 +91,10 @@ private:
     bool contains(Index ideal, Index subset) const;
     void sum_over_ideals();
     double stage_seconds(Index ideal, Index before, std::int32_t choice, std::int32_t in_flight, std::int32_t replicas);
+    // Seconds per micro-batch in which replicas exchange bytes, and those of their messages.
     double gradient_seconds(const Choice& choice, double bytes, std::int32_t replicas) const;
+    double gradient_latency(const Choice& choice, std::int32_t replicas) const;
+    const Route& gradient_route(const Choice& choice, std::int32_t replicas) const;
     void list_ways(Choice& choice);
     void list_tensors();
     // Fill `members_` with the units of a stage, `border_` with the sync bytes of their ways, by unit; what the stage

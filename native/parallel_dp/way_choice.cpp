@@ -9,11 +9,13 @@ namespace {
 
 constexpr std::size_t MOST_POINTS = 1 << 14;
 constexpr double INF = std::numeric_limits<double>::infinity();
+// Sums that exceed the capacity by their own rounding fit; the rules allow a little more, so what fits here keeps them.
+constexpr double ROUNDING = 9e-13;
 
 }  // namespace
 
 void WayChoice::start(double capacity) {
-    capacity_ = capacity;
+    capacity_ = capacity * (1 + ROUNDING);
     n_units_ = 0;
     kind_of_.clear();
     relaxed_ = false;

@@ -240,8 +240,9 @@ def _read_sync(way: Any, key: str, tensors: Mapping[str, int], where: str) -> di
 
 
 def _seconds_unsplit(ways: Ways) -> Any:
-    """Seconds [n_units] of the fastest way of degree 1, inf where there is none."""
-    seconds = np.full(ways.n_units, np.inf)
+    """Seconds [n_units] of the fastest way of degree 1; where there is none, of all devices of a way together."""
+    seconds, together = np.full(ways.n_units, np.inf), np.full(ways.n_units, np.inf)
     whole = ways.degree == 1
     np.minimum.at(seconds, ways.way_unit[whole], ways.seconds[whole, 0])
-    return seconds
+    np.minimum.at(together, ways.way_unit, ways.seconds[:, 0] * ways.degree)
+    return np.where(np.isfinite(seconds), seconds, together)

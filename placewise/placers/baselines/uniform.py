@@ -150,7 +150,7 @@ class _StageSums:
     def least_value(self, problem: Problem, classes: list[DeviceClass], t: int, d: int) -> float:
         """Seconds that the stages take at least, each on t · d devices, class by class; inf if bytes do not fit."""
         ways, p = problem.require_ways(), len(self.crossing)
-        kind = np.repeat(np.arange(len(classes)), [len(one.members) // (t * d) for one in classes])[:p]
+        kind = np.repeat(np.arange(len(classes)), [one.count_splits(t) // d for one in classes])[:p]
         if len(kind) < p:
             return math.inf
         held = count_in_flight(ways.in_flight, ways.microbatches, np.full(p, d, np.int32))

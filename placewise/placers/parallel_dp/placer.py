@@ -3,8 +3,9 @@
 Stages are differences of ideals of the units. For one limit on the seconds of a stage, a dynamic program decides
 whether any pipeline keeps it, over all degrees, replicas and classes of devices; which units recompute is decided
 exactly (native/parallel_dp). The least limit is found by bisection, and proved by a last search just below it.
-For latency one search finds the least sum. Links are taken at their fastest in proofs; what is found is priced by the
-judge on the devices that it gets.
+For latency one search finds the least sum. Devices of a class that differ in links, memory or rules are taken at their
+best in proofs; what is found is priced by the judge on the devices that it gets, and searched for with devices at their
+worst and one by one as well.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from placewise.model.ways import Ways, list_replicas
 from placewise.placers.base import PlacerInfo, Progress, SearchContext
 from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
+from placewise.simulate.check.stages import check_stages
 from placewise.simulate.judge.stages import stages_value
 
 MAX_CLASSES = 6
 """Classes of devices that the kernel tells apart."""
+MAX_UNITS = 20_000
+"""Ideals hold a bit per unit."""
 FOUND, NONE = 0, 1
 START = "start"
 """Who found what the search began with."""
@@ -62,8 +66,8 @@ class _Run:
     history: list[Improvement] = field(default_factory=list)
 
     def offer(self, placement: Placement | None, name: str) -> None:
-        """Keep a placement that is better than the best so far."""
-        if placement is None:
+        """Keep a placement that keeps the rules and is better than the best so far."""
+        if placement is None or check_stages(self.search.problem, placement):
             return
         value = stages_value(self.search.problem, placement)
         fewer = self.placement is not None and count_devices(placement) < count_devices(self.placement)
@@ -97,6 +101,8 @@ class ParallelDpPlacer:
     def supports(self, problem: Problem) -> str | None:
         if problem.ways is None:
             return "its ops may not be split: allow it with --tensor-parallel"
+        if problem.ways.n_units > MAX_UNITS:
+            return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -135,9 +141,10 @@ class ParallelDpPlacer:
             infeasible = _minimize_slowest(run, kernel, classes, exact)
         else:
             infeasible = _minimize_sum(run, kernel, classes, exact)
-        slow = classify(problem, slowest=True)
-        if any(a.boundary != b.boundary or a.across != b.across for a, b in zip(classes, slow, strict=True)):
-            _search_slow_links(run, slow, self.options.max_ideals, in_line=not exact)
+        for view in ("worst", "apart"):
+            seen = classify(problem, view)
+            if len(seen) <= MAX_CLASSES and not _are_alike(seen, classes):
+                _search_view(run, seen, self.options.max_ideals, in_line=not exact)
         if kernel.relaxed:
             run.notes.append("the ways of some stages were relaxed for the bound, since there are very many of them")
         return infeasible if exact and run.placement is None else ""
@@ -193,23 +200,23 @@ def _minimize_sum(run: _Run, kernel: _native.StageSearch, classes: list[DeviceCl
     return ""
 
 
-def _search_slow_links(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool) -> None:
-    """Search once more with the slowest link of each class in place of the fastest, for what the judge says of it."""
+def _are_alike(some: list[DeviceClass], others: list[DeviceClass]) -> bool:
+    return len(some) == len(others) and all(a.is_like(b) for a, b in zip(some, others, strict=True))
+
+
+def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool) -> None:
+    """Search once more with devices of a class seen in another way: the judge says what that is worth."""
     kernel = _create_kernel(run, classes, most, in_line=in_line)
-    if not kernel.complete or run.search.watch.out:
+    name, sums = ParallelDpPlacer.info.name, run.search.problem.objective.kind == "latency"
+    low, high = run.bound, run.value * JUST_BELOW
+    if not kernel.complete or low >= high or _attempt(run, kernel, high, sums=sums) != FOUND:
         return
-    name = ParallelDpPlacer.info.name
-    if run.search.problem.objective.kind == "latency":
-        if _attempt(run, kernel, math.inf, sums=True) == FOUND:
-            _offer_found(run, kernel, classes, name)
-        return
-    low, most_seconds = run.bound, min(run.value, 1e300)
-    while most_seconds > low * (1 + CLOSE):
-        limit = (low + most_seconds) / 2
+    high = min(_offer_found(run, kernel, classes, name), high)
+    while not sums and high > low * (1 + CLOSE):
+        limit = (low + high) / 2
         outcome = _attempt(run, kernel, limit)
         if outcome == FOUND:
-            _offer_found(run, kernel, classes, name)
-            most_seconds = limit
+            high = min(_offer_found(run, kernel, classes, name), limit)
         elif outcome == NONE:
             low = limit
         else:
@@ -258,6 +265,7 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
     staged = problem.cluster.transfers == "staged"
     offsets, successors = _successors(ways, in_line)
+    most = max(most, ways.n_units + 1) if in_line else most
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
         ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,
