@@ -24,9 +24,9 @@ def adapt_cluster(
 ) -> Cluster:
     """The cluster with memory limits in bytes (`max_memory`) and without the devices that match `excluded`.
 
-    Without `offload`, CPUs and disks are not used. `supported` and `unsupported` map patterns of op kinds to devices: one
-    with a pattern in `supported` runs no other kinds. `kinds` are those of the model. Patterns match whole names. Raises ClusterError for devices and InputError for kinds that do
-    not exist.
+    Without `offload`, CPUs and disks are not used. `supported` and `unsupported` map patterns of op kinds to devices; a
+    device with a pattern in `supported` runs no other kinds. `kinds` are those of the model. Patterns match whole
+    names. Raises ClusterError for devices and InputError for kinds that do not exist.
     """
     max_memory = {f"cuda:{name}" if name.isdigit() else name: memory for name, memory in max_memory.items()}
     excluded_names = {name for pattern in excluded for name in _match_devices(cluster, pattern)}

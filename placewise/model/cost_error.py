@@ -53,7 +53,7 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
     """The relative error of the op times of one source on a device, and where that comes from."""
     fitted, spread = problem.cluster.devices[device].error, problem.costs.spread
     if source in _ESTIMATED and fitted:
-        return max(fitted, MEASURED), "error of the devices' figures beside measurements"
+        return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
     if source == "measured":

@@ -74,7 +74,7 @@ def _project(problem: Problem, placement: Placement, target: str) -> Placement:
 
 
 def describe_kept(kept: Sequence[Kept]) -> str:
-    """The targets in one line; "" if none takes the model. A gain that none of them keeps is no gain, and that is said."""
+    """The targets in one line, and whether any keeps the gain of the plan; "" if none takes the model."""
     if not kept:
         return ""
     words: dict[str, list[str]] = {}

@@ -153,7 +153,7 @@ def test_kinds_that_a_device_cannot_run(chain: Path, tmp_path: Path) -> None:
 
 
 def test_kinds_that_a_device_runs_and_no_others(chain: Path, tmp_path: Path) -> None:
-    """Patterns of one device add up, views and all other kinds run elsewhere; a plan keeps it; misspelt names are told."""
+    """Patterns of one device add up; all other kinds run elsewhere, in the plan too; a misspelt name is an error."""
     plan = tmp_path / "plan.json"
     rules = ("--supported", "MatMul|LSTM=cuda:0")
     run("place", chain, "-d", "2xL4,cpu", *rules, "--pin", "m.=cuda:0", "--placer", "greedy", "-o", plan)
