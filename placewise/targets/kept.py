@@ -11,14 +11,17 @@ from placewise.errors import PlacewiseError
 from placewise.exporters.device_map import DeviceMapExporter
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Result
+from placewise.model.result import Judgement, Result
 from placewise.model.verdict import SINGLE_DEVICE
+from placewise.placers.base import Budget, Stopwatch
 from placewise.simulate import judge_placement
+from placewise.targets.fastest_split import LAYERED, find_faster
 from placewise.targets.place_for import find_exporter
 
 SAME = 5e-4
 """A loss that is none."""
-LAYERED = frozenset({"deepspeed", "llama.cpp", "megatron", "vllm"})
+SECONDS = 3.0
+"""For the fastest splits of all targets together."""
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 MOST_OPS = 50_000
@@ -43,7 +46,7 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
         return ()
     found, source = [], result.problem.graph.source
-    alone = _best_alone(result)
+    alone, watch = _best_alone(result), Stopwatch(Budget(seconds=SECONDS))
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
     for target in TARGETS:
@@ -53,11 +56,18 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
             projected = _project(result.problem, result.placement, target)
         except PlacewiseError:
             continue
-        judged = judge_placement(result.problem, projected)
+        judged = _judge_fastest(result, target, judge_placement(result.problem, projected), watch.left)
         loss = judged.value / result.value - 1 if result.value > 0 else 0.0
         gains = not split_gains or (judged.valid and judged.value < alone * (1 - SAME))
         found.append(Kept(target, loss, judged.valid, gains))
     return tuple(sorted(found, key=lambda kept: (not kept.valid, round(kept.loss, 6))))
+
+
+def _judge_fastest(result: Result, target: str, nearest: Judgement, seconds: float) -> Judgement:
+    """The judgement of what an export would write: of the nearest placement, or of the fastest one."""
+    assert result.placement is not None
+    found = find_faster(result.problem, result.placement, target, nearest, seconds) if seconds > 0 else None
+    return nearest if found is None else judge_placement(result.problem, found)
 
 
 def _best_alone(result: Result) -> float:
@@ -82,7 +92,7 @@ def describe_kept(kept: Sequence[Kept]) -> str:
         words.setdefault(_loss_of(one), []).append(one.target)
     said = "; ".join(f"{', '.join(targets)}: {loss}" for loss, targets in words.items())
     lost = any(one.loss > SAME or not one.valid for one in kept)
-    none = "" if any(one.gains for one in kept) or not lost else "no target keeps the gain over one device: "
+    none = "" if any(one.gains for one in kept) or not lost else "No export of it is faster than one device: "
     return f"{none}exported to {said}{' (place --for a target searches what it can run)' if lost else ''}"
 
 
