@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from placewise.errors import PlacewiseError
 from placewise.exporters.base import OptionValue
@@ -22,6 +23,8 @@ TOLERATED = 0.01
 """The loss up to which the nearest split is taken."""
 SECONDS = 5.0
 """For a search, at most."""
+_FASTEST: WeakKeyDictionary[Problem, dict[str, Placement | None]] = WeakKeyDictionary()
+"""What was found, by target."""
 
 
 def export_fastest(
@@ -55,10 +58,17 @@ def find_faster(
     value = judge_placement(problem, placement).value
     if nearest.valid and nearest.value <= value * (1 + TOLERATED):
         return None
+    known = _FASTEST.setdefault(problem, {})
+    if target not in known:
+        known[target] = _search(problem, placement, target, seconds)
+    found = known[target]
+    judged = None if found is None else judge_placement(problem, found)
+    better = judged is not None and judged.valid and (not nearest.valid or judged.value < nearest.value)
+    return found if better else None
+
+
+def _search(problem: Problem, start: Placement, target: str, seconds: float) -> Placement | None:
     with suppress(PlacewiseError):
         budget = Budget(seconds=seconds)
-        found = place_for(problem, target, budget=budget, hints=Hints((placement,)), advise=False).placement
-        judged = None if found is None else judge_placement(problem, found)
-        if judged is not None and judged.valid and (not nearest.valid or judged.value < nearest.value):
-            return found
+        return place_for(problem, target, budget=budget, hints=Hints((start,)), advise=False).placement
     return None
