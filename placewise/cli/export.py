@@ -49,7 +49,7 @@ def export(
     from placewise.exporters.writing import describe_projection, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
     from placewise.files.plan_file import target_of
-    from placewise.targets.fastest_split import export_fastest
+    from placewise.targets.fastest_split import describe_execution, export_fastest
 
     if list_targets:
         _show_targets(as_json)
@@ -64,8 +64,9 @@ def export(
         made = export_fastest(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = describe_projection(made, problem.n_ops)
-    if told and not quiet:
-        say(told)
+    for line in (told, "" if target_of(plan) == to else describe_execution(problem, made)):
+        if line and not quiet:
+            say(line)
     if made.said.violations and not force:
         for broken in made.said.violations:
             say(f"✗ {broken.kind}: {broken.message}")

@@ -14,8 +14,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.model.verdict import SINGLE_DEVICE
 from placewise.placers.base import Budget, Stopwatch
-from placewise.simulate import judge_placement
-from placewise.targets.fastest_split import LAYERED, find_faster
+from placewise.targets.fastest_split import LAYERED, find_faster, judge_on_target
 from placewise.targets.place_for import find_exporter
 
 SAME = 5e-4
@@ -53,21 +52,21 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
         if target in far:
             continue
         try:
-            projected = _project(result.problem, result.placement, target)
+            judged = _judge_export(result, target, watch.left)
         except PlacewiseError:
             continue
-        judged = _judge_fastest(result, target, judge_placement(result.problem, projected), watch.left)
         loss = judged.value / result.value - 1 if result.value > 0 else 0.0
         gains = not split_gains or (judged.valid and judged.value < alone * (1 - SAME))
         found.append(Kept(target, loss, judged.valid, gains))
     return tuple(sorted(found, key=lambda kept: (not kept.valid, round(kept.loss, 6))))
 
 
-def _judge_fastest(result: Result, target: str, nearest: Judgement, seconds: float) -> Judgement:
-    """The judgement of what an export would write: of the nearest placement, or of the fastest one."""
+def _judge_export(result: Result, target: str, seconds: float) -> Judgement:
+    """What an export would write, the nearest placement or the fastest one, judged as the target runs it."""
     assert result.placement is not None
+    nearest = _project(result.problem, result.placement, target)
     found = find_faster(result.problem, result.placement, target, nearest, seconds) if seconds > 0 else None
-    return nearest if found is None else judge_placement(result.problem, found)
+    return judge_on_target(result.problem, nearest if found is None else found, target)
 
 
 def _best_alone(result: Result) -> float:

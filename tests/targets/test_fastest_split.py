@@ -9,9 +9,10 @@ from export_models import on, stack_graph, stack_problem
 
 from placewise.core.place import place
 from placewise.exporters.writing import describe_projection, export_placement
+from placewise.model.builder import GraphBuilder
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import judge_placement
-from placewise.targets.fastest_split import export_fastest, find_faster
+from placewise.targets.fastest_split import describe_execution, export_fastest, find_faster, judge_on_target
 from placewise.targets.kept import describe_kept, list_kept
 from placewise.targets.place_for import place_for
 
@@ -55,7 +56,7 @@ def test_a_near_split_stays() -> None:
     assert export_fastest(problem, whole, "vllm").exported.placement == whole
     near = export_placement(problem, on(problem, {"layers.3.mlp": "cuda:1"}), "vllm")
     assert near.projected and not export_fastest(problem, on(problem, {"layers.3.mlp": "cuda:1"}), "vllm").fastest
-    assert find_faster(problem, whole, "onnx", near.said) is None
+    assert find_faster(problem, whole, "onnx", near.exported.placement) is None
 
 
 @pytest.mark.parametrize("memory", [1.0, 2.0])
@@ -80,3 +81,25 @@ def test_what_targets_keep_is_what_an_export_writes() -> None:
     free = place(roomy, "etf")
     assert free.value < free.baselines["best single device"][1].value
     assert describe_kept(list_kept(free)).startswith("No export of it is faster than one device: exported to ")
+
+
+def test_what_runs_one_piece_after_another_is_priced_so() -> None:
+    """Two branches on two devices take one second beside each other, and two after each other: then nothing is kept."""
+    builder = GraphBuilder()
+    given = builder.add_tensor(-1, shape=(1,), dtype="int8", name="x")
+    for branch in range(2):
+        op = builder.add_op(f"op{branch}", "MatMul", scope=f"layers.{branch}.mlp")
+        builder.add_edge(given, op)
+        builder.add_tensor(op, shape=(1,), dtype="int8", name=f"y{branch}", output=True)
+    problem = stack_problem(builder.build(), cpu=False, objective=Objective())
+    both = on(problem, {"layers.1.mlp": "cuda:1"})
+    made = export_placement(problem, both, "dot")
+    assert made.said.value == 1 and describe_execution(problem, made) == ""
+    assert (
+        judge_on_target(problem, both, "deepspeed").value == 2
+        and judge_on_target(problem, both, "tensorflow").value == 1
+    )
+    words = describe_execution(problem, export_placement(problem, both, "deepspeed"))
+    assert "run so, the plan takes 2 s instead of 1 s (place --for deepspeed" in words
+    kept = list_kept(replace(place(problem, "etf"), placement=both, judgement=judge_placement(problem, both)))
+    assert {one.target: (one.loss, one.gains) for one in kept}["deepspeed"] == (1.0, False)
