@@ -13,7 +13,7 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
-from placewise.core.op_names import check_op_names
+from placewise.core.op_names import check_op_names, check_rule_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.core.precision import describe_stand_ins, work_in_precision
@@ -316,10 +316,13 @@ def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Con
 
 def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
     """The cluster with what the user asks of its devices."""
-    return adapt_cluster(
+    kinds, supported, unsupported = graph.ops.kind.values, options.supported or (), options.unsupported or ()
+    adapted = adapt_cluster(
         cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
-        unsupported=options.unsupported or (), kinds=graph.ops.kind.values,
+        supported=supported, unsupported=unsupported, kinds=kinds,
     )  # fmt: skip
+    check_rule_names((*supported, *unsupported), kinds)
+    return adapted
 
 
 def _together(graph: Graph, options: ProblemOptions, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
