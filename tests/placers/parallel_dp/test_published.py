@@ -35,7 +35,7 @@ def published() -> dict[tuple[int, int], dict[str, Any]]:
 def test_published_rows(
     tmp_path: Path, published: dict[tuple[int, int], dict[str, Any]], devices: int, memory: int
 ) -> None:
-    """Never worse than published, proved optimal, and worth what the definition says; where it finds nothing, a proof."""
+    """Never worse than published, proved optimal, worth what the definition says; or a proof that nothing fits."""
     row = published[devices, memory]
     document = json.loads((PIPER / "bert32a100.json").read_text())
     document |= {"maxDevices": devices, "maxMemoryPerDevice": memory * 2**30, "mbsInBatch": row["microbatches"]}
