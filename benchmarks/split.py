@@ -138,10 +138,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     known = [row for row in rows if row["value"] is not None and row["published"]["value"] is not None]
     best = max((row["published"]["value"] / row["value"] for row in known), default=1.0)
     uniform = [row["uniform"] / row["value"] for row in rows if row["value"] is not None and row["uniform"] is not None]
+    seconds = [row["seconds"] for row in rows]
     return (
         f"{len(rows)} rows: {optimal} proved optimal, {infeasible} proved infeasible; the published plans take up to "
         f"{best:.3f}× as long, the best uniform plans up to {max(uniform, default=1.0):.2f}×; "
-        f"at most {max(row['seconds'] for row in rows):.1f} s per row, {sum(row['seconds'] for row in rows):.1f} s in all"
+        f"at most {max(seconds):.1f} s per row, {sum(seconds):.1f} s in all"
     )
 
 
@@ -174,9 +175,9 @@ def _page(document: dict[str, Any]) -> str:
     table = "\n".join([_HEAD, *map(_line, document["rows"])])
     about = (
         f"Made by `{document['command']}` on {document['machine']}.\n\n"
-        "BERT-32 profiled on A100s, published with Piper (Tarnawski et al., NeurIPS 2021): milliseconds per micro-batch "
-        "of the slowest stage, 1,920 micro-batches per step, links of 25 GiB/s. The seconds are those of the whole "
-        "call: baselines, search, proof and check. –: nothing fits, or nothing was found."
+        "BERT-32 profiled on A100s, published with Piper (Tarnawski et al., NeurIPS 2021): milliseconds per "
+        "micro-batch of the slowest stage, 1,920 micro-batches per step, links of 25 GiB/s. The seconds are those of "
+        "the whole call: baselines, search, proof and check. –: nothing fits, or nothing was found."
     )
     return f"{about}\n\n{_summary(document['rows'])}.\n\n{table}\n"
 
