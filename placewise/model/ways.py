@@ -187,10 +187,15 @@ def restrict_ways(ways: Ways, most: int, recompute: str) -> Ways:
         has = np.zeros((ways.n_units, int(ways.degree.max(initial=0)) + 1), np.bool_)
         has[ways.way_unit[wished], ways.degree[wished]] = True
         keep &= wished | ~has[ways.way_unit, ways.degree]
-    if keep.all():
-        return ways
     if len(np.unique(ways.way_unit[keep])) < ways.n_units:
         raise CostError(f"some unit has no way on at most {most} devices", remedy="allow more devices per split")
+    return keep_ways(ways, keep)
+
+
+def keep_ways(ways: Ways, keep: Bools) -> Ways:
+    """The same units with some of their ways [n_ways]; every unit keeps one at least."""
+    if keep.all():
+        return ways
     rows = {
         name: getattr(ways, name)[keep]
         for name in (
