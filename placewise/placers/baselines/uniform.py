@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ MAX_STAGES = 128
 class UniformOptions:
     """`rule`: "best" of all uniform plans, or "megatron", the first that fits by its rule of thumb."""
 
-    rule: str = "best"
+    rule: Literal["best", "megatron"] = "best"
 
 
 class Shape(NamedTuple):

@@ -22,7 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.model.ways import Ways, list_replicas
-from placewise.placers.base import PlacerInfo, Progress, SearchContext
+from placewise.placers.base import MAX_COUNT, PlacerInfo, Progress, SearchContext
 from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
 from placewise.simulate.check.stages import check_stages
@@ -265,7 +265,7 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
     staged = problem.cluster.transfers == "staged"
     offsets, successors = _successors(ways, in_line)
-    most = max(most, ways.n_units + 1) if in_line else most
+    most = max(most, ways.n_units + 1) if in_line else min(max(most, 1), MAX_COUNT - 1)
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
         ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_more_devices_never_hurt(tmp_path: Path) -> None:
     for seed in seeds(6):
         instance = random_instance(Draw(seed), units=4)
         values = [value_of(place(problem_of({**instance, "maxDevices": k}, tmp_path))) for k in range(1, 9)]
-        assert all(b <= a * (1 + 1e-9) for a, b in zip(values, values[1:], strict=False))
+        assert all(b <= a * (1 + 1e-9) for a, b in pairwise(values))
 
 
 def test_nothing_but_a_proof_is_called_optimal() -> None:

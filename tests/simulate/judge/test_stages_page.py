@@ -7,7 +7,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.ways import StageGroup, Ways
 from placewise.simulate import judge_placement
 
@@ -30,7 +30,8 @@ def test_the_example_of_the_page():
         microbatches=4, passes=2, gradient_factor=2.0, in_flight="1f1b",
     )  # fmt: skip
     costs = CostTable.given(np.ones((2, 4)), transfer_seconds_of(graph, cluster))
-    problem = Problem(graph, cluster, costs, Objective("throughput", memory="sum"), ways=ways)
+    rules = Constraints(contiguous=True, replicas=0)
+    problem = Problem(graph, cluster, costs, Objective("throughput", memory="sum"), rules, ways=ways)
     stages = (StageGroup((0, 1), 1, 2), StageGroup((2, 3), 2, 1))
     judged = judge_placement(problem, Placement.of_stages(ways, stages, np.array([0, 1]), np.array([0, 1])))
     assert judged.valid and judged.value == pytest.approx(7)
