@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 
 namespace placewise {
 
@@ -35,6 +36,7 @@ StageSearch::StageSearch(StageProblem problem, const Ideals& ideals) : problem_(
         price_.push_back(kind.price);
         room_ += kind.price * kind.count;
     }
+    list_tensors();
     sum_over_ideals();
 }
 
@@ -63,7 +65,7 @@ void StageSearch::sum_over_ideals() {
         const DeviceClass& kind = problem_.classes[c];
         for (const std::int32_t degree : degrees) {
             if (degree > kind.node_size || degree > kind.count) continue;
-            std::vector<double> seconds(n, INF), in_flight(n, INF), fixed(n, INF), missing(n, 1.0);
+            std::vector<double> seconds(n, INF), in_flight(n, INF), fixed(n, INF), missing(n, 1.0), exchanged(n, 0.0);
             for (Index unit = 0; unit < n; ++unit) {
                 double gradients = -1.0;
                 for (Index way = problem_.way_offsets[unit]; way < problem_.way_offsets[unit + 1]; ++way) {
@@ -73,15 +75,22 @@ void StageSearch::sum_over_ideals() {
                     fixed[unit] = std::min(fixed[unit], problem_.bytes_fixed[way]);
                     missing[unit] = 0.0;
                     gradients_vary_ |= gradients >= 0.0 && gradients != problem_.gradient_bytes[way];
-                    gradients = problem_.gradient_bytes[way];
+                    gradients = exchanged[unit] = problem_.gradient_bytes[way];
                 }
                 least_work[unit] = std::min(least_work[unit], kind.price * degree * seconds[unit]);
                 least_seconds[unit] = std::min(least_seconds[unit], seconds[unit]);
                 if (missing[unit] > 0.0) seconds[unit] = in_flight[unit] = fixed[unit] = 0.0;
             }
             const std::vector<double> absent = add_up(missing);
-            choices_.push_back({c, degree, add_up(seconds), add_up(in_flight), add_up(fixed),
-                                std::vector<std::int32_t>(absent.begin(), absent.end())});
+            Choice& choice = choices_.emplace_back();
+            choice.device_class = c;
+            choice.degree = degree;
+            choice.seconds = add_up(seconds);
+            choice.in_flight = add_up(in_flight);
+            choice.fixed = add_up(fixed);
+            choice.gradients = add_up(exchanged);
+            choice.missing = {absent.begin(), absent.end()};
+            list_ways(choice);
         }
     }
     work_ = add_up(least_work);
@@ -102,58 +111,102 @@ std::int32_t StageSearch::count_in_flight(std::int32_t later, std::int32_t repli
 
 double StageSearch::gradient_seconds(const Choice& choice, double bytes, std::int32_t replicas) const {
     if (replicas == 1 || problem_.gradient_factor == 0.0) return 0.0;
-    const DeviceClass& kind = problem_.classes[choice.device_class];
-    const Route& route = choice.degree * replicas <= kind.node_size ? kind.inside : kind.across;
     const double share = (replicas - 1.0) / replicas;
-    return (problem_.gradient_factor * share * bytes / route.bandwidth + 2.0 * (replicas - 1.0) * route.latency) /
-           problem_.microbatches;
+    const double bandwidth = gradient_route(choice, replicas).bandwidth;
+    return problem_.gradient_factor * share * bytes / bandwidth / problem_.microbatches;
 }
 
-double StageSearch::prepare(Index ideal, Index before, const Choice& choice, std::int32_t in_flight,
-                            std::int32_t replicas) {
+double StageSearch::gradient_latency(const Choice& choice, std::int32_t replicas) const {
+    if (replicas == 1 || problem_.gradient_factor == 0.0) return 0.0;
+    return 2.0 * (replicas - 1.0) * gradient_route(choice, replicas).latency / problem_.microbatches;
+}
+
+const Route& StageSearch::gradient_route(const Choice& choice, std::int32_t replicas) const {
     const DeviceClass& kind = problem_.classes[choice.device_class];
-    const auto inside = [&](Index unit) { return ideals_.holds(ideal, unit) && !ideals_.holds(before, unit); };
-    double boundary = 0.0;
-    std::unordered_map<std::int32_t, std::vector<Index>> borders;  // the tensors of a unit that cross
-    for (Index tensor = 0; tensor < problem_.n_tensors(); ++tensor) {
-        const std::int32_t maker = problem_.tensor_unit[tensor];
-        const bool made = inside(maker);
-        bool read = false, leaves = false;
-        for (const std::int32_t reader : problem_.readers[tensor]) {
-            if (made) {
-                leaves |= !ideals_.holds(ideal, reader);
-            } else if (inside(reader)) {
-                if (!read) boundary += kind.boundary.seconds(problem_.tensor_bytes[tensor]);
-                read = true;
-                if (borders[reader].empty() || borders[reader].back() != tensor) borders[reader].push_back(tensor);
-            }
+    return choice.degree * replicas <= kind.node_size ? kind.inside : kind.across;
+}
+
+// The ways of each unit for one degree that a class of devices can run, and which units have equal ones.
+void StageSearch::list_ways(Choice& choice) {
+    std::map<std::vector<std::array<double, 4>>, std::int32_t> kinds;
+    choice.ways.resize(problem_.n_units);
+    for (Index unit = 0; unit < problem_.n_units; ++unit) {
+        std::vector<std::array<double, 4>> costs;
+        for (Index way = problem_.way_offsets[unit]; way < problem_.way_offsets[unit + 1]; ++way) {
+            const double seconds = problem_.seconds(way, choice.device_class);
+            if (problem_.degree[way] != choice.degree || !std::isfinite(seconds)) continue;
+            choice.ways[unit].push_back({seconds, problem_.bytes_in_flight[way], problem_.bytes_fixed[way],
+                                         problem_.gradient_bytes[way], static_cast<std::int32_t>(way)});
+            costs.push_back(
+                {seconds, problem_.bytes_in_flight[way], problem_.bytes_fixed[way], problem_.gradient_bytes[way]});
         }
-        if (leaves && problem_.charges_sender) {
-            boundary += kind.boundary.seconds(problem_.tensor_bytes[tensor]);
-            borders[maker].push_back(tensor);
+        choice.kind.push_back(kinds.emplace(costs, static_cast<std::int32_t>(kinds.size())).first->second);
+    }
+}
+
+void StageSearch::list_tensors() {
+    made_.resize(problem_.n_units);
+    read_.resize(problem_.n_units);
+    border_.resize(problem_.n_units);
+    arrived_.assign(problem_.n_tensors(), -1);
+    for (std::int32_t tensor = 0; tensor < static_cast<std::int32_t>(problem_.n_tensors()); ++tensor) {
+        made_[problem_.tensor_unit[tensor]].push_back(tensor);
+        for (const std::int32_t reader : problem_.readers[tensor]) {
+            if (read_[reader].empty() || read_[reader].back() != tensor) read_[reader].push_back(tensor);
         }
     }
-    way_choice_.start(kind.capacity);
-    for (Index unit = 0; unit < problem_.n_units; ++unit) {
-        if (!inside(unit)) continue;
-        std::vector<Option> options;
-        const auto crossing = borders.find(static_cast<std::int32_t>(unit));
-        for (Index way = problem_.way_offsets[unit]; way < problem_.way_offsets[unit + 1]; ++way) {
-            if (problem_.degree[way] != choice.degree) continue;
-            double seconds = problem_.seconds(way, choice.device_class);
-            if (!std::isfinite(seconds)) continue;
-            if (crossing != borders.end()) {
-                for (const Index tensor : crossing->second) {
-                    seconds += problem_.passes * problem_.sync_bytes(way, tensor) / kind.boundary.bandwidth;
-                }
-            }
-            seconds += replicas * gradient_seconds(choice, problem_.gradient_bytes[way], replicas);
-            const double bytes = problem_.bytes_in_flight[way] * in_flight + problem_.bytes_fixed[way];
-            options.push_back({seconds, bytes, static_cast<std::int32_t>(way)});
+}
+
+double StageSearch::find_border(Index ideal, Index before, const Choice& choice) {
+    const Route& route = problem_.classes[choice.device_class].boundary;
+    const auto& whole = words_[ideal];
+    const auto& part = words_[before];
+    const auto holds = [](const std::vector<std::uint64_t>& words, Index unit) {
+        return (words[unit >> 6] >> (unit & 63) & 1) != 0;
+    };
+    members_.clear();
+    for (std::size_t w = 0; w < whole.size(); ++w) {
+        for (std::uint64_t left = whole[w] & ~part[w]; left != 0; left &= left - 1) {
+            members_.push_back(static_cast<std::int32_t>(64 * w + std::countr_zero(left)));
         }
-        way_choice_.add_unit(std::move(options));
+    }
+    double boundary = 0.0;
+    ++n_borders_;
+    for (const std::int32_t unit : members_) {
+        border_[unit].clear();
+        for (const std::int32_t tensor : read_[unit]) {
+            if (!holds(part, problem_.tensor_unit[tensor])) continue;  // all that came before is outside
+            if (arrived_[tensor] != n_borders_) boundary += route.seconds(problem_.tensor_bytes[tensor]);
+            arrived_[tensor] = n_borders_;
+            border_[unit].push_back(tensor);
+        }
+        if (!problem_.charges_sender) continue;
+        for (const std::int32_t tensor : made_[unit]) {
+            const auto readers = problem_.readers[tensor];
+            if (std::ranges::none_of(readers, [&](std::int32_t reader) { return !holds(whole, reader); })) continue;
+            boundary += route.seconds(problem_.tensor_bytes[tensor]);
+            border_[unit].push_back(tensor);
+        }
     }
     return problem_.passes * boundary;
+}
+
+void StageSearch::prepare(const Choice& choice, std::int32_t in_flight, std::int32_t replicas) {
+    const DeviceClass& kind = problem_.classes[choice.device_class];
+    way_choice_.start(kind.capacity);
+    for (const std::int32_t unit : members_) {
+        options_.clear();
+        double gathered = 0.0;
+        for (const WayCost& way : choice.ways[unit]) {
+            double bytes = 0.0;
+            for (const std::int32_t tensor : border_[unit]) bytes += problem_.sync_bytes(way.way, tensor);
+            gathered = std::max(gathered, bytes);
+            const double seconds = way.seconds + problem_.passes * bytes / kind.boundary.bandwidth +
+                                   replicas * gradient_seconds(choice, way.gradients, replicas);
+            options_.push_back({seconds, way.in_flight * in_flight + way.fixed, way.way});
+        }
+        way_choice_.add_unit(gathered > 0.0 ? -1 : choice.kind[unit], options_);
+    }
 }
 
 // The least seconds per micro-batch of a stage whose bytes fit.
@@ -164,22 +217,16 @@ double StageSearch::stage_seconds(Index ideal, Index before, std::int32_t choice
     const Key key{static_cast<std::int32_t>(ideal), static_cast<std::int32_t>(before), choice, in_flight, variant};
     auto at = known_.find(key);
     if (at == known_.end()) {
-        const double boundary = prepare(ideal, before, choices_[choice], in_flight, variant);
+        const double boundary = find_border(ideal, before, choices_[choice]);
+        prepare(choices_[choice], in_flight, variant);
         const double seconds = boundary + way_choice_.least_seconds();
         relaxed_ |= way_choice_.relaxed();
         at = known_.emplace(key, seconds).first;
     }
-    if (variant == replicas) return at->second / replicas;
-    double gradients = 0.0;
-    for (Index unit = 0; unit < problem_.n_units; ++unit) {
-        if (!ideals_.holds(ideal, unit) || ideals_.holds(before, unit)) continue;
-        for (Index way = problem_.way_offsets[unit]; way < problem_.way_offsets[unit + 1]; ++way) {
-            if (problem_.degree[way] != choices_[choice].degree) continue;
-            gradients += gradient_seconds(choices_[choice], problem_.gradient_bytes[way], replicas);
-            break;
-        }
-    }
-    return at->second / replicas + gradients;
+    const Choice& taken = choices_[choice];
+    const double seconds = at->second / replicas + gradient_latency(taken, replicas);
+    if (variant == replicas) return seconds;
+    return seconds + gradient_seconds(taken, taken.gradients[ideal] - taken.gradients[before], replicas);
 }
 
 // Whether a label is no worse than another in devices, replicas and seconds.
@@ -314,13 +361,11 @@ std::vector<std::int32_t> StageSearch::choose_ways() {
         const auto choice = std::ranges::find_if(choices_, [&](const Choice& c) {
             return c.device_class == stage.device_class && c.degree == stage.degree;
         });
-        prepare(stage.ideal, stage.before, *choice, stage.in_flight, stage.replicas);
+        find_border(stage.ideal, stage.before, *choice);
+        prepare(*choice, stage.in_flight, stage.replicas);
         const std::vector<std::int32_t> ways = way_choice_.choose();
         if (ways.empty()) return {};
-        Index next = 0;
-        for (Index unit = 0; unit < problem_.n_units; ++unit) {
-            if (ideals_.holds(stage.ideal, unit) && !ideals_.holds(stage.before, unit)) chosen[unit] = ways[next++];
-        }
+        for (std::size_t i = 0; i < members_.size(); ++i) chosen[members_[i]] = ways[i];
     }
     return chosen;
 }

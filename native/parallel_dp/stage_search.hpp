@@ -62,12 +62,22 @@ private:
         std::int32_t choice;        // index of device class and degree
         std::int32_t own_replicas;
     };
+    struct WayCost {
+        double seconds;
+        double in_flight;
+        double fixed;
+        double gradients;
+        std::int32_t way;
+    };
     struct Choice {  // a class of devices and a degree
         std::int32_t device_class;
         std::int32_t degree;
-        std::vector<double> seconds;    // [n_ideals] sums of the fastest way of each unit
-        std::vector<double> in_flight;  // [n_ideals] sums of the least bytes of any way
+        std::vector<std::vector<WayCost>> ways;  // [n_units]
+        std::vector<std::int32_t> kind;          // [n_units] units with equal costs have the same
+        std::vector<double> seconds;             // [n_ideals] sums of the fastest way of each unit
+        std::vector<double> in_flight;           // [n_ideals] sums of the least bytes of any way
         std::vector<double> fixed;
+        std::vector<double> gradients;      // [n_ideals] sums of the bytes that replicas exchange
         std::vector<std::int32_t> missing;  // [n_ideals] units without a way
     };
     struct Key {
@@ -81,9 +91,17 @@ private:
     bool contains(Index ideal, Index subset) const;
     void sum_over_ideals();
     double stage_seconds(Index ideal, Index before, std::int32_t choice, std::int32_t in_flight, std::int32_t replicas);
+    // Seconds per micro-batch in which replicas exchange bytes, and those of their messages.
     double gradient_seconds(const Choice& choice, double bytes, std::int32_t replicas) const;
-    // Fill `choice_` with the units of a stage; what it pays for the tensors at its ends, whatever ways it runs.
-    double prepare(Index ideal, Index before, const Choice& choice, std::int32_t in_flight, std::int32_t replicas);
+    double gradient_latency(const Choice& choice, std::int32_t replicas) const;
+    const Route& gradient_route(const Choice& choice, std::int32_t replicas) const;
+    void list_ways(Choice& choice);
+    void list_tensors();
+    // Fill `members_` with the units of a stage, `border_` with the sync bytes of their ways, by unit; what the stage
+    // pays for the tensors at its ends whatever ways it runs.
+    double find_border(Index ideal, Index before, const Choice& choice);
+    // Fill `way_choice_` with the units of a stage.
+    void prepare(const Choice& choice, std::int32_t in_flight, std::int32_t replicas);
     std::int32_t count_in_flight(std::int32_t later, std::int32_t replicas) const;
     bool no_worse(const Label& label, const Label& other) const;
     void add(std::vector<Label>& labels, const Label& label) const;
@@ -101,6 +119,12 @@ private:
     std::vector<double> fastest_;  // [n_ideals] the least seconds of the units of each ideal
     double room_ = 0.0;            // the price of all devices
     bool gradients_vary_ = false;  // whether ways of one unit and degree exchange different gradients
+    std::vector<std::vector<std::int32_t>> made_, read_;  // [n_units] boundary tensors
+    std::vector<std::int32_t> members_;
+    std::vector<std::vector<std::int32_t>> border_;  // [n_units] the tensors of a member that cross
+    std::vector<Index> arrived_;                     // [n_tensors] the last stage that a tensor was counted for
+    Index n_borders_ = 0;
+    std::vector<Option> options_;
     std::vector<std::vector<Label>> labels_;
     std::vector<Stage> stages_;
     double found_value_ = 0.0;

@@ -9,51 +9,54 @@ namespace {
 
 constexpr std::size_t MOST_POINTS = 1 << 14;
 constexpr double INF = std::numeric_limits<double>::infinity();
+// Sums that exceed the capacity by their own rounding fit; the rules allow a little more, so what fits here keeps them.
+constexpr double ROUNDING = 9e-13;
 
 }  // namespace
 
 void WayChoice::start(double capacity) {
-    capacity_ = capacity;
-    units_.clear();
-    kinds_.clear();
-    relaxed_ = sorted_ = false;
+    capacity_ = capacity * (1 + ROUNDING);
+    n_units_ = 0;
+    kind_of_.clear();
+    relaxed_ = false;
 }
 
-void WayChoice::add_unit(std::vector<Option> options) {
-    units_.push_back(without_dominated(std::move(options)));
-    sorted_ = false;
-}
-
-// By seconds, and every further option needs fewer bytes.
-std::vector<Option> WayChoice::without_dominated(std::vector<Option> options) {
-    std::ranges::sort(options, [](const Option& a, const Option& b) {
+// Options are kept by seconds, and every further one needs fewer bytes.
+void WayChoice::add_unit(std::int32_t kind, std::span<const Option> options) {
+    if (n_units_ == units_.size()) units_.emplace_back();
+    std::vector<Option>& kept = units_[n_units_++];
+    kept.assign(options.begin(), options.end());
+    kind_of_.push_back(kind);
+    if (kept.size() < 2) return;
+    std::ranges::sort(kept, [](const Option& a, const Option& b) {
         return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
     });
-    std::vector<Option> kept;
-    for (const Option& option : options) {
-        if (kept.empty() || option.bytes < kept.back().bytes) kept.push_back(option);
+    std::size_t n = 1;
+    for (std::size_t i = 1; i < kept.size(); ++i) {
+        if (kept[i].bytes < kept[n - 1].bytes) kept[n++] = kept[i];
     }
-    return kept;
+    kept.resize(n);
 }
 
 // Units with equal options are one kind, so that fronts grow with the number of kinds and not of units.
-void WayChoice::sort_kinds() {
-    if (sorted_) return;
+void WayChoice::group_kinds() {
     kinds_.clear();
-    for (Index unit = 0; unit < static_cast<Index>(units_.size()); ++unit) {
-        const auto same = std::ranges::find_if(kinds_, [&](const Kind& kind) { return kind.options == units_[unit]; });
-        if (same != kinds_.end()) {
-            same->members.push_back(unit);
-        } else {
+    std::vector<std::int32_t> group(n_units_ + 1, -1);  // by kind, where numbers are small
+    for (Index unit = 0; unit < static_cast<Index>(n_units_); ++unit) {
+        const std::int32_t kind = kind_of_[unit];
+        if (kind >= static_cast<std::int32_t>(group.size())) group.resize(kind + 1, -1);
+        if (kind < 0 || group[kind] < 0) {
+            if (kind >= 0) group[kind] = static_cast<std::int32_t>(kinds_.size());
             kinds_.push_back({units_[unit], {unit}});
+        } else {
+            kinds_[group[kind]].members.push_back(unit);
         }
     }
-    sorted_ = true;
 }
 
 double WayChoice::least_seconds() {
     double seconds = 0.0, bytes = 0.0, least_bytes = 0.0;
-    for (const auto& options : units_) {
+    for (const auto& options : units()) {
         if (options.empty()) return INF;
         seconds += options.front().seconds;
         bytes += options.front().bytes;
@@ -65,9 +68,9 @@ double WayChoice::least_seconds() {
 }
 
 std::vector<std::int32_t> WayChoice::choose() {
-    std::vector<std::int32_t> chosen(units_.size());
+    std::vector<std::int32_t> chosen(n_units_);
     double bytes = 0.0;
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (std::size_t unit = 0; unit < n_units_; ++unit) {
         chosen[unit] = units_[unit].front().way;
         bytes += units_[unit].front().bytes;
     }
@@ -111,7 +114,7 @@ void WayChoice::list_steps() {
 // Step by step, the points (seconds, bytes) that no other point beats in both. Where there are too many of them, each
 // pair keeps one: optimistic, with the least of both; otherwise a point that exists.
 double WayChoice::solve(bool optimistic) {
-    sort_kinds();
+    group_kinds();
     list_steps();
     double rest = 0.0;  // the least bytes of the steps that are still to come
     for (const Step& step : steps_) rest += step.choices.back().bytes;

@@ -22,8 +22,9 @@ class WayChoice {
 public:
     // Forget all units; `capacity` bytes may be used.
     void start(double capacity);
-    // A unit and its options; there is at least one.
-    void add_unit(std::vector<Option> options);
+    // A unit and its options, of which there is at least one. Units of the same kind have equal options; −1: no other
+    // unit is of its kind.
+    void add_unit(std::int32_t kind, std::span<const Option> options);
 
     // The least sum of seconds whose bytes fit, infinite if none do. It is a lower bound where `relaxed()`.
     double least_seconds();
@@ -48,20 +49,21 @@ private:
         std::int32_t choice;
     };
 
-    void sort_kinds();
+    void group_kinds();
     void list_steps();
     double solve(bool optimistic);
     std::vector<Point> without_beaten(std::vector<Point>& points, bool optimistic);
-    static std::vector<Option> without_dominated(std::vector<Option> options);
+    std::span<const std::vector<Option>> units() const { return {units_.data(), n_units_}; }
 
     double capacity_ = 0.0;
-    std::vector<std::vector<Option>> units_;
+    std::vector<std::vector<Option>> units_;  // the first `n_units_` of them; the others are kept for later
+    std::size_t n_units_ = 0;
+    std::vector<std::int32_t> kind_of_;
     std::vector<Kind> kinds_;
     std::vector<Step> steps_;
     std::vector<std::vector<Point>> fronts_;  // before the first step, and after each
     std::int32_t best_ = 0;                   // the point of the last front that is chosen
     bool relaxed_ = false;
-    bool sorted_ = false;
 };
 
 }  // namespace placewise

@@ -50,6 +50,14 @@ PROBLEM_OPTIONS = (
         "replicas", "--replicas", "text", "Throughput: how many equal devices may share a stage, or 'any' (default: 1)."
     ),
     OptionInfo(
+        "tensor_parallel",
+        "--tensor-parallel",
+        "text",
+        "The most devices that an op may be split over, or 'any'; stages may then be replicated and recomputed, too.",
+    ),
+    OptionInfo("recompute", "--recompute", "text", "Training: recompute activations: auto, never or always."),
+    OptionInfo("microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch."),
+    OptionInfo(
         "step_samples", "--step-samples", "whole", "Samples per synchronization of replicas; 0: one per replica."
     ),
     OptionInfo(
@@ -114,6 +122,9 @@ PROBLEM_OPTIONS = (
     ),
     OptionInfo("exclude", "--exclude", "texts", "DEVICE or REGEX: devices to leave out; may be repeated.", RULES),
     OptionInfo("offload", "--no-offload", "negation", "Use no CPU and no disk.", RULES),
+    OptionInfo(
+        "supported", "--supported", "rules", "REGEX=DEVICE: the only kinds of op that this device can run.", RULES
+    ),
     OptionInfo(
         "unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that this device cannot run.", RULES
     ),

@@ -8,7 +8,9 @@ from typing import Any, Unpack
 
 from placewise._util.units import parse_seconds
 from placewise.analysis.diff import diff as compare_plans
+from placewise.analysis.explain import ExplainedOp
 from placewise.analysis.explain import explain as explain_op
+from placewise.analysis.explain_split import ExplainedSplit, explain_split
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
@@ -18,13 +20,14 @@ from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemKeywords, options_from
 from placewise.core.search_limits import budget_from
 from placewise.errors import ExportError, InputError
-from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
+from placewise.exporters.writing import Export, plan_path, result_of, write_files
 from placewise.files.plan_file import find_model, plan_of, require_same_file, save_plan, target_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
 from placewise.placers.base import Budget, OnProgress
 from placewise.simulate import judge_placement
+from placewise.targets.fastest_split import export_fastest
 
 PlanLike = Plan | str | os.PathLike[str]
 """A plan, a plan file, or a published split."""
@@ -232,7 +235,7 @@ def export(
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
         require_same_file(plan, problem.graph)
-    made = export_placement(problem, placement, to, options)
+    made = export_fastest(problem, placement, to, options)
     if path is not None:
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
         if broken:
@@ -268,7 +271,8 @@ def explain(
     op : str
         An op's name, a module, or a regular expression that finds one op.
     why_not : str or sequence of str
-        Devices: the op is forced there, and the rest placed anew.
+        Devices: the op is forced there, and the rest placed anew. Where ops may be split: "tp=4", "recompute" or
+        "no-recompute". Default: none; all of the latter.
     model, example_inputs, on_progress, **problem_options
         As in `run`.
     placer, gap, seed, threads, budget
@@ -299,7 +303,11 @@ def explain(
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     with listening(on_progress, limits.seconds * len(devices)) as listener:
-        found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
+        found: ExplainedOp | ExplainedSplit
+        if problem.ways is not None:
+            found = explain_split(problem, placement, op, devices, limits, on_progress=listener)
+        else:
+            found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
     return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
 
 

@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
+from rich.console import RenderableType
+
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
 from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
 from placewise.analysis.report import open_result, render_page, write_page
@@ -43,6 +45,7 @@ from placewise.reporting.notebook import render_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
+from placewise.reporting.split_explanation import SplitExplanation, split_explanation_view
 from placewise.simulate import judge_placement, lower_bound
 from placewise.targets.kept import describe_kept, list_kept
 from placewise.training.train_result import Trained
@@ -409,21 +412,26 @@ class Training(Plan):
 class Explanation:
     """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
 
-    explanation: OpExplanation
+    explanation: OpExplanation | SplitExplanation
     plans: tuple[Plan, ...]
 
     def summary(self) -> str:
         """What `placewise explain` prints, as text."""
-        return plain(explanation_view(self.explanation))
+        return plain(self._view())
+
+    def _view(self) -> RenderableType:
+        told = self.explanation
+        return split_explanation_view(told) if isinstance(told, SplitExplanation) else explanation_view(told)
 
     def _repr_html_(self) -> str:
-        return render_html(explanation_view(self.explanation))
+        return render_html(self._view())
 
     def __repr__(self) -> str:
-        tried = ", ".join(forced.device for forced in self.explanation.forced)
-        return (
-            f"Explanation({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
-        )
+        told = self.explanation
+        if isinstance(told, SplitExplanation):
+            return f"Explanation({told.asked!r} in stage {told.stage}, over {told.tensor_parallel} devices)"
+        tried = ", ".join(forced.device for forced in told.forced)
+        return f"Explanation({told.asked!r} on {told.device}{f', not {tried}' if tried else ''})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

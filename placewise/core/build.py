@@ -13,7 +13,7 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
-from placewise.core.op_names import check_op_names
+from placewise.core.op_names import check_op_names, check_rule_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.core.precision import describe_stand_ins, work_in_precision
@@ -36,6 +36,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
+from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
 from placewise.transform.untied import untie_weights
@@ -261,10 +262,18 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         (*kept.together, *given.together, *_together(problem.graph, options, {})),
         wished.spare if anew else kept.spare,
         wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
+        kept.tensor_parallel if options.tensor_parallel is None else options.tensor_parallel,
+        options.recompute or kept.recompute,
     )
+    ways = problem.ways
+    if ways is not None:
+        ways = restrict_ways(ways, constraints.tensor_parallel, constraints.recompute)
+        ways = ways if options.microbatches is None else replace(ways, microbatches=options.microbatches)
+    elif options.splits:
+        raise InputError("this file does not say how its ops may be split", remedy="leave out --tensor-parallel")
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
-        warnings=(*problem.warnings, *given.notes),
+        warnings=(*problem.warnings, *given.notes), ways=ways,
     )  # fmt: skip
 
 
@@ -307,10 +316,13 @@ def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Con
 
 def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
     """The cluster with what the user asks of its devices."""
-    return adapt_cluster(
+    kinds, supported, unsupported = graph.ops.kind.values, options.supported or (), options.unsupported or ()
+    adapted = adapt_cluster(
         cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
-        unsupported=options.unsupported or (), kinds=graph.ops.kind.values,
+        supported=supported, unsupported=unsupported, kinds=kinds,
     )  # fmt: skip
+    check_rule_names((*supported, *unsupported), kinds)
+    return adapted
 
 
 def _together(graph: Graph, options: ProblemOptions, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

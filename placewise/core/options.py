@@ -26,7 +26,7 @@ Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
 
 _TEXTS = (
-    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer",
+    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "optimizer", "recompute",
 )  # fmt: skip
 _SAME_PRECISION = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST = 1 << 40
@@ -44,6 +44,9 @@ class ProblemKeywords(TypedDict, total=False):
     convex: bool | None
     in_order: bool | None
     replicas: int | str | None
+    tensor_parallel: int | str | None
+    recompute: str | None
+    microbatches: int | None
     step_samples: int | None
     schedule: str | None
     graph: str | None
@@ -62,6 +65,7 @@ class ProblemKeywords(TypedDict, total=False):
     max_memory: Mapping[Any, float | str]
     exclude: str | Sequence[str]
     offload: bool | None
+    supported: Rules | None
     unsupported: Rules | None
     cache: bool | None
 
@@ -88,6 +92,14 @@ class ProblemOptions:
         Whether stages follow each other in the order of the devices. Default: False.
     replicas : int or "any"
         The most devices per stage, for throughput; 0 and "any" mean any number. Default: 1.
+    tensor_parallel : int or "any"
+        The most devices over which an op may be split; 0 and "any" mean any number. With it, `recompute` or
+        `microbatches`, stages may also be replicated and recomputed, and the plan has `stages` (docs/judge.md).
+        Default: ops are not split.
+    recompute : {"auto", "never", "always"}
+        Whether training recomputes activations. Default: auto, which decides unit by unit.
+    microbatches : int
+        Micro-batches per training step, each a batch of the model. Default: 32.
     step_samples : int
         Samples per synchronization of replicas; 0 means one per replica. Default: 0.
     schedule : {"1f1b", "gpipe"}
@@ -123,6 +135,8 @@ class ProblemOptions:
         Regular expressions: devices to leave out.
     offload : bool
         With False, nothing may be on a CPU or a disk. Default: True.
+    supported : mapping of str to str, or sequence of pairs
+        Regular expressions of op kinds, and devices that can run no others. Default: every kind.
     unsupported : mapping of str to str, or sequence of pairs
         Regular expressions of op kinds, and devices that cannot run them.
     cache : bool
@@ -158,6 +172,9 @@ class ProblemOptions:
     convex: bool | None = None
     schedule: str | None = None
     replicas: int | None = None
+    tensor_parallel: int | None = None
+    recompute: str | None = None
+    microbatches: int | None = None
     step_samples: int | None = None
     precision: str | None = None
     tf32: bool | None = None
@@ -168,6 +185,7 @@ class ProblemOptions:
     max_memory: Mapping[str, float] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     offload: bool | None = None
+    supported: tuple[Rule, ...] | None = None
     unsupported: tuple[Rule, ...] | None = None
     in_order: bool | None = None
     cache: bool | None = None
@@ -184,7 +202,7 @@ class ProblemOptions:
             name: _truth(name, getattr(self, name))
             for name in ("contiguous", "convex", "offload", "in_order", "cache", "tf32")
         }
-        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "unsupported")}
+        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "supported", "unsupported")}
         clean["precision"] = _precision(self.precision, self.tf32)
         clean["headroom"], spares = _headroom(self.headroom)
         clean["spare"] = spares or self.spare
@@ -198,8 +216,18 @@ class ProblemOptions:
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
+        if self.tensor_parallel is not None:
+            most = {"any": 0}.get(str(self.tensor_parallel), self.tensor_parallel)
+            clean["tensor_parallel"] = _whole("tensor_parallel", most, 0, ", or 'any'")
+        if self.microbatches is not None:
+            clean["microbatches"] = _whole("microbatches", self.microbatches, 1)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def splits(self) -> bool:
+        """Whether ops may be split, or stages recomputed: then a problem has ways to run its units."""
+        return any(value is not None for value in (self.tensor_parallel, self.recompute, self.microbatches))
 
 
 def _text(name: str, value: object) -> None:

@@ -12,6 +12,7 @@ from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
 from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
 from placewise.files.records import Amount, Record, Whole, locate_errors
+from placewise.files.ways_columns import WaysHeader, decode_ways, encode_ways
 from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
 
@@ -55,10 +56,12 @@ class ConstraintsRecord(Record):
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
     spare: tuple[HeadroomRecord, ...] = Field((), description="free memory per device, instead of the headroom")
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
+    tensor_parallel: Whole = Field(1, ge=0, description="maximum devices over which an op is split; 0: any number")
+    recompute: Literal["auto", "never", "always"] = Field("auto", description="of activations, where ops may be split")
 
 
 class ProblemHeader(Record):
-    """The header of a problem file. Arrays are named graph/… and costs/…."""
+    """The header of a problem file. Arrays are named graph/…, costs/… and, where ops may be split, ways/…."""
 
     format: Literal["placewise-problem"] = "placewise-problem"
     version: Literal[1] = 1
@@ -68,11 +71,13 @@ class ProblemHeader(Record):
     objective: ObjectiveRecord
     constraints: ConstraintsRecord
     warnings: tuple[str, ...] = Field((), description="assumptions made when building the problem")
+    ways: WaysHeader | None = Field(None, description="how ops may be split; null: they may not")
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
     """Write a problem file. Raises OutputError."""
     graph_header, graph_arrays = encode_graph(problem.graph)
+    ways_header, ways_arrays = (None, {}) if problem.ways is None else encode_ways(problem.ways)
     header = ProblemHeader(
         graph=graph_header,
         cluster=cluster_record(problem.cluster),
@@ -80,9 +85,11 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
         objective=objective_record(problem.objective),
         constraints=constraints_record(problem.constraints),
         warnings=problem.warnings,
+        ways=ways_header,
     )
     arrays = {f"graph/{name}": array for name, array in graph_arrays.items()}
     arrays |= {f"costs/{name}": array for name, array in encode_costs(problem.costs).items()}
+    arrays |= {f"ways/{name}": array for name, array in ways_arrays.items()}
     write_columns(path, header, arrays)
 
 
@@ -95,6 +102,9 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     with locate_errors(path):
         graph, cluster = decode_graph(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
         tensors = graph.n_tensors, len(cluster.class_bandwidth)
+        ways = None
+        if header.ways is not None:
+            ways = decode_ways(header.ways, arrays.under("ways/"), graph.n_ops, len(cluster))
         return Problem(
             graph,
             cluster,
@@ -102,6 +112,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
             objective_of(header.objective),
             constraints_of(header.constraints),
             header.warnings,
+            ways,
         )
 
 
@@ -125,5 +136,6 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
-        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered,
+        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered, record.tensor_parallel,
+        record.recompute,
     )  # fmt: skip

@@ -28,6 +28,7 @@ Execution = Literal["operator", "subgraph", "sequential"]
 MemoryModel = Literal["live", "sum"]
 Schedule = Literal["1f1b", "gpipe"]
 
+RECOMPUTE = ("auto", "never", "always")
 T = TypeVar("T")
 
 _FILES = "placewise.files.problem_file"
@@ -109,7 +110,8 @@ class Constraints:
     devices that may run the same stage of a pipeline, for throughput (1: stages are not replicated, 0: any number).
     `together` are sets of ops, by name, that share a device besides those that the graph itself colocates: what a
     runtime fuses, scopes that may not be split. `ordered` asks that contiguous stages follow each other as the devices
-    do in the cluster.
+    do in the cluster. `tensor_parallel` is the most devices over which an op of a problem with ways is split (0: any
+    number), `recompute` whether its activations are recomputed: auto, never or always.
     """
 
     pins: tuple[Rule, ...] = ()
@@ -121,8 +123,13 @@ class Constraints:
     together: tuple[tuple[str, ...], ...] = ()
     spare: tuple[Headroom, ...] = ()
     ordered: bool = False
+    tensor_parallel: int = 1
+    recompute: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.recompute not in RECOMPUTE:
+            remedy = f"choose {', '.join(RECOMPUTE)}"
+            raise InputError(f"recompute is {self.recompute!r}", remedy=remedy)
         if self.ordered and (not self.contiguous or self.replicas != 1):
             shape = "a chain of stages" if not self.contiguous else "one device per stage"
             raise InputError(f"the order of devices needs {shape}", remedy="ask for one of the two")

@@ -11,6 +11,9 @@ from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 
 LARGEST_DEGREE = 1 << 16
+LARGEST_MICROBATCHES = 1 << 24
+LARGEST_SYNC = 1 << 28
+"""Ways times tensors: `sync_bytes` has a figure for each pair."""
 _MAX_AMOUNT = 1e300
 
 
@@ -176,6 +179,37 @@ def count_in_flight(rule: str, microbatches: int, data_parallel: Ints) -> Ints:
     return np.asarray(held, np.int32)
 
 
+def restrict_ways(ways: Ways, most: int, recompute: str) -> Ways:
+    """The ways of at most so many devices (0: any number), that recompute always, never, or either ("auto").
+
+    A unit that has no way with recomputation keeps those without. Raises CostError if a unit would have none.
+    """
+    keep = ways.degree <= most if most else np.ones(ways.n_ways, np.bool_)
+    if recompute != "auto":
+        wished = ways.recompute == (recompute == "always")
+        has = np.zeros((ways.n_units, int(ways.degree.max(initial=0)) + 1), np.bool_)
+        has[ways.way_unit[wished], ways.degree[wished]] = True
+        keep &= wished | ~has[ways.way_unit, ways.degree]
+    if len(np.unique(ways.way_unit[keep])) < ways.n_units:
+        raise CostError(f"some unit has no way on at most {most} devices", remedy="allow more devices per split")
+    return keep_ways(ways, keep)
+
+
+def keep_ways(ways: Ways, keep: Bools) -> Ways:
+    """The same units with some of their ways [n_ways]; every unit keeps one at least."""
+    if keep.all():
+        return ways
+    rows = {
+        name: getattr(ways, name)[keep]
+        for name in (
+            "way_unit", "degree", "recompute", "seconds", "gradient_bytes", "bytes_in_flight", "held_bytes",
+            "sync_bytes", "collective_seconds",
+        )
+    }  # fmt: skip
+    names = tuple(name for name, kept in zip(ways.name, keep.tolist(), strict=True) if kept)
+    return replace(ways, name=names, **rows)
+
+
 def list_replicas(ways: Ways, most: int) -> list[int]:
     """How many replicas a stage may have, up to `most`: in training what divides the micro-batches of a step."""
     return [d for d in range(1, most + 1) if not ways.trains or ways.microbatches % d == 0]
@@ -193,22 +227,38 @@ def _validate(ways: Ways) -> None:
             raise CostError(f"{name} of the ways has shape {getattr(ways, name).shape} instead of {shape}")
     if len(ways.name) != w or (ways.unit_names and len(ways.unit_names) != n):
         raise CostError("names of the ways or units are missing")
+    if not np.array_equal(np.unique(ways.unit), np.arange(n)):
+        raise CostError("units are numbered from 0, and each has an op")
     if (np.diff(ways.way_unit) < 0).any() or not np.array_equal(np.unique(ways.way_unit), np.arange(n)):
         raise CostError("every unit needs a way, and ways stand in the order of the units")
     if not ((ways.degree >= 1) & (ways.degree <= LARGEST_DEGREE)).all():
         raise CostError(f"a way has a degree outside 1 to {LARGEST_DEGREE}", remedy="give a number of devices")
-    if ways.microbatches < 1 or ways.passes < 1 or not 0 <= ways.gradient_factor < np.inf:
-        raise CostError("a step needs a micro-batch, and a boundary a pass", remedy="give 1 or more")
+    if not 1 <= ways.microbatches <= LARGEST_MICROBATCHES:
+        remedy = f"give a number from 1 to {LARGEST_MICROBATCHES}"
+        raise CostError(f"a step has {ways.microbatches} micro-batches", remedy=remedy)
+    if not 1 <= ways.passes <= LARGEST_DEGREE or not 0 <= ways.gradient_factor <= LARGEST_DEGREE:
+        raise CostError("a boundary is crossed once or more, and gradients are exchanged a few times")
     if ways.in_flight not in ("1f1b", "gpipe", "one"):
         raise CostError(f"the rule {ways.in_flight!r} for micro-batches in flight is not known")
+    if ways.in_flight == "gpipe" and not ways.trains:
+        raise CostError("micro-batches wait for each other (gpipe) in training only", remedy="use 1f1b or one")
+    if ways.device_class.min(initial=0) < -1:
+        raise CostError("classes of devices are numbered from 0, and −1 is a device that holds no stage")
     amounts = ("gradient_bytes", "bytes_in_flight", "held_bytes", "tensor_bytes", "sync_bytes", "collective_seconds")
     for name in amounts:
         column = getattr(ways, name)
         if not ((column >= 0) & (column <= _MAX_AMOUNT)).all():
             raise CostError(f"a figure of {name} is negative, missing or absurdly large", remedy="give zero or more")
-    if not (ways.seconds >= 0).all():
-        raise CostError("the seconds of a way are negative or missing", remedy="give zero or more")
+    if not ((ways.seconds >= 0) & ((ways.seconds <= _MAX_AMOUNT) | np.isposinf(ways.seconds))).all():
+        raise CostError("the seconds of a way are negative, missing or absurdly large", remedy="give zero or more")
+    offsets = ways.reader_offsets
+    if offsets[0] or offsets[-1] != len(ways.reader) or (np.diff(offsets) < 0).any():
+        raise CostError("the readers of a boundary tensor lie outside their column")
     readers = np.repeat(ways.tensor_unit, np.diff(ways.reader_offsets))
     inside = (ways.reader >= 0) & (ways.reader < n)
-    if not inside.all() or not (ways.reader > readers).all() or not (ways.tensor_unit >= 0).all():
+    if (
+        not inside.all()
+        or not (ways.reader > readers).all()
+        or not ((ways.tensor_unit >= 0) & (ways.tensor_unit < n)).all()
+    ):
         raise CostError("a boundary tensor goes to a unit that does not stand behind its own")

@@ -23,7 +23,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph, Source
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.model.ways import Ways
+from placewise.model.ways import LARGEST_MICROBATCHES, LARGEST_SYNC, Ways
 from placewise.readers.base import ImportedModel, read_text_file
 from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, read_id, read_number
 
@@ -33,7 +33,7 @@ GRADIENT_FACTOR, PASSES = 4.0, 2
 """Gradients cross twice in 16 and 32 bits or so (Piper, section 3), boundaries in both directions."""
 RECOMPUTES = "recomp"
 """What the name of a way holds that recomputes its activations."""
-MAX_WAYS, MAX_MICROBATCHES = 100_000, 1 << 24
+MAX_WAYS = 100_000
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
     seconds = np.broadcast_to(whole[:, None], (graph.n_ops, len(cluster)))
     return Problem(
         graph, cluster, CostTable.given(seconds, transfers), Objective("throughput", memory="sum"),
-        Constraints(contiguous=True, replicas=0), ways=ways,
+        Constraints(contiguous=True, replicas=0, tensor_parallel=0), ways=ways,
     )  # fmt: skip
 
 
@@ -150,12 +150,14 @@ def _build_ways(
     document: Mapping[str, Any], graph: Graph, cluster: Cluster, nodes: list[Any], bytes_of: Mapping[str, float]
 ) -> Ways:
     microbatches = read_number(document, "mbsInBatch", "the top level")
-    if microbatches != int(microbatches) or not 1 <= microbatches <= MAX_MICROBATCHES:
-        raise ModelFileError(f"mbsInBatch must be a whole number of micro-batches, from 1 to {MAX_MICROBATCHES}")
+    if microbatches != int(microbatches) or not 1 <= microbatches <= LARGEST_MICROBATCHES:
+        raise ModelFileError(f"mbsInBatch must be a whole number of micro-batches, from 1 to {LARGEST_MICROBATCHES}")
     tensor_of = {name: number for number, name in enumerate(graph.tensors.name)}
     columns = _WayColumns()
     for unit, node in enumerate(nodes):
         _add_ways(columns, graph, unit, node, tensor_of)
+    if len(columns.unit) * graph.n_tensors > LARGEST_SYNC:
+        raise ModelFileError(f"has {len(columns.unit)} ways and {graph.n_tensors} edges, too many to read")
     sync = np.zeros((len(columns.unit), graph.n_tensors))
     for row, amounts in enumerate(columns.sync):
         sync[row, list(amounts)] = list(amounts.values())
@@ -240,8 +242,9 @@ def _read_sync(way: Any, key: str, tensors: Mapping[str, int], where: str) -> di
 
 
 def _seconds_unsplit(ways: Ways) -> Any:
-    """Seconds [n_units] of the fastest way of degree 1, inf where there is none."""
-    seconds = np.full(ways.n_units, np.inf)
+    """Seconds [n_units] of the fastest way of degree 1; where there is none, of all devices of a way together."""
+    seconds, together = np.full(ways.n_units, np.inf), np.full(ways.n_units, np.inf)
     whole = ways.degree == 1
     np.minimum.at(seconds, ways.way_unit[whole], ways.seconds[whole, 0])
-    return seconds
+    np.minimum.at(together, ways.way_unit, ways.seconds[:, 0] * ways.degree)
+    return np.where(np.isfinite(seconds), seconds, together)

@@ -28,6 +28,7 @@ from placewise.reporting.sentences import (
     replica_lines,
     value_name,
     verdict,
+    whole_op_line,
 )
 from placewise.reporting.stages import stage_table
 from placewise.simulate import MemoryPeak
@@ -44,7 +45,7 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
         said = verdict(result)
-        parts += [shown_text(line) for line in (said, targets) if line]
+        parts += [shown_text(line) for line in (said, targets, whole_op_line(problem)) if line]
         parts += [Text(), *_use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from placewise._util.units import format_bytes, format_seconds
-from placewise.model.cluster import ASSUMED, MEANT, Cluster
+from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
@@ -73,6 +75,21 @@ def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
 def verdict(result: Result) -> str:
     """Whether the split is worth it, in one sentence; "" without anything to compare it with."""
     return result.verdict.sentence if result.verdict else ""
+
+
+def whole_op_line(problem: Problem) -> str:
+    """A line where several equal accelerators have direct links: no op is split over them, which may be faster."""
+    cluster = problem.cluster
+    if problem.ways is not None or cluster.transfers != "direct":
+        return ""
+    models = Counter(repr(replace(device, name="x", notes=())) for device in cluster if _is_accelerator(device))
+    if max(models.values(), default=0) < 2:
+        return ""
+    return "No op is split over several devices: tensor parallelism (--tensor-parallel any) may be faster."
+
+
+def _is_accelerator(device: Device) -> bool:
+    return device.available and not device.is_host
 
 
 def history_line(result: Result) -> str:

@@ -13,7 +13,8 @@ from placewise.model.columns import Floats, Ints
 def boundary_seconds(cluster: Cluster, own: Sequence[int], other: Sequence[int], nbytes: Floats) -> Floats:
     """Seconds [n] that a device of the stage on `own` is busy with tensors [n] to or from the stage on `other`.
 
-    Staged: over its link with host memory, free where it works there. Direct: over the slowest link between the two.
+    Staged: over its link with host memory, free where it works there. Direct: over the slowest link between the two,
+    in either direction.
     """
     return _slowest(cluster, _boundary_classes(cluster, own, other), nbytes)
 
@@ -31,7 +32,8 @@ def _boundary_classes(cluster: Cluster, own: Sequence[int], other: Sequence[int]
         host = len(cluster)
         pairs = np.concatenate((cluster.link_class[a, host], cluster.link_class[host, a]))
     else:
-        pairs = cluster.link_class[np.ix_(a, cluster.location[list(other)])]
+        b = cluster.location[list(other)]
+        pairs = np.concatenate((cluster.link_class[np.ix_(a, b)], cluster.link_class[np.ix_(b, a)].T))
     classes: Ints = np.unique(pairs)
     return classes[classes > 0]
 

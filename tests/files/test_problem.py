@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import RootModel
 from soak import examples
+from split_problems import split_problem
 
+from placewise.core.place import place
 from placewise.costing.measured import load_measured
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
 from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
@@ -26,6 +29,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.model.ways import Ways
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -238,3 +242,54 @@ def _another(data: st.DataObject, array: np.ndarray) -> np.ndarray:
     if data.draw(st.booleans()):
         return changed.reshape(-1)[: data.draw(st.integers(0, changed.size))]
     return changed.astype(data.draw(st.sampled_from([np.int8, np.int32, np.int64, np.float64, np.bool_])))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ways_come_back(tmp_path: Path, seed: int) -> None:
+    """Ways to split ops, with every field, and the names of units where there are any; a file without has none."""
+    problem = split_problem(seed, classes=2, kind="latency" if seed % 3 == 0 else "throughput", even=False)
+    ways = problem.require_ways()
+    named = replace(ways, unit_names=tuple(f"unit {unit}" for unit in range(ways.n_units)))
+    named = replace(named, collective_seconds=np.where(np.isfinite(ways.seconds), ways.seconds / 2, 0.0))
+    for kept in (ways, named):
+        save_problem(problem.with_(ways=kept), tmp_path / "p.npz")
+        again = load_problem(tmp_path / "p.npz")
+        assert again.ways is not None and columns_of(again) == columns_of(problem.with_(ways=kept))
+        for field in fields(kept):
+            one, other = getattr(again.ways, field.name), getattr(kept, field.name)
+            assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other, field.name
+        assert place(again).value == place(problem.with_(ways=kept)).value
+    save_problem(problem.with_(ways=None), tmp_path / "p.npz")
+    assert load_problem(tmp_path / "p.npz").ways is None
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("unit", np.full(3, 7, np.int32), "units are numbered from 0, and each has an op"),
+        ("degree", np.zeros(4, np.int32), "a degree outside 1 to"),
+        ("degree", np.ones(3, np.int32), r"has shape \(3,\) instead of 4"),
+        ("seconds", np.full((4, 1), np.nan), "the seconds of a way are negative, missing"),
+        ("held_bytes", np.full((4, 2), -1.0), "a figure of held_bytes is negative"),
+        ("reader", np.zeros(1, np.int32), "goes to a unit that does not stand behind its own"),
+        ("reader_offsets", np.array([0, 5]), "the readers of a boundary tensor lie outside their column"),
+        ("sync.tensor", np.array([3], np.int32), "'ways/sync.tensor' names one that does not exist"),
+        ("device_class", np.array([-2, 0], np.int32), "−1 is a device that holds no stage"),
+    ],
+)
+def test_ways_that_lie(tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
+    """One sentence with the file's name."""
+    graph, cluster, path = chain(), pair("g", "h"), tmp_path / "p.npz"
+    ways = Ways(
+        unit=np.array([0, 0, 1]), way_unit=np.array([0, 0, 1, 1]), degree=np.array([1, 2, 1, 2]),
+        recompute=np.zeros(4, np.bool_), name=("a", "b", "a", "b"), seconds=np.ones((4, 1)),
+        gradient_bytes=np.ones(4), bytes_in_flight=np.ones(4), held_bytes=np.ones((4, 2)), parts=("weights", "rest"),
+        tensor_unit=np.zeros(1), tensor_bytes=np.ones(1), reader_offsets=np.array([0, 1]), reader=np.ones(1),
+        sync_bytes=np.array([[0.0], [0.0], [0.0], [4.0]]), device_class=np.zeros(2), node=np.zeros(2),
+    )  # fmt: skip
+    save_problem(Problem(graph, cluster, table(graph, cluster), ways=ways), path)
+    header, arrays = read_columns(path, ProblemHeader)
+    write_columns(path, header, {**arrays.members, f"ways/{name}": array})
+    with pytest.raises(InputError, match=message) as caught:
+        load_problem(path)
+    assert str(caught.value).startswith(f"{path}: ")

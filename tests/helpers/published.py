@@ -13,6 +13,7 @@ from locations import ROOT as REPOSITORY
 ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS") or "nowhere")
 WORKLOADS = ROOT / "dnn-partitioning"
 PROFILES = ROOT / "pipedream"
+PIPER = ROOT / "piper"
 RECORDED: dict[str, dict[str, Any]] = json.loads((REPOSITORY / "benchmarks" / "published.json").read_text())
 """By objective and workload, the value of each published method in ms."""
 
@@ -21,6 +22,9 @@ needs_workloads = pytest.mark.skipif(
 )
 needs_profiles = pytest.mark.skipif(
     not PROFILES.is_dir(), reason="PLACEWISE_WORKLOADS does not name the folder of the PipeDream profiles"
+)
+needs_piper = pytest.mark.skipif(
+    not PIPER.is_dir(), reason="PLACEWISE_WORKLOADS does not name the folder of the instance of Piper"
 )
 
 

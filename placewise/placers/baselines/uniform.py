@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ MAX_STAGES = 128
 class UniformOptions:
     """`rule`: "best" of all uniform plans, or "megatron", the first that fits by its rule of thumb."""
 
-    rule: str = "best"
+    rule: Literal["best", "megatron"] = "best"
 
 
 class Shape(NamedTuple):
@@ -150,7 +150,7 @@ class _StageSums:
     def least_value(self, problem: Problem, classes: list[DeviceClass], t: int, d: int) -> float:
         """Seconds that the stages take at least, each on t · d devices, class by class; inf if bytes do not fit."""
         ways, p = problem.require_ways(), len(self.crossing)
-        kind = np.repeat(np.arange(len(classes)), [len(one.members) // (t * d) for one in classes])[:p]
+        kind = np.repeat(np.arange(len(classes)), [one.count_splits(t) // d for one in classes])[:p]
         if len(kind) < p:
             return math.inf
         held = count_in_flight(ways.in_flight, ways.microbatches, np.full(p, d, np.int32))

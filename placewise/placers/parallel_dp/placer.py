@@ -3,8 +3,9 @@
 Stages are differences of ideals of the units. For one limit on the seconds of a stage, a dynamic program decides
 whether any pipeline keeps it, over all degrees, replicas and classes of devices; which units recompute is decided
 exactly (native/parallel_dp). The least limit is found by bisection, and proved by a last search just below it.
-For latency one search finds the least sum. Links are taken at their fastest in proofs; what is found is priced by the
-judge on the devices that it gets.
+For latency one search finds the least sum. Devices of a class that differ in links, memory or rules are taken at their
+best in proofs; what is found is priced by the judge on the devices that it gets, and searched for with devices at their
+worst and one by one as well.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from typing import ClassVar
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.model.ways import Ways, list_replicas
-from placewise.placers.base import PlacerInfo, Progress, SearchContext
+from placewise.placers.base import MAX_COUNT, PlacerInfo, Progress, SearchContext
+from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
+from placewise.simulate.check.stages import check_stages
 from placewise.simulate.judge.stages import stages_value
 
 MAX_CLASSES = 6
 """Classes of devices that the kernel tells apart."""
+MAX_UNITS = 20_000
+"""Ideals hold a bit per unit."""
 FOUND, NONE = 0, 1
+START = "start"
+"""Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
@@ -46,9 +53,10 @@ class ParallelDpOptions:
 
 @dataclass(slots=True)
 class _Run:
-    """The best placement so far, what is proved, and how the run ended."""
+    """The units that are placed, the best placement so far, what is proved, and how the run ended."""
 
     search: SearchContext
+    merged: MergedWays
     placement: Placement | None = None
     value: float = math.inf
     bound: float = 0.0
@@ -58,14 +66,20 @@ class _Run:
     history: list[Improvement] = field(default_factory=list)
 
     def offer(self, placement: Placement | None, name: str) -> None:
-        """Keep a placement that is better than the best so far."""
-        if placement is None:
+        """Keep a placement that keeps the rules and is better than the best so far."""
+        if placement is None or check_stages(self.search.problem, placement):
             return
         value = stages_value(self.search.problem, placement)
-        if value < self.value:
+        fewer = self.placement is not None and count_devices(placement) < count_devices(self.placement)
+        if value < self.value or (value == self.value and fewer):
             self.placement, self.value = placement, value
             self.history.append(Improvement(self.search.watch.elapsed, value, name))
             self.search.on_progress(Progress(name, self.search.watch.elapsed, "improved", value, self.bound))
+
+
+def count_devices(placement: Placement) -> int:
+    """How many devices the stages of a placement take."""
+    return sum(len(group.devices) for group in placement.stages)
 
 
 class ParallelDpPlacer:
@@ -87,6 +101,8 @@ class ParallelDpPlacer:
     def supports(self, problem: Problem) -> str | None:
         if problem.ways is None:
             return "its ops may not be split: allow it with --tensor-parallel"
+        if problem.ways.n_units > MAX_UNITS:
+            return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -94,10 +110,10 @@ class ParallelDpPlacer:
 
     def propose(self, search: SearchContext) -> Proposal:
         """The best pipeline found, with a bound; or the proof that none fits."""
-        run = _Run(search)
+        run = _Run(search, merge_leaves(search.problem.require_ways()))
         for placement in search.hints.placements:
             if placement.stages:
-                run.offer(placement, "start")
+                run.offer(placement, START)
         try:
             infeasible = self._search(run)
         except KeyboardInterrupt:
@@ -125,9 +141,10 @@ class ParallelDpPlacer:
             infeasible = _minimize_slowest(run, kernel, classes, exact)
         else:
             infeasible = _minimize_sum(run, kernel, classes, exact)
-        slow = classify(problem, slowest=True)
-        if any(a.boundary != b.boundary or a.across != b.across for a, b in zip(classes, slow, strict=True)):
-            _search_slow_links(run, slow, self.options.max_ideals, in_line=not exact)
+        for view in ("worst", "apart"):
+            seen = classify(problem, view)
+            if len(seen) <= MAX_CLASSES and not _are_alike(seen, classes):
+                _search_view(run, seen, self.options.max_ideals, in_line=not exact)
         if kernel.relaxed:
             run.notes.append("the ways of some stages were relaxed for the bound, since there are very many of them")
         return infeasible if exact and run.placement is None else ""
@@ -136,12 +153,14 @@ class ParallelDpPlacer:
 def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], exact: bool) -> str:
     """Bisect on the seconds of the slowest stage; the words of a proof that nothing fits, or ""."""
     name, gap = ParallelDpPlacer.info.name, run.search.budget.gap
-    outcome = _attempt(run, kernel, math.inf)
-    if outcome == NONE and exact:
-        return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
-    if outcome != FOUND:
-        return ""
-    most = _offer_found(run, kernel, classes, name)
+    most = run.value
+    if run.placement is None:
+        outcome = _attempt(run, kernel, math.inf)
+        if outcome == NONE and exact:
+            return "no pipeline of split, repeated and recomputed stages fits the memory of the devices"
+        if outcome != FOUND:
+            return ""
+        most = _offer_found(run, kernel, classes, name)
     low, step = kernel.least_load, 0.02
     while most > low * (1 + max(CLOSE, gap)) and step < 1e9:  # from below: most limits in vain are quick to refute
         limit = min(low * (1 + step), (low + most) / 2) if step < 1 else (low + most) / 2
@@ -162,6 +181,9 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
         if outcome == NONE:
             _prove(run, most * JUST_BELOW, exact)
         break
+    from_start = bool(run.history) and run.history[-1].placer == START
+    if from_start and _attempt(run, kernel, run.value) == FOUND:  # the fewest devices that are as fast
+        _offer_found(run, kernel, classes, name)
     return ""
 
 
@@ -178,23 +200,23 @@ def _minimize_sum(run: _Run, kernel: _native.StageSearch, classes: list[DeviceCl
     return ""
 
 
-def _search_slow_links(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool) -> None:
-    """Search once more with the slowest link of each class in place of the fastest, for what the judge says of it."""
+def _are_alike(some: list[DeviceClass], others: list[DeviceClass]) -> bool:
+    return len(some) == len(others) and all(a.is_like(b) for a, b in zip(some, others, strict=True))
+
+
+def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool) -> None:
+    """Search once more with devices of a class seen in another way: the judge says what that is worth."""
     kernel = _create_kernel(run, classes, most, in_line=in_line)
-    if not kernel.complete or run.search.watch.out:
+    name, sums = ParallelDpPlacer.info.name, run.search.problem.objective.kind == "latency"
+    low, high = run.bound, run.value * JUST_BELOW
+    if not kernel.complete or low >= high or _attempt(run, kernel, high, sums=sums) != FOUND:
         return
-    name = ParallelDpPlacer.info.name
-    if run.search.problem.objective.kind == "latency":
-        if _attempt(run, kernel, math.inf, sums=True) == FOUND:
-            _offer_found(run, kernel, classes, name)
-        return
-    low, most_seconds = run.bound, min(run.value, 1e300)
-    while most_seconds > low * (1 + CLOSE):
-        limit = (low + most_seconds) / 2
+    high = min(_offer_found(run, kernel, classes, name), high)
+    while not sums and high > low * (1 + CLOSE):
+        limit = (low + high) / 2
         outcome = _attempt(run, kernel, limit)
         if outcome == FOUND:
-            _offer_found(run, kernel, classes, name)
-            most_seconds = limit
+            high = min(_offer_found(run, kernel, classes, name), limit)
         elif outcome == NONE:
             low = limit
         else:
@@ -224,14 +246,16 @@ def _offer_found(run: _Run, kernel: _native.StageSearch, classes: list[DeviceCla
         return math.inf
     stages = assign_devices(run.search.problem, classes, [(int(c), int(t), int(d)) for c, t, d, _ in rows])
     if stages is not None:
-        run.offer(Placement.of_stages(run.search.problem.require_ways(), stages, unit_stage, way), name)
+        ways = run.merged.whole
+        run.offer(Placement.of_stages(ways, stages, *run.merged.restore(unit_stage, way)), name)
     return kernel.found_value
 
 
 def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line: bool = False) -> _native.StageSearch:
     problem, watch = run.search.problem, run.search.watch
-    ways = problem.require_ways()
-    seconds = _seconds_by_class(ways, classes)
+    ways = run.merged.ways
+    able = [run.merged.merge_able(one.able) for one in classes]
+    seconds = _seconds_by_class(ways, classes, able)
     least = _least_work(ways, seconds)
     prices = device_prices(classes, least)
     counts = np.array([[len(one.members), one.node_size] for one in classes], np.int32)
@@ -241,6 +265,7 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
     staged = problem.cluster.transfers == "staged"
     offsets, successors = _successors(ways, in_line)
+    most = max(most, ways.n_units + 1) if in_line else min(max(most, 1), MAX_COUNT - 1)
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
         ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,
@@ -250,9 +275,12 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     )  # fmt: skip
 
 
-def _seconds_by_class(ways: Ways, classes: list[DeviceClass]) -> Floats:
-    """Seconds [n_ways, n_classes], inf where the class may not run the unit."""
-    columns = [np.where(one.able[ways.way_unit], ways.seconds[:, one.cost_class], np.inf) for one in classes]
+def _seconds_by_class(ways: Ways, classes: list[DeviceClass], able: list[Bools]) -> Floats:
+    """Seconds [n_ways, n_classes], inf where the class is not `able` [n_units] to run the unit."""
+    columns = [
+        np.where(can[ways.way_unit], ways.seconds[:, one.cost_class], np.inf)
+        for one, can in zip(classes, able, strict=True)
+    ]
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 

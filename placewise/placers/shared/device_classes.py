@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,73 +13,133 @@ from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.ways import StageGroup
 
+Route = tuple[float, float]
+
+
+View = Literal["best", "worst", "apart"]
+"""How devices of a class that differ are seen: at their best, at their worst, or as classes of their own."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceClass:
     """Devices that are alike: `members`, node by node; `cost_class` is their column in the ways' seconds.
 
-    `able` [n_units] are the units that they may run. `node_size` is the most of them in one node. Routes are (bytes/s,
-    seconds): `boundary` to other stages, `inside` a node and `across` nodes, each the fastest that any of them has.
+    `able` [n_units] are the units that they may run. `node_counts` are how many of them each node has. Routes are
+    (bytes/s, seconds): `boundary` to other stages, `inside` for the replicas of a stage that fits into a node and
+    `across` for those of a larger one.
     """
 
     members: tuple[int, ...]
     cost_class: int
     capacity: float
     able: Bools
-    node_size: int
-    boundary: tuple[float, float]
-    inside: tuple[float, float]
-    across: tuple[float, float]
+    node_counts: tuple[int, ...]
+    boundary: Route
+    inside: Route
+    across: Route
+
+    @property
+    def node_size(self) -> int:
+        """The most of them in one node."""
+        return max(self.node_counts)
+
+    def count_splits(self, degree: int) -> int:
+        """How many splits of a degree have room, none of them over two nodes."""
+        return sum(count // degree for count in self.node_counts)
+
+    def is_like(self, other: DeviceClass) -> bool:
+        """Whether the same devices are seen in the same way."""
+        return (
+            self.members == other.members
+            and self.capacity == other.capacity
+            and (self.boundary, self.inside, self.across) == (other.boundary, other.inside, other.across)
+            and np.array_equal(self.able, other.able)
+        )
 
 
 _FREE = (np.inf, 0.0)
 
 
-def classify(problem: Problem, *, slowest: bool = False) -> list[DeviceClass]:
-    """The classes of devices that may hold a stage. With `slowest`, routes are the slowest in place of the fastest."""
+def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
+    """The classes of devices that may hold a stage, in the order of the ways' classes.
+
+    Devices of a class may differ in memory, in the ops that they may run, and in their links. `best` takes for each
+    figure the best that any of them has, so that nothing that holds of the classes is too strict for the devices;
+    `worst` the worst, so that what fits the classes fits the devices; `apart` makes classes of equal devices.
+    """
     ways, cluster = problem.require_ways(), problem.cluster
     able = np.ones((ways.n_units, problem.n_devices), np.bool_)
     np.logical_and.at(able, ways.unit, problem.allowed)
-    kinds: dict[tuple[int, float, bytes], list[int]] = {}
-    for d in np.flatnonzero(ways.device_class >= 0).tolist():
-        key = (int(ways.device_class[d]), float(problem.capacity[d]), able[:, d].tobytes())
-        kinds.setdefault(key, []).append(d)
+    usable = np.flatnonzero(ways.device_class >= 0).astype(np.int32)
+    staged, worst = cluster.transfers == "staged", view == "worst"
+    own = _list_routes(cluster, usable) if staged else {}
+    kinds: dict[tuple[int, object], list[int]] = {}
+    for d in usable.tolist():
+        differs = (float(problem.capacity[d]), able[:, d].tobytes(), own.get(d)) if view == "apart" else ()
+        kinds.setdefault((int(ways.device_class[d]), differs), []).append(d)
     found = []
-    for (cost_class, capacity, _), devices in kinds.items():
+    for (cost_class, _), devices in sorted(kinds.items(), key=lambda item: (item[0][0], item[1])):
         members = sorted(devices, key=lambda d: (int(ways.node[d]), d))
-        sizes = np.unique(ways.node[members], return_counts=True)[1]
-        routes = _routes(cluster, members, ways.node, slowest)
-        found.append(DeviceClass(tuple(members), cost_class, capacity, able[:, members[0]], int(sizes.max()), *routes))
+        route = _pick([own[d] for d in members], worst) if staged else _FREE
+        routes = (route, route, route) if staged else _routes(cluster, members, usable, ways.node, worst)
+        capacity, runs = problem.capacity[members], able[:, members]
+        can: Bools = np.logical_and.reduce(runs, axis=1) if worst else np.logical_or.reduce(runs, axis=1)
+        counts = np.unique(ways.node[members], return_counts=True)[1].tolist()
+        found.append(
+            DeviceClass(
+                tuple(members),
+                cost_class,
+                float(capacity.min() if worst else capacity.max()),
+                can,
+                tuple(counts),
+                *routes,
+            )
+        )
     return found
 
 
-def _routes(cluster: Cluster, members: list[int], node: Ints, slowest: bool) -> tuple[tuple[float, float], ...]:
-    own = cluster.location[members]
-    host = len(cluster)
-    if cluster.transfers == "staged":
-        ends = np.concatenate((cluster.link_class[own, host], cluster.link_class[host, own]))
-        # A transfer through host memory takes the slower of the two halves in either direction.
-        route = _pick(cluster, ends, slowest=True)
-        return route, route, route
-    among = cluster.link_class[np.ix_(own, own)]
-    same = node[members][:, None] == node[members][None, :]
-    apart = ~np.eye(len(members), dtype=np.bool_)
-    everywhere = np.concatenate(
-        (cluster.link_class[np.ix_(own, cluster.location)], cluster.link_class[own][:, [host]]), 1
-    )
-    boundary = _pick(cluster, everywhere, slowest)
-    inside, across = _pick(cluster, among[same & apart], slowest), _pick(cluster, among[~same], slowest)
-    return boundary, inside, across if across != _FREE else inside
+def _list_routes(cluster: Cluster, devices: Ints) -> dict[int, Route]:
+    """The route of each device to and from host memory: the slower bandwidth and the smaller latency of both."""
+    host, found = len(cluster), {}
+    for d in devices.tolist():
+        location = cluster.location[d]
+        found[d] = _join(cluster, cluster.link_class[location, host], cluster.link_class[host, location])
+    return found
 
 
-def _pick(cluster: Cluster, classes: Ints, slowest: bool) -> tuple[float, float]:
-    kinds = np.unique(classes)
-    kinds = kinds[kinds > 0]
-    if not len(kinds):
+def _join(cluster: Cluster, there: int, back: int) -> Route:
+    """A route that is never slower than the slower one of two directions."""
+    if not there or not back:
         return _FREE
-    choose = np.min if slowest else np.max
-    latency = np.max if slowest else np.min
-    return float(choose(cluster.class_bandwidth[kinds])), float(latency(cluster.class_latency[kinds]))
+    both = [there, back]
+    return float(cluster.class_bandwidth[both].min()), float(cluster.class_latency[both].min())
+
+
+def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> tuple[Route, Route, Route]:
+    """The routes to other stages, between members, and between members in different nodes."""
+    count = len(cluster.class_bandwidth)
+
+    def between(others: Ints, *, apart: bool = False) -> Route:
+        here, there = np.meshgrid(members, others, indexing="ij")
+        chosen = here != there
+        if apart:
+            chosen &= node[here] != node[there]
+        a, b = cluster.location[here[chosen]], cluster.location[there[chosen]]
+        known = np.zeros(count * count, np.bool_)
+        known[cluster.link_class[a, b] * count + cluster.link_class[b, a]] = True
+        pairs = np.flatnonzero(known).tolist()
+        return _pick([_join(cluster, pair // count, pair % count) for pair in pairs], worst)
+
+    own = np.array(members, np.int32)
+    return between(usable), between(own), between(own, apart=True)
+
+
+def _pick(routes: Sequence[Route], worst: bool) -> Route:
+    """The fastest bandwidth and latency of any route, or with `worst` the slowest; free where there is none."""
+    if not routes:
+        return _FREE
+    bandwidths, latencies = zip(*routes, strict=True)
+    return (min(bandwidths), max(latencies)) if worst else (max(bandwidths), min(latencies))
 
 
 def device_prices(classes: Sequence[DeviceClass], least_work: Floats) -> Floats:
@@ -89,6 +150,8 @@ def device_prices(classes: Sequence[DeviceClass], least_work: Floats) -> Floats:
     best (the dual of the fractional assignment of units to classes).
     """
     counts = np.array([len(one.members) for one in classes], np.float64)
+    if not np.isfinite(least_work.min(axis=1, initial=np.inf)).all():
+        return np.asarray(1.0 / counts.sum() * np.ones(len(classes)), np.float64)  # some unit runs nowhere
     with np.errstate(over="ignore"):
         total = np.where(np.isfinite(least_work), least_work, 0.0).sum(axis=0)
     prices = 1.0 / np.maximum(total, 1e-300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from placewise.model.placement import Placement
@@ -14,7 +15,7 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
     """Every rule that the stages of a placement break.
 
     Kinds: coverage (an op without a stage, a unit in two), degree (a way or a group of another size than its stage),
-    devices (shared by stages, unlike, or in several nodes), replicas, contiguity, support and memory.
+    devices (shared by stages, unlike, or in several nodes), replicas, contiguity, colocation, support and memory.
     """
     ways = problem.require_ways()
     broken = _cover(problem, ways, placement)
@@ -24,9 +25,10 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
     return [
         *_degrees(ways, placement, stage),
         *_devices(problem, ways, placement),
-        *_replicas(ways, placement),
+        *_replicas(problem, ways, placement),
         *_order(ways, stage),
-        *_support(problem, placement),
+        *_colocation(problem, placement),
+        *_support(problem, ways, placement, stage),
         *_memory(problem, ways, placement, stage),
     ]
 
@@ -88,11 +90,15 @@ def _devices(problem: Problem, ways: Ways, placement: Placement) -> list[Violati
     return found
 
 
-def _replicas(ways: Ways, placement: Placement) -> list[Violation]:
-    if not ways.trains:
-        return []
-    total = sum(group.data_parallel for group in placement.stages)
+def _replicas(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
+    most = 1 if problem.objective.kind == "latency" else problem.constraints.replicas
     found = []
+    for s, group in enumerate(placement.stages):
+        if group.data_parallel > most > 0:
+            found.append(Violation("replicas", f"stage {s} has {group.data_parallel} replicas, of {most} at most"))
+    if not ways.trains:
+        return found
+    total = sum(group.data_parallel for group in placement.stages)
     if total > ways.microbatches:
         found.append(Violation("replicas", f"{total} replicas for a step of {ways.microbatches} micro-batches"))
     for s, group in enumerate(placement.stages):
@@ -111,7 +117,16 @@ def _order(ways: Ways, stage: dict[int, int]) -> list[Violation]:
     return []
 
 
-def _support(problem: Problem, placement: Placement) -> list[Violation]:
+def _colocation(problem: Problem, placement: Placement) -> list[Violation]:
+    first: dict[int, int] = {}
+    for op, (group, s) in enumerate(zip(problem.group.tolist(), _stage_column(placement), strict=True)):
+        if group >= 0 and first.setdefault(group, s) != s:
+            name = problem.graph.ops.name[op]
+            return [Violation("colocation", f"op {name!r} is in another stage than its group", ops=(name,))]
+    return []
+
+
+def _support(problem: Problem, ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
     found = []
     for s, group in enumerate(placement.stages):
         for op in () if placement.stage is None else (placement.stage == s).nonzero()[0].tolist():
@@ -121,6 +136,11 @@ def _support(problem: Problem, placement: Placement) -> list[Violation]:
                 said = f"op {op_name!r} may not run on {device}"
                 found.append(Violation("support", said, device, (op_name,)))
                 break
+    for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+        first = placement.stages[stage[unit]].devices[0]
+        if not ways.seconds[way, ways.device_class[first]] < math.inf:
+            device = problem.cluster.names[first]
+            found.append(Violation("support", f"unit {unit} cannot run on {device} in its way", device))
     return found
 
 

@@ -1,0 +1,126 @@
+"""Explains why ops are split or recomputed as they are: the best plan with each other choice for their unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.analysis.select_ops import select_ops
+from placewise.core.place import place
+from placewise.errors import InputError
+from placewise.model.columns import Bools, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Result
+from placewise.model.ways import Ways, keep_ways
+from placewise.placers.base import Budget, OnProgress, ignore
+from placewise.reporting.sentences import value_name
+from placewise.reporting.split_explanation import ForcedChoice, SplitExplanation, WayOfUnit
+from placewise.simulate import judge_placement
+
+RECOMPUTE, KEEP = "recompute", "no-recompute"
+_DEGREE = re.compile(r"tp=(\d{1,6})")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplainedSplit:
+    """The explanation, and a result per other choice."""
+
+    explanation: SplitExplanation
+    results: tuple[Result, ...]
+
+
+def explain_split(
+    problem: Problem,
+    placement: Placement,
+    asked: str,
+    why_not: Sequence[str] = (),
+    budget: Budget | None = None,
+    *,
+    on_progress: OnProgress = ignore,
+) -> ExplainedSplit:
+    """Why the unit of the ops that `asked` names runs as it does in a plan with stages.
+
+    For each choice of `why_not` ("tp=4", "recompute", "no-recompute"; by default all that the unit has), everything is
+    placed anew with it, within `budget`. Raises InputError for an unknown op or choice, and for ops in several units.
+    """
+    ways = problem.require_ways()
+    ops, _ = select_ops(problem, asked)
+    units = np.unique(ways.unit[ops])
+    judged = judge_placement(problem, placement)
+    if len({int(placement.stage[op]) for op in ops.tolist()} if placement.stage is not None else ()) != 1:
+        raise InputError(f"{asked!r} is in several stages", remedy="ask about a smaller module, or one op")
+    unit, s = int(units[0]), int(np.asarray(placement.stage)[ops[0]])
+    group, use, chosen = placement.stages[s], judged.stages[s], int(np.asarray(placement.way)[unit])
+    kind = int(ways.device_class[group.devices[0]])
+    results, forced = [], []
+    for choice in why_not or _list_choices(ways, units, chosen):
+        keep = _select_ways(ways, units, choice)
+        result = place(problem.with_(ways=keep_ways(ways, keep)), "auto", budget, on_progress=on_progress)
+        results.append(result)
+        forced.append(
+            ForcedChoice(choice=choice, value=result.value, lower_bound=result.lower_bound, unmet=result.unmet)
+        )
+    explanation = SplitExplanation(
+        asked=asked,
+        unit=_name_units(ways, units, asked),
+        stage=s,
+        devices=tuple(problem.cluster.names[d] for d in group.devices),
+        tensor_parallel=group.tensor_parallel,
+        data_parallel=group.data_parallel,
+        in_flight=use.in_flight,
+        stage_seconds=use.seconds,
+        stage_bytes=use.peak,
+        capacity=min(float(problem.capacity[d]) for d in group.devices),
+        measure=value_name(problem.objective),
+        value=judged.value,
+        ways=tuple(_describe_way(ways, way, kind, chosen) for way in ways.ways_of(unit).tolist()),
+        forced=tuple(forced),
+    )
+    return ExplainedSplit(explanation, tuple(results))
+
+
+def _describe_way(ways: Ways, way: int, kind: int, chosen: int) -> WayOfUnit:
+    return WayOfUnit(
+        name=ways.name[way],
+        degree=int(ways.degree[way]),
+        chosen=way == chosen,
+        seconds=float(ways.seconds[way, kind]),
+        collective=float(ways.collective_seconds[way, kind]),
+        in_flight=float(ways.bytes_in_flight[way]),
+        held=float(ways.bytes_fixed[way]),
+    )
+
+
+def _name_units(ways: Ways, units: Ints, asked: str) -> str:
+    return ways.unit_names[int(units[0])] if ways.unit_names and len(units) == 1 else asked
+
+
+def _list_choices(ways: Ways, units: Ints, chosen: int) -> list[str]:
+    """Every other degree of the unit, and the other rule of recomputation if it has a way for it."""
+    own = np.isin(ways.way_unit, units)
+    degrees = sorted(set(ways.degree[own].tolist()) - {int(ways.degree[chosen])})
+    other = KEEP if ways.recompute[chosen] else RECOMPUTE
+    has_other = bool((ways.recompute[own] != ways.recompute[chosen]).any())
+    return [*(f"tp={degree}" for degree in degrees), *([other] if has_other else [])]
+
+
+def _select_ways(ways: Ways, units: Ints, choice: str) -> Bools:
+    """Which ways [n_ways] are left where the units must run as `choice` says."""
+    own = np.isin(ways.way_unit, units)
+    degree = _DEGREE.fullmatch(choice)
+    if degree is not None:
+        fits = ways.degree == int(degree[1])
+    elif choice in (RECOMPUTE, KEEP):
+        fits = ways.recompute == (choice == RECOMPUTE)
+    else:
+        remedy = f"give tp=DEGREE, {RECOMPUTE} or {KEEP}"
+        raise InputError(f"{choice!r} is no choice for ops that may be split", remedy=remedy)
+    if len(np.unique(ways.way_unit[own & fits])) < len(units):
+        known = sorted(set(ways.degree[own].tolist()))
+        raise InputError(f"the unit has no way for {choice}", remedy=f"its degrees are {', '.join(map(str, known))}")
+    left: Bools = ~own | fits
+    return left

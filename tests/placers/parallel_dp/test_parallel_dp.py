@@ -1,0 +1,184 @@
+"""parallel_dp against every pipeline: optimal where devices are equal, never above the optimum elsewhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from piper_files import problem_of, random_instance
+from soak import seeds
+from split_problems import split_problem
+from tiny_problems import Draw
+from twins import piper
+from twins.stages import PlainStages, best_of_all, best_pipeline
+
+from placewise.core.place import place
+from placewise.model.problem import Problem
+from placewise.model.result import Outcome, Reason, Result
+from placewise.placers.base import Budget
+from placewise.placers.parallel_dp.merge_leaves import merge_leaves
+
+EVEN: tuple[dict[str, Any], ...] = (
+    {},
+    {"kind": "latency"},
+    {"classes": 2},
+    {"classes": 2, "kind": "latency"},
+    {"classes": 3, "most_ways": 3},
+    {"units": 6, "devices": 8, "most_ways": 1},
+    {"devices": 1, "units": 5, "most_ways": 4},
+)
+UNEVEN: tuple[dict[str, Any], ...] = (
+    {"classes": 2, "rules": True},
+    {"classes": 2, "even": False, "rules": True, "hosts": True},
+    {"transfers": "direct", "devices": 4},
+    {"transfers": "direct", "devices": 4, "units": 4, "classes": 2, "even": False},
+    {"transfers": "direct", "devices": 4, "units": 4, "classes": 2, "even": False, "hosts": True},
+    {"transfers": "direct", "devices": 3, "units": 4, "classes": 2, "even": False, "hosts": True, "kind": "latency"},
+)
+
+
+def value_of(result: Result) -> float:
+    """Seconds, inf without a placement."""
+    return math.inf if result.placement is None else result.value
+
+
+@pytest.mark.parametrize("shape", EVEN, ids=str)
+def test_the_optimum_is_found_and_proved(shape: dict[str, Any]) -> None:
+    """Staged transfers and equal links per class: the value and the bound are the optimum, or nothing fits."""
+    fits = 0
+    for seed in seeds(25):
+        problem = split_problem(seed, **shape)
+        best, result = best_pipeline(problem), place(problem, "parallel_dp")
+        if math.isinf(best):
+            assert result.status.outcome is Outcome.INFEASIBLE and result.placement is None, seed
+            continue
+        fits += 1
+        assert result.status.outcome is Outcome.OPTIMAL, seed
+        assert result.value == pytest.approx(best, rel=1e-9), seed
+        assert result.lower_bound <= best <= result.lower_bound * (1 + 1e-8) + 1e-300, seed
+    assert fits > 8
+
+
+@pytest.mark.parametrize("shape", UNEVEN, ids=str)
+def test_bounds_hold_whatever_differs(shape: dict[str, Any]) -> None:
+    """Unequal links, nodes, hosts, forbidden devices: bound ≤ optimum ≤ value, and proofs are right."""
+    found = 0
+    for seed in seeds(20):
+        problem = split_problem(seed, **shape)
+        best, result = best_pipeline(problem), place(problem, "parallel_dp")
+        assert result.lower_bound <= best * (1 + 1e-12), seed
+        assert value_of(result) >= best * (1 - 1e-12), seed
+        if result.status.outcome is Outcome.INFEASIBLE:
+            assert math.isinf(best), seed
+        found += result.placement is not None
+    assert found > 5
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_instances_of_piper(tmp_path: Path, exact: bool) -> None:
+    """From the file to the proof, against all plans of the definition."""
+    fits = 0
+    for seed in seeds(12):
+        instance = random_instance(Draw(seed), units=3, devices=1 + seed % 4, exact=exact)
+        best, result = piper.best_value(instance), place(problem_of(instance, tmp_path))
+        assert value_of(result) == pytest.approx(best, rel=1e-9)
+        assert result.status.outcome is (Outcome.INFEASIBLE if math.isinf(best) else Outcome.OPTIMAL)
+        fits += math.isfinite(best)
+    assert fits > 4
+
+
+def test_the_twins_agree(tmp_path: Path) -> None:
+    """Stage by stage, pipeline by pipeline and by Piper's definition: three enumerations, one optimum."""
+    for seed in seeds(8):
+        instance = random_instance(Draw(seed), units=3, devices=1 + seed % 3)
+        problem = problem_of(instance, tmp_path)
+        best = best_pipeline(problem)
+        assert best == pytest.approx(best_of_all(PlainStages(problem)), rel=1e-12)
+        assert best == pytest.approx(piper.best_value(instance), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["throughput", "latency"])
+def test_one_order_where_ideals_are_too_many(kind: str) -> None:
+    """With one ideal allowed: what is found keeps the rules, the bound holds, and nothing is called infeasible."""
+    for seed in seeds(15):
+        problem = split_problem(seed, kind=kind)
+        best, result = best_pipeline(problem), place(problem, "parallel_dp", options={"max_ideals": 1})
+        assert result.lower_bound <= best * (1 + 1e-12)
+        assert value_of(result) >= best * (1 - 1e-12)
+        assert result.status.outcome is not Outcome.INFEASIBLE
+        assert any("more than 1 ideals" in note for note in result.notes)
+
+
+def more(problem: Problem, change: str) -> Problem:
+    """The problem with more of something that cannot hurt."""
+    ways = problem.require_ways()
+    if change == "memory":
+        devices = tuple(replace(device, memory=device.memory * 1.5) for device in problem.cluster.devices)
+        return problem.with_(cluster=replace(problem.cluster, devices=devices))
+    if change == "replicas":
+        return problem.with_(constraints=replace(problem.constraints, replicas=problem.constraints.replicas + 1))
+    if change == "ways":
+        twice = np.repeat(np.arange(ways.n_ways), 2)
+        faster = np.where(np.arange(2 * ways.n_ways) % 2, 0.5, 1.0)[:, None] * ways.seconds[twice]
+        rows = ("way_unit", "degree", "recompute", "gradient_bytes", "bytes_in_flight", "held_bytes", "sync_bytes")
+        names = tuple(ways.name[way] for way in twice.tolist())
+        columns = {name: getattr(ways, name)[twice] for name in rows}
+        return problem.with_(
+            ways=replace(ways, seconds=faster, name=names, collective_seconds=np.zeros((0, 0)), **columns)
+        )
+    return problem
+
+
+@pytest.mark.parametrize("change", ["memory", "replicas", "ways"])
+def test_more_never_hurts(change: str) -> None:
+    """More memory, replicas or ways: the optimum is no worse, and sometimes better."""
+    better = 0
+    for seed in seeds(25):
+        problem = split_problem(seed, devices=6, classes=1 + seed % 2)
+        problem = problem.with_(constraints=replace(problem.constraints, replicas=1))
+        before, after = (value_of(place(one, "parallel_dp")) for one in (problem, more(problem, change)))
+        assert after <= before * (1 + 1e-9), seed
+        better += after < before * (1 - 1e-9)
+    assert better > 2
+
+
+def test_more_devices_never_hurt(tmp_path: Path) -> None:
+    """One device more, up to eight: the optimum is no worse."""
+    for seed in seeds(6):
+        instance = random_instance(Draw(seed), units=4)
+        values = [value_of(place(problem_of({**instance, "maxDevices": k}, tmp_path))) for k in range(1, 9)]
+        assert all(b <= a * (1 + 1e-9) for a, b in pairwise(values))
+
+
+def test_nothing_but_a_proof_is_called_optimal() -> None:
+    """Without time there is no proof; the bound that there is holds."""
+    problem = split_problem(4, units=5, devices=8)
+    result = place(problem, "parallel_dp", Budget(0.0))
+    assert result.status.outcome in (Outcome.UNKNOWN, Outcome.FEASIBLE)
+    assert result.status.reason is Reason.TIME_LIMIT and result.lower_bound <= best_pipeline(problem)
+
+
+def test_free_leaves_follow_their_neighbour() -> None:
+    """Units that cost nothing at the rim are merged, all others stay, and every old unit gets back stage and way."""
+    merged_any = 0
+    for seed in seeds(40):
+        ways = split_problem(seed).require_ways()
+        merged = merge_leaves(ways)
+        n = merged.ways.n_units
+        assert sorted(set(merged.label.tolist())) == list(range(n))
+        costly = {int(u) for u in ways.way_unit[(ways.seconds.max(axis=1) > 0) | (ways.bytes_fixed > 0)]}
+        assert len({int(merged.label[u]) for u in costly}) == len(costly)
+        stage = np.arange(n, dtype=np.int32)
+        way = np.array([merged.ways.ways_of(unit)[0] for unit in range(n)], np.int32)
+        stages, chosen = merged.restore(stage, way)
+        assert ways.way_unit[chosen].tolist() == list(range(ways.n_units))
+        assert ways.degree[chosen].tolist() == merged.ways.degree[way][merged.label].tolist()
+        readers = np.repeat(ways.tensor_unit, np.diff(ways.reader_offsets))
+        assert (stages[readers] <= stages[ways.reader]).all()
+        merged_any += n < ways.n_units
+    assert merged_any > 5
