@@ -260,14 +260,6 @@ def _validate(ways: Ways) -> None:
         "gradient_bytes", "bytes_in_flight", "held_bytes", "tensor_bytes", "sync_bytes", "collective_seconds",
         "workspace",
     )  # fmt: skip
-        "gradient_bytes",
-        "bytes_in_flight",
-        "held_bytes",
-        "tensor_bytes",
-        "sync_bytes",
-        "collective_seconds",
-        "workspace",
-    )
     for name in amounts:
         column = getattr(ways, name)
         if not ((column >= 0) & (column <= _MAX_AMOUNT)).all():
