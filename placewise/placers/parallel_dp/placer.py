@@ -103,6 +103,10 @@ class ParallelDpPlacer:
             return "its ops may not be split: allow it with --tensor-parallel"
         if problem.ways.n_units > MAX_UNITS:
             return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
+        if problem.constraints.ordered:
+            return "it does not search for stages in the order of the devices"
+        if _joins_units(problem, problem.ways):
+            return "it does not search for units that share a stage"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -221,6 +225,13 @@ def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: b
             low = limit
         else:
             return
+
+
+def _joins_units(problem: Problem, ways: Ways) -> bool:
+    """Whether ops of several units form a colocation group."""
+    grouped = problem.group >= 0
+    pairs = np.unique(np.stack((problem.group[grouped], ways.unit[grouped])), axis=1)
+    return len(np.unique(pairs[0])) < len(pairs[0])
 
 
 def _prove(run: _Run, limit: float, exact: bool) -> None:
