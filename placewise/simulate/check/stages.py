@@ -54,6 +54,9 @@ def _cover(problem: Problem, ways: Ways, placement: Placement) -> list[Violation
         if first.setdefault(unit, s) != s:
             name = problem.graph.ops.name[op]
             return [Violation("coverage", f"the unit of op {name!r} is in two stages", ops=(name,))]
+    empty = next((s for s in range(n_stages) if s not in set(placement.stage.tolist())), None)
+    if empty is not None:
+        return [Violation("coverage", f"stage {empty} has no ops")]
     for unit, way in enumerate(placement.way.tolist()):
         if not ways.way_offsets[unit] <= way < ways.way_offsets[unit + 1]:
             return [Violation("coverage", f"unit {unit} has no way {way}")]
