@@ -29,7 +29,7 @@ from placewise.readers.base import ImportedModel, read_text_file
 from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, read_id, read_number
 
 MARK = b'"TMPCs"'
-"""What no other format has in its first node."""
+"""What no other format has in its nodes."""
 GRADIENT_FACTOR, PASSES = 4.0, 2
 """Gradients cross twice in 16 and 32 bits or so (Piper, section 3), boundaries in both directions."""
 RECOMPUTES = "recomp"

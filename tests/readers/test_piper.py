@@ -76,6 +76,17 @@ def test_every_field_has_its_place(tmp_path: Path) -> None:
     assert problem.costs.op_seconds[:, 0].tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("edges", [(), [(0, 1, 1)] * 20_000])
+def test_the_order_of_fields_does_not_matter(tmp_path: Path, edges: Any) -> None:
+    """Nodes behind many edges, after a byte order mark: still an instance of Piper."""
+    path = write(tmp_path / "piper.json", [layer(0)], edges)
+    document = json.loads(path.read_text())
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({key: document[key] for key in sorted(document)}).encode())
+    assert detect_format(path) == "piper"
+    if not edges:
+        assert read_piper(path).graph.n_ops == 1
+
+
 def test_layers_need_no_way_for_one_device(tmp_path: Path) -> None:
     """A layer that only runs on two devices counts the seconds of both, and is placed."""
     path = write(tmp_path / "piper.json", [layer(0, t2=[way(timePerSample=1.25)])])
