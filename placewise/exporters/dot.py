@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -52,7 +53,7 @@ class DotExporter:
         most = int(options["most"])
         if most < 1:
             raise ExportError(f"most is {most}", remedy="allow one box or more")
-        projected = Placement(placement.device)
+        projected = replace(placement, call=None, order=None, replicas=None)
         label, texts = _group_boxes(problem, projected.device, most)
         lines = ["digraph plan {", '  graph [rankdir=TB, fontname="Helvetica"];']
         lines += [

@@ -12,6 +12,7 @@ from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
+from placewise.model.ways import Ways
 
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
@@ -29,8 +30,10 @@ def assumption_lines(cluster: Cluster) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in lines.items()]
 
 
-def value_name(objective: Objective) -> str:
-    """The name of the value: time per sample, or latency."""
+def value_name(objective: Objective, ways: Ways | None = None) -> str:
+    """The name of the value: time per sample, per micro-batch where steps of split stages are trained, or latency."""
+    if ways is not None and ways.trains and objective.kind == "throughput":
+        return "time per micro-batch"
     flushes = " (gpipe)" if objective.schedule == "gpipe" else ""
     return f"time per sample{flushes}" if objective.kind == "throughput" else "latency"
 
@@ -39,7 +42,7 @@ def headline(result: Result) -> str:
     """Value, bound and gap in one line; or why there is no placement."""
     if result.judgement is None:
         return f"{result.status.outcome}: {result.unmet or 'no placement was found'}"
-    line = f"{value_name(result.problem.objective)} {format_seconds(result.value)}"
+    line = f"{value_name(result.problem.objective, result.problem.ways)} {format_seconds(result.value)}"
     if result.status.outcome is Outcome.OPTIMAL:
         return f"{line}, proved optimal ({result.bound.method})"
     bound = format_seconds(result.lower_bound)

@@ -103,6 +103,10 @@ class ParallelDpPlacer:
             return "its ops may not be split: allow it with --tensor-parallel"
         if problem.ways.n_units > MAX_UNITS:
             return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
+        if problem.constraints.ordered:
+            return "it does not search for stages in the order of the devices"
+        if _joins_units(problem, problem.ways):
+            return "it does not search for units that share a stage"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -126,8 +130,9 @@ class ParallelDpPlacer:
     def _search(self, run: _Run) -> str:
         problem = run.search.problem
         classes = classify(problem)
-        if not classes:
-            return "no device may hold a stage"
+        refusal = _refuse_units(problem, classes)
+        if refusal:
+            return refusal
         kernel = _create_kernel(run, classes, self.options.max_ideals)
         exact = kernel.complete
         if not exact:
@@ -221,6 +226,34 @@ def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: b
             low = limit
         else:
             return
+
+
+def _refuse_units(problem: Problem, classes: list[DeviceClass]) -> str:
+    """Why some unit runs nowhere, whatever the others do; "" if every unit runs on some devices."""
+    ways = problem.require_ways()
+    if not classes:
+        return "no device may hold a stage"
+    seconds = _seconds_by_class(ways, classes, [one.able for one in classes])
+    runs, fits = np.zeros(ways.n_units, np.bool_), np.zeros(ways.n_units, np.bool_)
+    room = np.array([one.node_size for one in classes])
+    can = np.isfinite(seconds)
+    np.logical_or.at(runs, ways.way_unit, can.any(axis=1))
+    np.logical_or.at(fits, ways.way_unit, (can & (ways.degree[:, None] <= room)).any(axis=1))
+    unit = int(np.argmin(fits))
+    if fits[unit]:
+        return ""
+    name = problem.graph.ops.name[int(np.argmax(ways.unit == unit))]
+    if not runs[unit]:
+        return f"no device may run op {name!r}"
+    least = int(ways.degree[ways.ways_of(unit)].min())
+    return f"op {name!r} runs on {least} devices of a node at least, and no node has as many"
+
+
+def _joins_units(problem: Problem, ways: Ways) -> bool:
+    """Whether ops of several units form a colocation group."""
+    grouped = problem.group >= 0
+    pairs = np.unique(np.stack((problem.group[grouped], ways.unit[grouped])), axis=1)
+    return len(np.unique(pairs[0])) < len(pairs[0])
 
 
 def _prove(run: _Run, limit: float, exact: bool) -> None:
