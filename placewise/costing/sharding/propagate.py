@@ -296,7 +296,8 @@ class Propagation:
         for at, value in row.arguments.items():
             if value.is_weight and decision.reads.get(at, WHOLE) >= 0:
                 ratio = decision.weight_parts.get(at)
-                layout = own if ratio is None else self._new_layout(ratio)
+                apart = ratio is not None or decision.style == "experts"
+                layout = self._new_layout(ratio) if apart else own
                 self.spread.weight_layout.setdefault(value.number, (layout,))
         joined = own
         if decision.joins is not None:
@@ -365,7 +366,7 @@ class Propagation:
                 seen += 1
                 if follower is None or self._unit[reader] != self._unit[op] or seen > MOST_AHEAD:
                     continue
-                if self._leads_on(follower, ahead, waiting):
+                if self._leads_on(follower, ahead, waiting, scores):
                     return True
         return False
 
@@ -378,8 +379,11 @@ class Propagation:
         rows = (self._table.rows[reader] for reader in self._table.readers[tensor])
         return any(row is not None and row.kind in CHOICES for row in rows)
 
-    def _leads_on(self, row: OpRow, ahead: dict[int, int], waiting: list[int]) -> bool:
-        """Whether an op gains by the splits ahead; if it passes them on, its results are added to those waiting."""
+    def _leads_on(self, row: OpRow, ahead: dict[int, int], waiting: list[int], scores: bool) -> bool:
+        """Whether an op gains by the splits ahead; if it passes them on, its results are added to those waiting.
+
+        A loss gains only by the split of a vocabulary's `scores`.
+        """
         forms = {}
         for at, value in row.arguments.items():
             known = FREE if value.is_weight else ahead.get(value.number)
@@ -396,7 +400,7 @@ class Propagation:
             }
             if any(tensor in ahead and ahead[tensor] != form for tensor, form in reads.items()) or answer.opens:
                 continue
-            if answer.style in GAINS or (row.kind in CHOICES and answer.exchanges):
+            if answer.style in GAINS or (scores and row.kind in CHOICES and answer.exchanges):
                 return True
             for tensor, form in zip(row.results, answer.makes, strict=False):
                 if form >= 0 and tensor not in ahead and not self._crosses(tensor):
