@@ -50,33 +50,15 @@ def reshape(op: SplitOp) -> list[Answer]:
                 answers.append(follow(op, {0: place}, (target,), cuts=cuts, joins=parts, strict=bool(is_last)))
         before *= length
     if own and (not answers or answers[0].strict):  # type: ignore[union-attr]
-        answers.append(Refusal(own[0][0], "heads"))
+        answers.append(Refusal(own[0][0], "blocks"))
     return answers
 
 
 def _refine(source: Shape, result: Shape) -> list[tuple[int, int, int]] | None:
     """The common factors of two shapes, from the front: (length, dimension of the source, of the result).
 
-    Dimensions of length 1 are left out. None if a factor would cross a boundary.
+    They lie between the boundaries of both, counted in elements from the back. None if a factor would cross one.
     """
-    factors, i, j = [], 0, 0
-    left, right = 1, 1
-    while True:
-        while left == 1 and i < len(source):
-            left, i = source[i], i + 1
-        while right == 1 and j < len(result):
-            right, j = result[j], j + 1
-        if left == 1 and right == 1:
-            return _merge_order(source, result)
-        length = math.gcd(left, right)
-        if length == 1:
-            return None
-        factors.append(length)
-        left, right = left // length, right // length
-
-
-def _merge_order(source: Shape, result: Shape) -> list[tuple[int, int, int]] | None:
-    """The factors between the common boundaries of both shapes, counted in elements from the back."""
     bounds = sorted({*_suffixes(source), *_suffixes(result)}, reverse=True)
     factors = []
     for high, low in zip(bounds, bounds[1:], strict=False):
