@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.coarsen.units import find_units
+from placewise.coarsen.units import group_units
 from placewise.core.options import ProblemOptions
 from placewise.costing.roofline import cost_table
-from placewise.costing.sharding import shard_graph
+from placewise.costing.sharding import read_ops, shard_graph
 from placewise.costing.work import OpWork
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
@@ -46,8 +46,10 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         raise InputError(f"{what} applies to training", remedy="add --graph training")
     kinds, node = classify_devices(cluster, problem.capacity), find_nodes(cluster)
     degrees = _list_degrees(cluster, kinds, node, options.tensor_parallel)
-    unit, names = find_units(problem)
-    shardings = {t: shard_graph(graph, t, unit=unit) for t in degrees}
+    units = group_units(graph)
+    unit, names = units.unit, units.names
+    table = read_ops(graph)
+    shardings = {t: shard_graph(graph, t, unit=unit, table=table) for t in degrees}
     model = _UnitModel(problem, work, unit, kinds, node)
     microbatches = options.microbatches or (MICROBATCHES if trains else 1)
     ways = model.build_ways(shardings, names, microbatches)
@@ -108,6 +110,7 @@ class _UnitModel:
         self.firsts = np.flatnonzero(kinds >= 0)[self.firsts]
         self.trains = bool(problem.graph.ops.backward.any())
         self.links = [slowest_link(problem.cluster, np.flatnonzero(kinds == k), node) for k in range(len(self.firsts))]
+        self.direct = problem.cluster.transfers == "direct"
         self._whole = None if work is None else cost_table(problem.graph, problem.cluster, work=work).op_seconds
 
     def build_ways(self, shardings: Mapping[int, Sharding], names: tuple[str, ...], microbatches: int) -> Ways:
@@ -199,7 +202,10 @@ class _UnitModel:
         total = np.zeros((self.n_units, len(self.links)))
         forward = np.zeros_like(total)
         for one in collectives:
-            seconds = [one.times * collective_seconds(one.kind, one.nbytes, degree, *link) for link in self.links]
+            seconds = [
+                one.times * collective_seconds(one.kind, one.nbytes, degree, *link, direct=self.direct)
+                for link in self.links
+            ]
             total[self.unit[one.op]] += seconds
             if not one.backward:
                 forward[self.unit[one.op]] += seconds
@@ -211,21 +217,26 @@ def rows_of(cost: _UnitCost, u: int, rules: tuple[bool, ...]) -> list[bool]:
     return [again for again in rules if not again or cost.kept[u] > cost.inputs[u]]
 
 
-def collective_seconds(kind: str, nbytes: float, degree: int, bandwidth: float, latency: float) -> float:
-    """Seconds of a collective among `degree` devices, by a ring or by a tree, whichever is faster.
+def collective_seconds(
+    kind: str, nbytes: float, degree: int, bandwidth: float, latency: float, *, direct: bool = True
+) -> float:
+    """Seconds of a collective among `degree` devices, by the fastest of three algorithms.
 
-    `nbytes` is the whole tensor. All-reduce: ring 2 (t − 1) (L + n / (t B)), tree 2 ⌈log₂ t⌉ (L + n / B); all-gather,
-    reduce-scatter and all-to-all: (t − 1) (L + n / (t B)) (Thakur, Rabenseifner and Gropp 2005; Chan et al. 2007).
+    `nbytes` is the whole tensor. All-reduce: ring 2 (t − 1) (L + n / (t B)), tree 2 ⌈log₂ t⌉ (L + n / B), and over
+    `direct` links one shot, in which every device sends all to every other, L + (t − 1) n / B; all-gather, reduce-scatter
+    and all-to-all: ring (t − 1) (L + n / (t B)), one shot L + (t − 1) n / (t B) (Thakur, Rabenseifner and Gropp 2005;
+    Chan et al. 2007).
 
     >>> collective_seconds("all-reduce", 8.0, 4, 1.0, 0.0)
     12.0
     """
     if degree == 1:
         return 0.0
-    ring = (degree - 1) * (latency + nbytes / degree / bandwidth)
-    if kind != "all-reduce":
-        return ring
-    return min(2 * ring, 2 * math.ceil(math.log2(degree)) * (latency + nbytes / bandwidth))
+    reduces = kind == "all-reduce"
+    ring = (2 if reduces else 1) * (degree - 1) * (latency + nbytes / degree / bandwidth)
+    once = latency + (degree - 1) * nbytes / (1 if reduces else degree) / bandwidth
+    tree = 2 * math.ceil(math.log2(degree)) * (latency + nbytes / bandwidth)
+    return min(ring, *([once] if direct else []), *([tree] if reduces else []))
 
 
 def _by_unit(values: Floats, unit: Ints, n: int) -> Floats:

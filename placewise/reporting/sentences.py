@@ -51,6 +51,8 @@ def headline(result: Result) -> str:
 
 def phase_line(problem: Problem, judgement: Judgement) -> str:
     """Seconds per phase, or runs per second in a full pipeline; "" for a model without phases."""
+    if problem.ways is not None and problem.objective.kind == "latency":
+        return ""
     if judgement.phases:
         return ", then ".join(_phase_time(problem, use) for use in judgement.phases if use.seconds > 0)
     repeated = [phase for phase in problem.graph.phases if phase.repeats > 1]

@@ -66,9 +66,7 @@ def conjugate_collectives(
     has_gradient = np.zeros(graph.n_ops, np.bool_)
     forward = find_forward_ops(graph)
     has_gradient[forward[graph.ops.backward & (forward >= 0)]] = True
-    found = [
-        collective._replace(backward=True) for collective in spread.own if collective.kind == "all-to-all"
-    ]
+    found = [collective._replace(backward=True) for collective in spread.own if collective.kind == "all-to-all"]
     summed = {c.tensor: c for c in spread.exchanges if c.kind in ("all-reduce", "reduce-scatter")}
     gathered = {c.tensor for c in spread.exchanges if c.kind == "all-gather"}
     for tensor, collective in summed.items():
@@ -90,7 +88,9 @@ def conjugate_collectives(
         others = {form for _, form, _ in reads if form >= 0}
         if made == WHOLE:
             scattered = tensor in gathered
-            found += [Collective("all-gather", *base, form, True, repeats[first]) for form in sorted(others) if not scattered]
+            found += [
+                Collective("all-gather", *base, form, True, repeats[first]) for form in sorted(others) if not scattered
+            ]
         elif made >= 0:
             changed = sorted(others - {made})
             found += [Collective("all-to-all", *base, -1, True, repeats[first]) for _ in changed]

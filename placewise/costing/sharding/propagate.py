@@ -154,9 +154,7 @@ class Propagation:
         by_tokens = [self._is_by_tokens(row, at) for at in split]
         tokens = bool(split) and all(by_tokens)
         if any(by_tokens) and not tokens:
-            forms = {
-                at: WHOLE if at in split and self._is_by_tokens(row, at) else form for at, form in forms.items()
-            }
+            forms = {at: WHOLE if at in split and self._is_by_tokens(row, at) else form for at, form in forms.items()}
         key = (row.code, tokens, *forms.values())
         answers = self._memo.get(key)
         if answers is None:

@@ -74,7 +74,9 @@ def along_axis(op: SplitOp, *, default: int = -1, to_end: bool = False) -> list[
     if place >= first if to_end else place == first:
         return []
     reads = _align(op, place, rank)
-    makes = tuple(place if len(other) == rank and other[place] == op.shapes[0][place] else WHOLE for other in op.results)
+    makes = tuple(
+        place if len(other) == rank and other[place] == op.shapes[0][place] else WHOLE for other in op.results
+    )
     return [follow(op, reads, makes)]
 
 
@@ -241,4 +243,3 @@ KEEP_FREE = frozenset(
     aten::zero""".split()
 )
 """Kinds whose results every device can make in part, if it can make each part of their arguments."""
-
