@@ -2,8 +2,8 @@
 
 Every model on every cluster: the plan of `auto` beside the best uniform plan (one degree, one number of stages and of
 replicas, all or nothing recomputed; all of them are enumerated) and Megatron-LM's rule of thumb. Figures are the
-roofline's. `--only TEXT` keeps rows whose name holds it; `--time-limit` (seconds, default 60) holds for each row. Writes
-`results/split_models.json` and `.md`; exits with 1 if a plan is worse than a uniform one, or breaks a rule.
+roofline's. `--only TEXT` keeps rows whose name holds it; `--time-limit` (seconds, default 60) holds for each row.
+Writes `results/split_models.json` and `.md`; exits with 1 if a plan is worse than a uniform one, or breaks a rule.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from placewise.core.build import build
+from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.model.verdict import BEST_UNIFORM, MEGATRON
 from placewise.placers.base import Budget
 from placewise.readers.base import ImportedModel
-from placewise.core.open_model import open_model
 
 RESULTS = Path(__file__).parent / "results" / "split_models.json"
 TOLERANCE = 1e-9
@@ -63,10 +63,10 @@ def _inference(**dims: int) -> ProblemOptions:
 
 
 CASES = (
-    Case("BERT-large, training", "hf:bert-large", _training(8, seq=512)),
-    Case("GPT-3 175B, training", GPT3, _training(1, seq=2048)),
+    Case("BERT-large, training", "hf:bert-large", _training(8, length=512)),
+    Case("GPT-3 175B, training", GPT3, _training(1, length=2048)),
     Case("ViT-22B, training", VIT22B, _training(8)),
-    Case("Llama-3-70B, training", "hf:llama-3-70b", _training(1, seq=4096)),
+    Case("Llama-3-70B, training", "hf:llama-3-70b", _training(1, length=4096)),
     Case("Llama-3-70B, inference", "hf:llama-3-70b", _inference(prompt=512, tokens=128)),
     Case("Mixtral-8x7B, inference", "hf:mixtral-8x7b", _inference(prompt=512, tokens=128)),
     Case("DeepSeek-V3, inference", "hf:deepseek-v3", _inference(prompt=512, tokens=128)),
@@ -85,7 +85,7 @@ def clusters() -> dict[str, str]:
 
 def _nodes(count: int, devices: tuple[tuple[str, int], ...], link: str) -> str:
     rows = "".join(f'[[nodes.devices]]\nmodel = "{model}"\ncount = {number}\n' for model, number in devices)
-    return f"[[nodes]]\ncount = {count}\n{rows}\n[node_link]\nbandwidth = \"{link}\"\nlatency = \"5us\"\n"
+    return f'[[nodes]]\ncount = {count}\n{rows}\n[node_link]\nbandwidth = "{link}"\nlatency = "5us"\n'
 
 
 def main() -> int:
@@ -189,7 +189,8 @@ def _line(row: dict[str, Any]) -> str:
     stages = row.get("stages", [])
     shown = ", ".join(f"{units}×{t}×{d}" for units, t, d in stages[:6]) + (" …" if len(stages) > 6 else "")
     cells = [
-        row["name"], str(row["units"]), _ms(row["value"]), _ms(row["lower_bound"]), row["status"], f"{row['seconds']:g}",
+        row["name"], str(row["units"]), _ms(row["value"]), _ms(row["lower_bound"]), row["status"],
+        f"{row['seconds']:g}",
         _ratio(row["uniform"], row["value"]), _ratio(row["megatron"], row["value"]), shown,
         str(row.get("recomputed", "–")),
     ]  # fmt: skip

@@ -223,9 +223,9 @@ def collective_seconds(
     """Seconds of a collective among `degree` devices, by the fastest of three algorithms.
 
     `nbytes` is the whole tensor. All-reduce: ring 2 (t − 1) (L + n / (t B)), tree 2 ⌈log₂ t⌉ (L + n / B), and over
-    `direct` links one shot, in which every device sends all to every other, L + (t − 1) n / B; all-gather, reduce-scatter
-    and all-to-all: ring (t − 1) (L + n / (t B)), one shot L + (t − 1) n / (t B) (Thakur, Rabenseifner and Gropp 2005;
-    Chan et al. 2007).
+    `direct` links one shot, in which every device sends all to every other, L + (t − 1) n / B; all-gather,
+    reduce-scatter and all-to-all: ring (t − 1) (L + n / (t B)), one shot L + (t − 1) n / (t B) (Thakur, Rabenseifner
+    and Gropp 2005; Chan et al. 2007).
 
     >>> collective_seconds("all-reduce", 8.0, 4, 1.0, 0.0)
     12.0
