@@ -51,9 +51,11 @@ def share_backward(graph: Graph, spread: Spread, weight_split: Sequence[int], de
         if graph.ops.kind[op].startswith(OPTIMIZER):
             weights = graph.weights_of(op).tolist()
             split = bool(weights) and all(weight_split[w] >= 0 for w in weights)
-            spread.style[op], spread.share[op] = ("follows", 1 / degree) if split else ("whole", 1.0)
+            spread.style[op] = "follows" if split else "whole"
+            spread.share[op] = spread.traffic[op] = 1 / degree if split else 1.0
         elif forward[op] >= 0:
-            spread.style[op], spread.share[op] = spread.style[forward[op]], spread.share[forward[op]]
+            for column in (spread.style, spread.share, spread.traffic):
+                column[op] = column[forward[op]]  # type: ignore[call-overload]
 
 
 def conjugate_collectives(
@@ -66,9 +68,7 @@ def conjugate_collectives(
     has_gradient = np.zeros(graph.n_ops, np.bool_)
     forward = find_forward_ops(graph)
     has_gradient[forward[graph.ops.backward & (forward >= 0)]] = True
-    found = [
-        collective._replace(backward=True) for collective in spread.own if collective.kind == "all-to-all"
-    ]
+    found = [collective._replace(backward=True) for collective in spread.own if collective.kind == "all-to-all"]
     summed = {c.tensor: c for c in spread.exchanges if c.kind in ("all-reduce", "reduce-scatter")}
     gathered = {c.tensor for c in spread.exchanges if c.kind == "all-gather"}
     for tensor, collective in summed.items():
@@ -90,7 +90,9 @@ def conjugate_collectives(
         others = {form for _, form, _ in reads if form >= 0}
         if made == WHOLE:
             scattered = tensor in gathered
-            found += [Collective("all-gather", *base, form, True, repeats[first]) for form in sorted(others) if not scattered]
+            found += [
+                Collective("all-gather", *base, form, True, repeats[first]) for form in sorted(others) if not scattered
+            ]
         elif made >= 0:
             changed = sorted(others - {made})
             found += [Collective("all-to-all", *base, -1, True, repeats[first]) for _ in changed]

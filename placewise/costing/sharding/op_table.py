@@ -65,7 +65,9 @@ def read_ops(graph: Graph) -> OpTable:
             continue
         results = tuple(graph.outputs_of(op))
         shapes = tuple(tensor_shapes[t] for t in results)
-        table.append(OpRow(kinds[op], attributes[op], dict(sorted(arguments[op].items())), results, shapes, int(code[op])))
+        table.append(
+            OpRow(kinds[op], attributes[op], dict(sorted(arguments[op].items())), results, shapes, int(code[op]))
+        )
     offsets, consumers = graph.consumer_offsets.tolist(), graph.consumers.tolist()
     readers = tuple(
         tuple(op for op in consumers[offsets[t] : offsets[t + 1]] if not backward[op]) for t in range(graph.n_tensors)

@@ -131,7 +131,7 @@ def rotate(op: SplitOp) -> list[Answer]:
     """Rotary embeddings: Q or K by heads, or [batch, length, heads · width] if their number is an attribute."""
     form, shape = op.forms[0], op.shapes[0]
     length = 1 if len(shape) == 3 else 2
-    if form < 0 or form == len(shape) - 1 and not op.divides(op.number("num_heads")):
+    if form < 0 or (form == len(shape) - 1 and not op.divides(op.number("num_heads"))):
         return []
     others = {at: 0 for at, other in op.shapes.items() if form == 0 and at and other and other[0] == shape[0] > 1}
     if form == length:

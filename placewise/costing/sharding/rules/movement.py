@@ -178,7 +178,7 @@ def concat(op: SplitOp) -> list[Answer]:
     axis = op.axis(0, rank)
     if any(len(shape) != rank for shape in op.shapes.values()):
         return []
-    reads = {at: place for at in op.shapes}
+    reads = dict.fromkeys(op.shapes, place)
     if axis != place:
         return [follow(op, reads, (place,))]
     lengths = tuple(shape[axis] for _, shape in sorted(op.shapes.items()))
@@ -223,7 +223,7 @@ def gather_elements(op: SplitOp) -> list[Answer]:
     if found is None:
         return []
     place, axis = found[1], op.axis(0, len(op.shapes[0]))
-    reads = {at: place for at in op.shapes}
+    reads = dict.fromkeys(op.shapes, place)
     lengths = {op.shapes[at][place] for at in op.shapes if len(op.shapes[at]) > place}
     return [follow(op, reads, (place,))] if axis != place and len(lengths) == 1 else []
 

@@ -170,7 +170,11 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
         opens = form != channel
         return [
             Decision(
-                "colwise" if opens else "follows", {0: channel, kernel: by_group, **own}, (channel,), 1 / op.degree, opens
+                "colwise" if opens else "follows",
+                {0: channel, kernel: by_group, **own},
+                (channel,),
+                1 / op.degree,
+                opens,
             )
         ]
     if form == channel:
@@ -195,7 +199,9 @@ def _groups(op: SplitOp, names: str, kernel: int) -> int:
     return max(op.number("group", 1), 1)
 
 
-_MATMUL = "MatMul com.microsoft::TransposeMatMul com.microsoft::FusedMatMul com.microsoft::MatMulInteger16 MatMulInteger"
+_MATMUL = (
+    "MatMul com.microsoft::TransposeMatMul com.microsoft::FusedMatMul com.microsoft::MatMulInteger16 MatMulInteger"
+)
 _BIASED = "Gemm transformers::grouped_mm_fallback"
 _FUSED = "com.microsoft::FusedMatMulActivation com.microsoft::FusedGemm com.microsoft::GemmFastGelu"
 

@@ -8,9 +8,7 @@ from types import MappingProxyType
 from placewise.costing.sharding.decisions import Rule
 from placewise.costing.sharding.rules import attention, movement, pointwise, products
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {**pointwise.RULES, **movement.RULES, **products.RULES, **attention.RULES}
-)
+RULES: Mapping[str, Rule] = MappingProxyType({**pointwise.RULES, **movement.RULES, **products.RULES, **attention.RULES})
 """Kind → rule. Ops of other kinds need their arguments whole."""
 LINEAR = MappingProxyType(pointwise.LINEAR)
 """Kind → rule for arguments that are summands; other kinds need the sum."""
