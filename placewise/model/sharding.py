@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise.errors import GraphError
-from placewise.model.columns import Bytes8, frozen
+from placewise.model.columns import Bytes8, Floats, frozen
 from placewise.model.graph import Graph
 
 WHOLE, SUMMAND = -1, -2
@@ -51,6 +51,13 @@ class Collective(NamedTuple):
     times: int = 1
 
 
+class Indivisible(NamedTuple):
+    """A degree does not divide the `count` of `what` (heads, key-value heads, experts, columns, channels) of some ops."""
+
+    count: int
+    what: str
+
+
 class ModuleSplit(NamedTuple):
     """How the weights of one module are split, for tools that take a style per module.
 
@@ -73,32 +80,36 @@ class Sharding:
     - `style` [n_ops]: codes in `STYLES`. A backward op has that of its forward op.
     - `share` [n_ops]: the fraction of the op's work that each device does, 1 or about 1/t (a vocabulary that t does
       not divide is padded).
+    - `traffic` [n_ops]: the fraction of the bytes that the op reads and writes for each device: what is whole counts in
+      full.
     - `split` [n_tensors]: the dimension along which each device has its part of a tensor, as its maker leaves it;
       `WHOLE` or `SUMMAND` instead of a dimension. Gradients are whole here: only their collectives are recorded.
     - `weight_split` [n_weights]: the same of weights; `parts` has the lengths of matrices side by side in a split
       dimension, for the weights that have several.
     - `collectives`: in the order of their ops, with those of the backward pass.
-    - `refusals`: one sentence for every reason why ops stay whole although they could be split with another degree.
+    - `refusals`: why ops stay whole that another degree could split.
 
     A sharding with degree 1 leaves everything whole. Raises GraphError where columns do not fit together.
     """
 
     degree: int
     style: Bytes8
-    share: np.ndarray
+    share: Floats
+    traffic: Floats
     split: Bytes8
     weight_split: Bytes8
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     collectives: tuple[Collective, ...] = ()
     sequence_parallel: bool = False
-    refusals: tuple[str, ...] = ()
+    refusals: tuple[Indivisible, ...] = ()
 
     def __post_init__(self) -> None:
         for name, dtype in (
-            ("style", np.int8), ("share", np.float64), ("split", np.int8), ("weight_split", np.int8),
+            ("style", np.int8), ("share", np.float64), ("traffic", np.float64), ("split", np.int8),
+            ("weight_split", np.int8),
         ):  # fmt: skip
             object.__setattr__(self, name, frozen(getattr(self, name), dtype))
-        if self.degree < 1 or self.style.shape != self.share.shape:
+        if self.degree < 1 or not self.style.shape == self.share.shape == self.traffic.shape:
             raise GraphError("the columns of a sharding do not fit together")
 
     def __repr__(self) -> str:

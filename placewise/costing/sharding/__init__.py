@@ -1,6 +1,6 @@
-"""How ops are split over devices: a rule per kind of op, and how splits spread through a graph."""
+"""Tensor parallelism by rules: how ops are split over devices, what follows, and what every way to run costs."""
 
-from placewise.costing.sharding.op_table import read_ops
 from placewise.costing.sharding.shard import shard_graph
+from placewise.costing.sharding.ways import SplitOptions, SplitWays, make_ways
 
-__all__ = ["read_ops", "shard_graph"]
+__all__ = ["SplitOptions", "SplitWays", "make_ways", "shard_graph"]

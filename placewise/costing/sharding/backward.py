@@ -51,9 +51,11 @@ def share_backward(graph: Graph, spread: Spread, weight_split: Sequence[int], de
         if graph.ops.kind[op].startswith(OPTIMIZER):
             weights = graph.weights_of(op).tolist()
             split = bool(weights) and all(weight_split[w] >= 0 for w in weights)
-            spread.style[op], spread.share[op] = ("follows", 1 / degree) if split else ("whole", 1.0)
+            spread.style[op] = "follows" if split else "whole"
+            spread.share[op] = spread.traffic[op] = 1 / degree if split else 1.0
         elif forward[op] >= 0:
-            spread.style[op], spread.share[op] = spread.style[forward[op]], spread.share[forward[op]]
+            for column in (spread.style, spread.share, spread.traffic):
+                column[op] = column[forward[op]]  # type: ignore[call-overload]
 
 
 def conjugate_collectives(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from placewise.model.sharding import SUMMAND, WHOLE
+from placewise.model.sharding import SUMMAND, WHOLE, Indivisible
 from placewise.model.tables import Attributes
 
 FREE = -3
@@ -96,13 +96,8 @@ class Decision(NamedTuple):
     exchanges: tuple[Exchange, ...] = ()
 
 
-class Refusal(NamedTuple):
-    """Why an op stays whole: the degree does not divide so many `what`."""
-
-    count: int
-    what: str
-
-
+Refusal = Indivisible
+"""Why an op stays whole."""
 Answer = Decision | Refusal
 Rule = Callable[[SplitOp], list[Answer]]
 """Maps an op to the ways to compute it split, the preferred one first; none if it needs all of its arguments."""

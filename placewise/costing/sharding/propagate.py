@@ -33,6 +33,9 @@ GAINS = frozenset(("rowwise", "heads", "experts"))
 CHOICES = frozenset(("ArgMax", "TopK", "Softmax", "LogSoftmax", "Loss", "SoftmaxCrossEntropyLoss"))
 """Kinds that read the scores of a vocabulary."""
 
+PICKED = frozenset(("Gather", "GatherElements", "GatherND", "com.microsoft::GatherBlockQuantized"))
+"""Kinds that read only some rows of their first argument."""
+
 
 class Read(NamedTuple):
     """How an op reads a tensor: the form it needs; `partial` if its gradient for the tensor is a summand."""
@@ -49,6 +52,7 @@ class Spread:
 
     style: list[str]
     share: list[float]
+    traffic: list[float]
     form: list[int]
     reads: list[Read] = field(default_factory=list)
     exchanges: list[Collective] = field(default_factory=list)
@@ -72,7 +76,7 @@ class Propagation:
         self._sequence = sequence_parallel
         graph = table.graph
         n_ops, n_tensors = graph.n_ops, graph.n_tensors
-        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors)
+        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors)
         self._form = self.spread.form
         self._token = [False] * n_tensors
         self._layout: dict[int, int] = {}
@@ -81,6 +85,7 @@ class Propagation:
         self._gathered: set[tuple[int, int, int]] = set()
         self._memo: dict[tuple[object, ...], tuple[Answer, ...]] = {}
         self._nbytes = [max(size, 0) for size in graph.tensors.bytes.tolist()]
+        self._weight_nbytes = [max(size, 0) for size in graph.weights.bytes.tolist()]
         self._shapes = list(graph.tensors.shape)
         self._done = -1
 
@@ -194,6 +199,7 @@ class Propagation:
         for k, tensor in enumerate(row.results):
             self._form[tensor] = decision.makes[k] if k < len(decision.makes) else WHOLE
             self._token[tensor] = self._form[tensor] >= 0 and tokens
+        spread.traffic[op] = self._traffic(row, decision)
         for exchange in decision.exchanges:
             tensor = row.results[exchange.at] if exchange.is_result else row.arguments[exchange.at].number
             shape = self._shapes[tensor]
@@ -202,6 +208,21 @@ class Propagation:
             spread.own.append(Collective(exchange.kind, tensor, op, nbytes, -1, False, self._repeats[op]))
         for tensor in row.results:
             self._close(op, tensor)
+
+    def _traffic(self, row: OpRow, decision: Decision) -> float:
+        """The fraction of the bytes of an op's arguments and results that each device reads and writes."""
+        if decision.share == 1 or row.kind in PICKED:
+            return 1.0 if decision.makes[:1] == (SUMMAND,) else decision.share
+        local, total = 0.0, 0.0
+        for at, value in row.arguments.items():
+            size = self._weight_nbytes[value.number] if value.is_weight else self._nbytes[value.number]
+            total += size
+            local += size / self._degree if decision.reads.get(at, WHOLE) >= 0 else size
+        for k, tensor in enumerate(row.results):
+            split = k < len(decision.makes) and decision.makes[k] >= 0
+            total += self._nbytes[tensor]
+            local += self._nbytes[tensor] / self._degree if split else self._nbytes[tensor]
+        return local / total if total else decision.share
 
     def _close(self, op: int, tensor: int) -> None:
         """Make whole what other units read, or what leaves the model; by tokens is enough with sequence parallelism."""
@@ -321,7 +342,8 @@ class Propagation:
             for tensor in row.results:
                 self._form[tensor] = WHOLE if reads is None else place
             if reads is not None:
-                self.spread.style[op], self.spread.share[op] = "follows", 1 / self._degree
+                self.spread.style[op] = "follows"
+                self.spread.share[op] = self.spread.traffic[op] = 1 / self._degree
             for at, value in row.arguments.items():
                 need = WHOLE if reads is None else reads.get(at, WHOLE)
                 (self.spread.weight_reads if value.is_weight else self.spread.free_reads)[value.number].add(need)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from placewise.costing.sharding.backward import conjugate_collectives, share_backward, style_codes
-from placewise.costing.sharding.decisions import FREE, Parts, Refusal
+from placewise.costing.sharding.decisions import FREE, Parts
 from placewise.costing.sharding.op_table import OpTable, read_ops
 from placewise.costing.sharding.propagate import Propagation, Spread
 from placewise.errors import InputError
@@ -44,17 +44,22 @@ def shard_graph(
     backward = conjugate_collectives(table, spread, units, repeats)
     collectives = sorted((*spread.exchanges, *spread.own), key=lambda c: c.op)
     return Sharding(
-        degree, np.array(style_codes(spread.style), np.int8), np.array(spread.share),
+        degree, np.array(style_codes(spread.style), np.int8), np.array(spread.share), np.array(spread.traffic),
         np.array([WHOLE if form == FREE else form for form in spread.form], np.int8),
         np.array(split, np.int8), parts, (*collectives, *backward), sequence_parallel,
-        tuple(describe_refusal(refusal, degree) for refusal in spread.refusals if refusal.what != "blocks"),
+        tuple(refusal for refusal in spread.refusals if refusal.what != "blocks"),
     )  # fmt: skip
 
 
 def _whole(graph: Graph) -> Sharding:
     whole = np.full(graph.n_tensors, WHOLE, np.int8)
     return Sharding(
-        1, np.zeros(graph.n_ops, np.int8), np.ones(graph.n_ops), whole, np.full(len(graph.weights), WHOLE, np.int8)
+        1,
+        np.zeros(graph.n_ops, np.int8),
+        np.ones(graph.n_ops),
+        np.ones(graph.n_ops),
+        whole,
+        np.full(len(graph.weights), WHOLE, np.int8),
     )
 
 
@@ -72,16 +77,19 @@ def _split_weights(graph: Graph, spread: Spread) -> tuple[list[int], Mapping[int
     return split, MappingProxyType(parts)
 
 
-def describe_refusal(refusal: Refusal, degree: int) -> str:
-    """One sentence on why ops stay whole."""
-    return f"{degree} devices do not divide {refusal.count} {refusal.what} evenly: what has them stays whole"
+def describe_refusals(sharding: Sharding) -> tuple[str, ...]:
+    """A sentence per reason why ops stay whole."""
+    return tuple(
+        f"{sharding.degree} devices do not divide {count} {what} evenly, so ops that have them stay whole"
+        for count, what in sharding.refusals
+    )
 
 
-def require_degree(degree: int, refusals: Sequence[Refusal]) -> None:
-    """Raise InputError for a degree that the user asked for, if it does not divide heads or experts."""
-    found = next((refusal for refusal in refusals if refusal.what in FATAL), None)
+def require_divisible(sharding: Sharding) -> None:
+    """Raise InputError for a degree that does not divide heads or experts."""
+    found = next((refusal for refusal in sharding.refusals if refusal.what in FATAL), None)
     if found is None:
         return
-    said = f"a tensor-parallel degree of {degree} does not divide the {found.count} {found.what} of the model"
-    remedy = "key-value heads are not repeated; give a divisor" if "key" in found.what else "give a divisor"
-    raise InputError(said, remedy=remedy)
+    said = f"a tensor-parallel degree of {sharding.degree} does not divide the {found.count} {found.what} of the model"
+    more = ": key-value heads are not repeated" if found.what.startswith("key") else ""
+    raise InputError(said, remedy=f"give a divisor of {found.count}{more}")
