@@ -155,7 +155,43 @@ def loss(op: SplitOp, *, classes: int = -1) -> list[Answer]:
 _COPIES = """Cast CastLike Dropout Identity aten::clone aten::copy_ aten::copy aten::fill aten::fill_ aten::zero
     aten::detach_copy aten::alias_copy aten::masked_scatter BitCast"""
 _NOT_ELEMENTWISE = frozenset(
-    ["Range", "RandomNormal", "RandomUniform", "HammingWindow", "HannWindow", "BlackmanWindow", "MelWeightMatrix", "DequantizeLinear", "QuantizeLinear", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear", "BatchNormalization", "SwiGLU", "com.microsoft::BiasSplitGelu", "RotaryEmbedding", "com.microsoft::RotaryEmbedding", "DynamicQuantizeLinear", "aten::glu", "com.microsoft::Range", "com.microsoft::CropAndResize", "com.microsoft::ComplexMul", "com.microsoft::ComplexMulConj", "com.microsoft::MRotaryEmbedding", "com.microsoft::GemmaRotaryEmbedding", "com.microsoft::BitmaskDropout", "com.microsoft::BitmaskBiasDropout", "com.microsoft::MurmurHash3", "tf::CropAndResize", "aten::isin", "aten::bucketize", "aten::searchsorted", "aten::complex", "aten::polar", "com.microsoft::LinearAttentionGate", "aten::log_sigmoid_forward"]
+    [
+        "Range",
+        "RandomNormal",
+        "RandomUniform",
+        "HammingWindow",
+        "HannWindow",
+        "BlackmanWindow",
+        "MelWeightMatrix",
+        "DequantizeLinear",
+        "QuantizeLinear",
+        "com.microsoft::DequantizeLinear",
+        "com.microsoft::QuantizeLinear",
+        "BatchNormalization",
+        "SwiGLU",
+        "com.microsoft::BiasSplitGelu",
+        "RotaryEmbedding",
+        "com.microsoft::RotaryEmbedding",
+        "DynamicQuantizeLinear",
+        "aten::glu",
+        "com.microsoft::Range",
+        "com.microsoft::CropAndResize",
+        "com.microsoft::ComplexMul",
+        "com.microsoft::ComplexMulConj",
+        "com.microsoft::MRotaryEmbedding",
+        "com.microsoft::GemmaRotaryEmbedding",
+        "com.microsoft::BitmaskDropout",
+        "com.microsoft::BitmaskBiasDropout",
+        "com.microsoft::MurmurHash3",
+        "tf::CropAndResize",
+        "aten::isin",
+        "aten::bucketize",
+        "aten::searchsorted",
+        "aten::complex",
+        "aten::polar",
+        "com.microsoft::LinearAttentionGate",
+        "aten::log_sigmoid_forward",
+    ]
 )
 """Kinds that are priced per element and do not broadcast their arguments from the back."""
 _ELEMENTWISE = sorted(
@@ -231,6 +267,51 @@ LINEAR = {
 """Kinds that may be computed on summands, which are then added up later, and fewer of them."""
 
 KEEP_FREE = frozenset(
-    ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Concat", "Expand", "DequantizeLinear", "com.microsoft::DequantizeLinear", "Add", "Sub", "Mul", "Div", "Neg", "Greater", "Less", "LessOrEqual", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Where", "Log", "Min", "Max", "Floor", "Cos", "Sin", "Exp", "Abs", "Trilu", "BitwiseNot", "BitwiseAnd", "BitwiseOr", "Pow", "aten::copy_", "aten::fill_", "aten::fill", "aten::zero"]
+    [
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Identity",
+        "Cast",
+        "Slice",
+        "Split",
+        "Concat",
+        "Expand",
+        "DequantizeLinear",
+        "com.microsoft::DequantizeLinear",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Neg",
+        "Greater",
+        "Less",
+        "LessOrEqual",
+        "GreaterOrEqual",
+        "Equal",
+        "And",
+        "Or",
+        "Not",
+        "Where",
+        "Log",
+        "Min",
+        "Max",
+        "Floor",
+        "Cos",
+        "Sin",
+        "Exp",
+        "Abs",
+        "Trilu",
+        "BitwiseNot",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "Pow",
+        "aten::copy_",
+        "aten::fill_",
+        "aten::fill",
+        "aten::zero",
+    ]
 )
 """Kinds whose results every device can make in part, if it can make each part of their arguments."""
