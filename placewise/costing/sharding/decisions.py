@@ -96,9 +96,7 @@ class Decision(NamedTuple):
     exchanges: tuple[Exchange, ...] = ()
 
 
-Refusal = Indivisible
-"""Why an op stays whole."""
-Answer = Decision | Refusal
+Answer = Decision | Indivisible
 Rule = Callable[[SplitOp], list[Answer]]
 """Maps an op to the ways to compute it split, the preferred one first; none if it needs all of its arguments."""
 
@@ -115,6 +113,18 @@ def padded_share(length: int, degree: int) -> float:
 
 
 __all__ = [
-    "EMPTY", "FREE", "SUMMAND", "WHOLE", "Answer", "Decision", "Exchange", "Parts", "Refusal", "Rule", "Shape",
-    "SplitOp", "follow", "padded_share",
+    "EMPTY",
+    "FREE",
+    "SUMMAND",
+    "WHOLE",
+    "Answer",
+    "Decision",
+    "Exchange",
+    "Indivisible",
+    "Parts",
+    "Rule",
+    "Shape",
+    "SplitOp",
+    "follow",
+    "padded_share",
 ]  # fmt: skip

@@ -90,6 +90,6 @@ def require_divisible(sharding: Sharding) -> None:
     found = next((refusal for refusal in sharding.refusals if refusal.what in FATAL), None)
     if found is None:
         return
-    said = f"a tensor-parallel degree of {sharding.degree} does not divide the {found.count} {found.what} of the model"
+    said = f"a tensor-parallel degree of {sharding.degree} does not divide the {found.number} {found.what} of the model"
     more = ": key-value heads are not repeated" if found.what.startswith("key") else ""
-    raise InputError(said, remedy=f"give a divisor of {found.count}{more}")
+    raise InputError(said, remedy=f"give a divisor of {found.number}{more}")
