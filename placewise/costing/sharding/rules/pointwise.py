@@ -215,6 +215,11 @@ def scale(op: SplitOp) -> Decision | None:
     return _keep_summand(op) if all(form in (WHOLE, FREE) for form in others) else None
 
 
+def combine(op: SplitOp) -> Decision | None:
+    """A weighted sum of what experts make, where some of that is summands and nothing is split."""
+    return _keep_summand(op) if all(form < 0 for form in op.forms.values()) else None
+
+
 def view(op: SplitOp) -> Decision | None:
     """Views and sums of one summand are summands."""
     return _keep_summand(op) if op.forms.get(0) == SUMMAND else None
@@ -232,6 +237,7 @@ LINEAR = {
         ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Neg", "Slice", "Split", "Expand"), view
     ),
     "Concat": add,
+    "Combine": combine,
 }
 """Kinds that may be computed on summands, which are then added up later, and fewer of them."""
 
