@@ -52,9 +52,9 @@ class Collective(NamedTuple):
 
 
 class Indivisible(NamedTuple):
-    """A degree does not divide the `count` of `what` (heads, key-value heads, experts, columns, channels) of some ops."""
+    """A degree does not divide so many heads, key-value heads, experts, columns or channels (`what`) of some ops."""
 
-    count: int
+    number: int
     what: str
 
 

@@ -18,11 +18,11 @@ from placewise.costing.sharding.decisions import (
     WHOLE,
     Answer,
     Decision,
+    Indivisible,
     Parts,
-    Refusal,
     SplitOp,
 )
-from placewise.costing.sharding.op_table import OpRow, OpTable
+from placewise.costing.sharding.op_table import OpRow, OpTable, Value
 from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
 from placewise.model.sharding import Collective
 
@@ -60,7 +60,7 @@ class Spread:
     weight_reads: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     weight_layout: dict[int, Parts | None] = field(default_factory=dict)
     free_reads: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    refusals: dict[Refusal, int] = field(default_factory=dict)
+    refusals: dict[Indivisible, int] = field(default_factory=dict)
 
 
 class Propagation:
@@ -113,7 +113,7 @@ class Propagation:
             self._keep_free(row)
             return
         for answer in self._answers(row, forms):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Indivisible):
                 self.spread.refusals.setdefault(answer, op)
                 continue
             if not self._fits_layout(row, answer):
@@ -246,7 +246,7 @@ class Propagation:
         if form == SUMMAND and need != SUMMAND:
             self._sum(tensor, op, need)
             form = self._form[tensor]
-        if form == need or form == WHOLE or need == SUMMAND:
+        if form in (need, WHOLE) or need == SUMMAND:
             return
         known = (tensor, self._unit[op], need)
         if known in self._gathered:
@@ -412,7 +412,7 @@ class Propagation:
                 known = self._form[value.number] if decided else FREE
             forms[at] = self._reduced(row, at) if known == SUMMAND else known
         for answer in self._answers(row, forms):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Indivisible):
                 self.spread.refusals.setdefault(answer, row.results[0])
                 return False
             reads = {
@@ -438,7 +438,7 @@ def _ask(rule: Callable[[SplitOp], Iterable[Answer]], op: SplitOp) -> Iterable[A
         return []
 
 
-def _columns(row: OpRow, decision: Decision) -> list[tuple[int, object]]:
+def _columns(row: OpRow, decision: Decision) -> list[tuple[int, Value]]:
     return [
         (decision.reads[at], value)
         for at, value in row.arguments.items()
