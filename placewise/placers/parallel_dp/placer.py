@@ -178,7 +178,7 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
             _prove(run, low, exact)
         else:
             return ""
-    while run.value > run.bound * (1 + max(gap, 1e-9)):
+    while run.value > run.bound * (1 + max(gap, 1e-9)) and most * JUST_BELOW < most:
         outcome = _attempt(run, kernel, most * JUST_BELOW)
         if outcome == FOUND:
             most = min(_offer_found(run, kernel, classes, name), most * JUST_BELOW)

@@ -182,3 +182,17 @@ def test_free_leaves_follow_their_neighbour() -> None:
         assert (stages[readers] <= stages[ways.reader]).all()
         merged_any += n < ways.n_units
     assert merged_any > 5
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-320, 1e300])
+@pytest.mark.parametrize("bandwidth", [1e-300, 1.0, 1e300])
+def test_extreme_figures_end(tmp_path: Path, seconds: float, bandwidth: float) -> None:
+    """Times and links of next to nothing, and of more than there is: an answer without a warning, or one sentence."""
+    for seed in seeds(4):
+        instance = random_instance(Draw(seed), units=3, devices=3) | {"bandwidth": bandwidth}
+        for node in instance["nodes"]:
+            for way in (way for ways in node["TMPCs"].values() for way in ways):
+                way["timePerSample"] = seconds
+        result = place(problem_of(instance, tmp_path))
+        best = piper.best_value(instance)
+        assert result.lower_bound <= best and value_of(result) == pytest.approx(best, rel=1e-9)
