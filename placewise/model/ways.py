@@ -95,6 +95,8 @@ class Ways:
         if not self.collective_seconds.size:
             object.__setattr__(self, "collective_seconds", np.zeros_like(self.seconds))
         object.__setattr__(self, "collective_seconds", frozen(self.collective_seconds, np.float64))
+        if self.n_units > len(self.unit):  # before anything has a row per unit
+            raise CostError("units are numbered from 0, and each has an op")
         offsets = np.searchsorted(self.way_unit, np.arange(self.n_units + 1)).astype(np.int64)
         object.__setattr__(self, "way_offsets", frozen(offsets, np.int64))
         _validate(self)
