@@ -123,6 +123,9 @@ PROBLEM_OPTIONS = (
     OptionInfo("exclude", "--exclude", "texts", "DEVICE or REGEX: devices to leave out; may be repeated.", RULES),
     OptionInfo("offload", "--no-offload", "negation", "Use no CPU and no disk.", RULES),
     OptionInfo(
+        "supported", "--supported", "rules", "REGEX=DEVICE: the only kinds of op that this device can run.", RULES
+    ),
+    OptionInfo(
         "unsupported", "--unsupported", "rules", "REGEX=DEVICE: kinds of op that this device cannot run.", RULES
     ),
     OptionInfo("in_order", "--in-order", "switch", "Stages follow the order of the devices in -d."),

@@ -114,8 +114,10 @@ def price_model(
 ) -> Problem | None:
     """The problem that prices a model on devices; None without any. Raises InputError for costs without devices."""
     if devices is None and imported.problem is None:
-        if options.costs or options.unsupported:
-            raise InputError("costs and unsupported kinds are those of devices", remedy="give the devices too")
+        if options.costs or options.supported or options.unsupported:
+            raise InputError(
+                "costs, supported and unsupported kinds are those of devices", remedy="give the devices too"
+            )
         return None
     return build_read(imported, model, devices, options)
 

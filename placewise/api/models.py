@@ -65,7 +65,7 @@ def inspect(
     Parameters
     ----------
     model, example_inputs, **options
-        As in `read_model`; with devices also `costs` and `unsupported`.
+        As in `read_model`; with devices also `costs`, `supported` and `unsupported`.
     devices : str, path, mapping or Cluster
         Price every op on them. Default: none.
     depth : int

@@ -20,6 +20,7 @@ from placewise.core.target_rules import check_options
 from placewise.model.placement import Placement
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer
 from placewise.targets.place_for import place_for
+from placewise.targets.smaller_weights import advise_precision
 
 
 def place(
@@ -102,7 +103,8 @@ def place(
     with listening(on_progress, given.seconds) as listener:
         problem = build(model, devices, asked, example_inputs=example_inputs)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-        return Plan(search(problem, placer=placer, budget=given, options=options, hints=hints, on_progress=listener))
+        result = search(problem, placer=placer, budget=given, options=options, hints=hints, on_progress=listener)
+        return Plan(advise_precision(result))
 
 
 def compare(

@@ -20,13 +20,14 @@ from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemKeywords, options_from
 from placewise.core.search_limits import budget_from
 from placewise.errors import ExportError, InputError
-from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
+from placewise.exporters.writing import Export, plan_path, result_of, write_files
 from placewise.files.plan_file import find_model, plan_of, require_same_file, save_plan, target_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
 from placewise.placers.base import Budget, OnProgress
 from placewise.simulate import judge_placement
+from placewise.targets.fastest_split import export_fastest
 
 PlanLike = Plan | str | os.PathLike[str]
 """A plan, a plan file, or a published split."""
@@ -234,7 +235,7 @@ def export(
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
         require_same_file(plan, problem.graph)
-    made = export_placement(problem, placement, to, options)
+    made = export_fastest(problem, placement, to, options)
     if path is not None:
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
         if broken:

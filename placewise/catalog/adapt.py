@@ -1,8 +1,8 @@
-"""Adapt a cluster to the user's options: memory limits, excluded devices, unsupported kinds of op."""
+"""Adapt a cluster to the user's options: memory limits, excluded devices, kinds of op that they run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise._util.regex import compiled, in_time
@@ -18,14 +18,15 @@ def adapt_cluster(
     max_memory: Mapping[str, float],
     excluded: Sequence[str],
     offload: bool,
+    supported: Sequence[Rule] = (),
     unsupported: Sequence[Rule],
-    kinds: Iterable[str],
+    kinds: Collection[str],
 ) -> Cluster:
     """The cluster with memory limits in bytes (`max_memory`) and without the devices that match `excluded`.
 
-    Without `offload`, CPUs and disks are not used. `unsupported` maps patterns of op kinds to devices; `kinds` are the
-    kinds of the model. Patterns match whole names. Raises ClusterError for devices and InputError for kinds that do
-    not exist.
+    Without `offload`, CPUs and disks are not used. `supported` and `unsupported` map patterns of op kinds to devices; a
+    device with a pattern in `supported` runs no other kinds. `kinds` are those of the model. Patterns match whole
+    names. Raises ClusterError for devices and InputError for kinds that do not exist.
     """
     max_memory = {f"cuda:{name}" if name.isdigit() else name: memory for name, memory in max_memory.items()}
     excluded_names = {name for pattern in excluded for name in _match_devices(cluster, pattern)}
@@ -33,10 +34,9 @@ def adapt_cluster(
         excluded_names |= {device.name for device in cluster if device.is_host}
     for name in max_memory:
         cluster.index(name)
-    unsupported_kinds: dict[str, set[str]] = {}
-    for rule in unsupported:
-        cluster.index(rule.device)
-        unsupported_kinds.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
+    unsupported_kinds = _kinds_by_device(cluster, unsupported, kinds)
+    for name, listed in _kinds_by_device(cluster, supported, kinds).items():
+        unsupported_kinds.setdefault(name, set()).update(set(kinds) - listed)
     devices = tuple(
         _adapt_device(device, max_memory.get(name), name in excluded_names, unsupported_kinds.get(name, set()))
         for name, device in zip(cluster.names, cluster, strict=True)
@@ -57,6 +57,14 @@ def _adapt_device(device: Device, memory: float | None, is_excluded: bool, kinds
     if is_excluded and device.available:
         device = add_notes(replace(device, available=False), "out of use: nothing is placed here")
     return device
+
+
+def _kinds_by_device(cluster: Cluster, rules: Iterable[Rule], kinds: Collection[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for rule in rules:
+        cluster.index(rule.device)
+        found.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
+    return found
 
 
 def _match_devices(cluster: Cluster, pattern: str) -> list[str]:

@@ -147,6 +147,7 @@ def _catalog_spec(model: str) -> DeviceSpec:
         memory_bandwidth=entry.memory_bandwidth,
         op_overhead=overhead,
         efficiency=behaviour.efficiency_on(entry.cores),
+        error=behaviour.error or 0.0,
         notes=(
             f"{entry.title}: {format_bytes(entry.memory)}; {entry.source}",
             f"efficiency and {format_seconds(overhead)} per op: as for {kind}",

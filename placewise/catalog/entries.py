@@ -41,6 +41,7 @@ class Behaviour(Table):
 
     With more than one core, an op also waits `core_overhead` for each of them, and every doubling of the cores keeps
     the fraction `scaling` of the peak's efficiency, up to `FITTED_CORES`. Memory bandwidth is shared and keeps its own.
+    `error` is the relative error of whole models beside published measurements (None: not known).
     """
 
     source: str
@@ -48,6 +49,7 @@ class Behaviour(Table):
     efficiency: Mapping[str, Share]
     core_overhead: Seconds = 0.0
     scaling: Share = 1.0
+    error: Share | None = None
 
     def overhead_on(self, cores: float) -> float:
         """Seconds per op on a device with this many cores (0: none that are counted)."""

@@ -42,13 +42,14 @@ def export(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Write a plan for another tool, projected to the nearest placement that the tool can express, and judged again.
+    """Write a plan for another tool, projected to a placement that the tool can express, and judged again.
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """
-    from placewise.exporters.writing import describe_projection, export_placement, plan_path, result_of, write_files
+    from placewise.exporters.writing import describe_projection, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
     from placewise.files.plan_file import target_of
+    from placewise.targets.fastest_split import describe_execution, export_fastest
 
     if list_targets:
         _show_targets(as_json)
@@ -60,11 +61,12 @@ def export(
     listen(quiet)
     with working(quiet, "reading the model"):
         problem, placement = _opened(plan, model, devices, problem_options)
-        made = export_placement(problem, placement, to, opt.typed(option))
+        made = export_fastest(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = describe_projection(made, problem.n_ops)
-    if told and not quiet:
-        say(told)
+    for line in (told, "" if target_of(plan) == to else describe_execution(problem, made)):
+        if line and not quiet:
+            say(line)
     if made.said.violations and not force:
         for broken in made.said.violations:
             say(f"✗ {broken.kind}: {broken.message}")

@@ -19,7 +19,9 @@ _MAX_ROWS = 30
 
 
 @guarded
-@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "precision", "cache", "costs", "unsupported")
+@opt.with_problem_options(
+    "dims", "view", "graph", "optimizer", "freeze", "precision", "cache", "costs", "supported", "unsupported"
+)
 def inspect(
     model: opt.Model,
     devices: opt.Devices = None,

@@ -58,6 +58,7 @@ def place(
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.targets.kept import describe_kept, list_kept
     from placewise.targets.place_for import place_for
+    from placewise.targets.smaller_weights import advise_precision
 
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)
@@ -77,6 +78,7 @@ def place(
             hints=hints,
             on_progress=on_progress,
         )
+        result = advise_precision(result)
     warn_of(problem, devices, quiet, models=as_json)
     if output is not None and result.placement is not None:
         save_plan(result, output)

@@ -1,13 +1,18 @@
-"""Check the op names that a description of devices lists."""
+"""Check the op names that a description of devices, or a rule about devices, lists."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from placewise.costing.flops import CONTROL, RULES
-from placewise.errors import ClusterError
+from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
+from placewise.model.problem import Rule
+
+_PLAIN = re.compile(r"[A-Za-z]\w*")
+"""A name without a domain; anything else in a rule is an expression."""
 
 
 def check_op_names(cluster: Cluster, kinds: Iterable[str] = ()) -> None:
@@ -22,6 +27,15 @@ def check_op_names(cluster: Cluster, kinds: Iterable[str] = ()) -> None:
                         where=device.name,
                         remedy=_suggest(name, known),
                     )
+
+
+def check_rule_names(rules: Iterable[Rule], kinds: Iterable[str]) -> None:
+    """Raise InputError for a plain name between bars, as in ``Conv|Relu``, that is neither known nor one of `kinds`."""
+    known = RULES.keys() | CONTROL | set(kinds)
+    for rule in rules:
+        for name in rule.pattern.split("|"):
+            if _PLAIN.fullmatch(name) and name not in known:
+                raise InputError(f"{name[:60]!r} is not an op", where=rule.pattern[:60], remedy=_suggest(name, known))
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

@@ -65,6 +65,7 @@ class ProblemKeywords(TypedDict, total=False):
     max_memory: Mapping[Any, float | str]
     exclude: str | Sequence[str]
     offload: bool | None
+    supported: Rules | None
     unsupported: Rules | None
     cache: bool | None
 
@@ -134,6 +135,8 @@ class ProblemOptions:
         Regular expressions: devices to leave out.
     offload : bool
         With False, nothing may be on a CPU or a disk. Default: True.
+    supported : mapping of str to str, or sequence of pairs
+        Regular expressions of op kinds, and devices that can run no others. Default: every kind.
     unsupported : mapping of str to str, or sequence of pairs
         Regular expressions of op kinds, and devices that cannot run them.
     cache : bool
@@ -182,6 +185,7 @@ class ProblemOptions:
     max_memory: Mapping[str, float] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     offload: bool | None = None
+    supported: tuple[Rule, ...] | None = None
     unsupported: tuple[Rule, ...] | None = None
     in_order: bool | None = None
     cache: bool | None = None
@@ -198,7 +202,7 @@ class ProblemOptions:
             name: _truth(name, getattr(self, name))
             for name in ("contiguous", "convex", "offload", "in_order", "cache", "tf32")
         }
-        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "unsupported")}
+        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "supported", "unsupported")}
         clean["precision"] = _precision(self.precision, self.tf32)
         clean["headroom"], spares = _headroom(self.headroom)
         clean["spare"] = spares or self.spare

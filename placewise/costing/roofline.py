@@ -65,19 +65,32 @@ def cost_table(graph: Graph, cluster: Cluster, *, work: OpWork | None = None) ->
     memory bandwidth.
     """
     as_written = work_of(graph) if work is None else work
-    quantized = quantize_work(graph, as_written)
+    seconds, source = device_seconds(graph, cluster, as_written)
+    _add_weight_reads(seconds, graph, cluster)
+    if graph.phases:
+        seconds *= graph.op_repeats[:, None]
+    return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
+
+
+def device_seconds(
+    graph: Graph, cluster: Cluster, work: OpWork, share: Floats | None = None, traffic: Floats | None = None
+) -> tuple[Floats, Bytes8]:
+    """Seconds [n_ops, n_devices] of one run of every op, and the codes of their sources.
+
+    `share` and `traffic` [n_ops] are the fractions of FLOPs and bytes of ops that several devices compute together.
+    """
+    quantized = quantize_work(graph, work)
+    if share is not None and traffic is not None:
+        work = replace(work, flops=work.flops * share, bytes=work.bytes * traffic)
+        quantized = replace(quantized, flops=quantized.flops * share, bytes=quantized.bytes * traffic)
     plain = [replace(device, name="any", notes=()) for device in cluster]
     like = [plain.index(device) for device in plain]
     columns = {}
     for first in sorted(set(like)):
         device = cluster.devices[first]
-        columns[first] = _cost_column(device, quantized if "int8" in device.peak_flops else as_written)
+        columns[first] = _cost_column(device, quantized if "int8" in device.peak_flops else work)
     seconds = np.stack([columns[first][0] for first in like], axis=1)
-    source = np.stack([columns[first][1] for first in like], axis=1)
-    _add_weight_reads(seconds, graph, cluster)
-    if graph.phases:
-        seconds *= graph.op_repeats[:, None]
-    return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
+    return seconds, np.stack([columns[first][1] for first in like], axis=1)
 
 
 def _cost_column(device: Device, work: OpWork) -> tuple[Floats, Bytes8]:

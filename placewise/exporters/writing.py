@@ -33,7 +33,8 @@ class Export:
     """The files for a placement; the judgement of that placement (`asked`) and of the one in the files (`said`).
 
     `projected` says whether the two differ because of what the target can express. `moved` counts the ops on another
-    device; it is 0 if only the order of ops or the replicas of stages are lost.
+    device; it is 0 if only the order of ops or the replicas of stages are lost. `fastest` says that the files hold the
+    fastest placement that the target can express, and not the one nearest to the plan.
     """
 
     info: ExportInfo
@@ -42,6 +43,7 @@ class Export:
     said: Judgement
     projected: bool
     moved: int
+    fastest: bool = False
 
     @property
     def loss(self) -> float:
@@ -67,7 +69,7 @@ def export_placement(
         raise ExportError(f"op {name!r} has no device", remedy="place the model again")
     disks = [problem.cluster.devices[device] for device in np.unique(placement.device).tolist()]
     if not exporter.info.disk and (disk := next((device.name for device in disks if device.kind == "disk"), "")):
-        raise ExportError(f"{target} cannot say that weights are on {disk!r}", remedy="place without a disk")
+        raise ExportError(f"{target} cannot express that weights are on {disk!r}", remedy="place without a disk")
     exported = exporter.export(problem, placement, values)
     _require_same(problem, target, exported.placement, exporter.read_back(exported, problem))
     notes = (*_note_precision(problem, exporter.info), *_note_idle(problem, exported.placement))
@@ -104,7 +106,9 @@ def describe_projection(export: Export, n_ops: int) -> str:
     change = f"as fast: {said}"
     if abs(export.loss) >= SMALLEST:
         change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
-    return f"{export.info.name} cannot say {export.info.cannot_say}; projected, {moved}, {change}"
+    which = "fastest" if export.fastest else "nearest"
+    limit = f"{export.info.name} cannot express {export.info.cannot_say}"
+    return f"{limit}; in the {which} placement that it can, {moved}, {change}"
 
 
 def write_files(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:

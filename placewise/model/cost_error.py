@@ -12,7 +12,7 @@ from placewise.model.problem import Problem
 from placewise.model.verdict import Uncertainty
 
 ASSUMED = 0.15
-"""Relative error of figures that follow from a device's data sheet, where nobody measured how far off they are."""
+"""Relative error of figures that follow from a device's data sheet, where it is not known how far off they are."""
 MEASURED = 0.05
 """Relative error with measured op times and links, whatever their spread: the largest median error of the judge beside
 runs of three models (benchmarks/results/real_prediction.md)."""
@@ -53,7 +53,7 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
     """The relative error of the op times of one source on a device, and where that comes from."""
     fitted, spread = problem.cluster.devices[device].error, problem.costs.spread
     if source in _ESTIMATED and fitted:
-        return max(fitted, MEASURED), "figures fitted to measured kernels"
+        return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
     if source == "measured":

@@ -13,7 +13,10 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.model.ways import Ways
+from placewise.reporting.ranges import name_range
 
+SHOWN = 4
+"""Names of devices that are listed; more are shown as ranges."""
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
 
@@ -27,7 +30,9 @@ def assumption_lines(cluster: Cluster) -> list[str]:
                 line = note.removeprefix(MEANT).replace(ASSUMED, "assumed ", 1)
                 size = f", with {format_bytes(device.memory)}" if note.startswith(ASSUMED) else ""
                 lines.setdefault(f"{line}{size}", []).append(device.name)
-    return [f"{', '.join(names)}: {note}" for note, names in lines.items()]
+    return [
+        f"{', '.join(names) if len(names) <= SHOWN else name_range(names)}: {note}" for note, names in lines.items()
+    ]
 
 
 def value_name(objective: Objective, ways: Ways | None = None) -> str:
@@ -51,6 +56,8 @@ def headline(result: Result) -> str:
 
 def phase_line(problem: Problem, judgement: Judgement) -> str:
     """Seconds per phase, or runs per second in a full pipeline; "" for a model without phases."""
+    if problem.ways is not None and problem.objective.kind == "latency":
+        return ""
     if judgement.phases:
         return ", then ".join(_phase_time(problem, use) for use in judgement.phases if use.seconds > 0)
     repeated = [phase for phase in problem.graph.phases if phase.repeats > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,16 @@ from placewise.errors import PlacewiseError
 from placewise.exporters.device_map import DeviceMapExporter
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Result
-from placewise.simulate import judge_placement
+from placewise.model.result import Judgement, Result
+from placewise.model.verdict import SINGLE_DEVICE
+from placewise.placers.base import Budget, Stopwatch
+from placewise.targets.fastest_split import LAYERED, find_faster, judge_on_target
 from placewise.targets.place_for import find_exporter
 
 SAME = 5e-4
 """A loss that is none."""
-LAYERED = frozenset({"deepspeed", "llama.cpp", "megatron", "vllm"})
+SECONDS = 3.0
+"""For the fastest splits of all targets together."""
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 MOST_OPS = 50_000
@@ -25,30 +29,52 @@ MOST_OPS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How much slower a target makes a plan, as a share, and whether what it makes of it keeps the rules."""
+    """How much slower a target makes a plan, as a share, and whether what it makes of it keeps the rules.
+
+    `gains` is False where one device alone is slower than the plan, but not slower than what the target makes of it.
+    """
 
     target: str
     loss: float
     valid: bool
+    gains: bool = True
 
 
 def list_kept(result: Result) -> tuple[Kept, ...]:
     """Every target that takes the model and the devices, the one that keeps most first."""
     if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
         return ()
+    if result.problem.ways is not None:  # whether a target can split as the plan does is what `export` says
+        return ()
     found, source = [], result.problem.graph.source
+    alone, watch = _best_alone(result), Stopwatch(Budget(seconds=SECONDS))
+    split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
     for target in TARGETS:
         if target in far:
             continue
         try:
-            projected = _project(result.problem, result.placement, target)
+            judged = _judge_export(result, target, watch.left)
         except PlacewiseError:
             continue
-        judged = judge_placement(result.problem, projected)
         loss = judged.value / result.value - 1 if result.value > 0 else 0.0
-        found.append(Kept(target, loss, judged.valid))
+        gains = not split_gains or (judged.valid and judged.value < alone * (1 - SAME))
+        found.append(Kept(target, loss, judged.valid, gains))
     return tuple(sorted(found, key=lambda kept: (not kept.valid, round(kept.loss, 6))))
+
+
+def _judge_export(result: Result, target: str, seconds: float) -> Judgement:
+    """What an export would write, the nearest placement or the fastest one, judged as the target runs it."""
+    assert result.placement is not None
+    nearest = _project(result.problem, result.placement, target)
+    found = find_faster(result.problem, result.placement, target, nearest, seconds) if seconds > 0 else None
+    return judge_on_target(result.problem, nearest if found is None else found, target)
+
+
+def _best_alone(result: Result) -> float:
+    """The seconds of the best single device; inf where none can run the model."""
+    judged = result.baselines.get(SINGLE_DEVICE)
+    return judged[1].value if judged is not None and judged[1].valid else math.inf
 
 
 def _project(problem: Problem, placement: Placement, target: str) -> Placement:
@@ -59,7 +85,7 @@ def _project(problem: Problem, placement: Placement, target: str) -> Placement:
 
 
 def describe_kept(kept: Sequence[Kept]) -> str:
-    """The targets in one line; "" if none takes the model."""
+    """The targets in one line, and whether any keeps the gain of the plan; "" if none takes the model."""
     if not kept:
         return ""
     words: dict[str, list[str]] = {}
@@ -67,7 +93,8 @@ def describe_kept(kept: Sequence[Kept]) -> str:
         words.setdefault(_loss_of(one), []).append(one.target)
     said = "; ".join(f"{', '.join(targets)}: {loss}" for loss, targets in words.items())
     lost = any(one.loss > SAME or not one.valid for one in kept)
-    return f"exported to {said}{' (place --for a target searches what it can run)' if lost else ''}"
+    none = "" if any(one.gains for one in kept) or not lost else "No export of it is faster than one device: "
+    return f"{none}exported to {said}{' (place --for a target searches what it can run)' if lost else ''}"
 
 
 def _loss_of(kept: Kept) -> str:

@@ -11,6 +11,7 @@ from locations import ROOT
 from placewise.catalog import known_devices, read_cluster
 from placewise.catalog.entries import OWN_LINKS, catalog, find_device, find_link
 from placewise.errors import ClusterError
+from placewise.model.cost_error import ASSUMED
 from placewise.model.dtypes import RATES
 
 FAMILIES = (
@@ -41,6 +42,20 @@ def test_what_is_promised_is_there():
     """Every device and every link of the promise, by its own name."""
     assert set(FAMILIES) <= set(catalog().devices)
     assert set(LINKS) <= set(catalog().links)
+
+
+def test_errors_are_those_of_published_measurements():
+    """The median over models that were not fitted, where there are three or more and it is above what is assumed."""
+    errors: dict[str, list[float]] = {}
+    rows = (ROOT / "benchmarks" / "results" / "published_models.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows if row.count("|") == 10]
+    for _, device, *_, factor, fitted, _ in cells[2:]:
+        if not fitted:
+            found = errors.setdefault(catalog().devices[device].behaviour, [])
+            found.append(max(float(factor), 1 / float(factor)) - 1)
+    known = {name: np.median(found) for name, found in errors.items() if len(found) > 2}
+    known = {name: round(float(error), 2) for name, error in known.items() if error > ASSUMED}
+    assert known and {name: entry.error for name, entry in catalog().behaviour.items() if entry.error} == known
 
 
 def test_peaks_are_those_without_sparsity():

@@ -152,6 +152,22 @@ def test_kinds_that_a_device_cannot_run(chain: Path, tmp_path: Path) -> None:
         pw.build(chain, "L4,cpu", ProblemOptions(unsupported={"Relu": "npu"}))  # type: ignore[arg-type]
 
 
+def test_kinds_that_a_device_runs_and_no_others(chain: Path, tmp_path: Path) -> None:
+    """Patterns of one device add up; all other kinds run elsewhere, in the plan too; a misspelt name is an error."""
+    plan = tmp_path / "plan.json"
+    rules = ("--supported", "MatMul|LSTM=cuda:0")
+    run("place", chain, "-d", "2xL4,cpu", *rules, "--pin", "m.=cuda:0", "--placer", "greedy", "-o", plan)
+    problem, placement = build_for_plan(chain, plan)
+    kinds = {kind for kind, device in zip(problem.graph.ops.kind, placement.device, strict=True) if device == 0}
+    assert kinds == {"MatMul"} and pw.judge(problem, placement).valid
+    assert not problem.cluster.devices[0].can_run("Relu") and problem.cluster.devices[1].can_run("Relu")
+    both: Any = ProblemOptions(supported=[("MatMul", "cuda:0"), ("Re.u", "cuda:0")], unsupported={"MatMul": "cuda:0"})  # type: ignore[arg-type]
+    found = pw.build(chain, "L4,cpu", both)
+    assert [kind for kind in found.graph.ops.kind.values if found.cluster.devices[0].can_run(kind)] == ["Relu"]
+    for rule, words in (("MatMul|Rellu", "'Rellu' is not an op; did you mean 'Relu'?"), ("Rel", "of a kind 'Rel'")):
+        assert words in run("place", chain, "-d", "L4,cpu", "--supported", f"{rule}=cuda:0", code=2).stderr
+
+
 def test_a_device_with_a_list_of_what_it_takes(chain: Path, tmp_path: Path) -> None:
     """Only those kinds are placed there, which a plan keeps; a name that no op has is an error with the near one."""
     plan, npu = tmp_path / "plan.json", tmp_path / "npu.toml"

@@ -81,7 +81,10 @@ def test_a_plan_with_a_disk_from_the_command_line(tmp_path: Path) -> None:
     text = run("place", path, "-d", f"cpu@{3.5 * MiB:.0f},disk", "-o", plan, "--time-limit", "2s").stdout
     assert "disk" in text
     assert "keeps every rule" in run("check", path, plan).stdout
-    assert "cannot say that weights are on 'disk'" in run("export", plan, "--to", "onnx", "-o", tmp_path, code=2).stderr
+    assert (
+        "cannot express that weights are on 'disk'"
+        in run("export", plan, "--to", "onnx", "-o", tmp_path, code=2).stderr
+    )
     assert "disk" in run("export", plan, "--to", "dot").stdout
     streamed = pw.build(path, "cpu,disk", pw.ProblemOptions(objective="throughput"))
     assert "one processor computes for both" in " ".join(streamed.warnings)
@@ -101,5 +104,5 @@ def test_accelerate_runs_a_map_with_a_disk(tmp_path: Path) -> None:
     assert pw.device_map(net, {0: "1GiB", "cpu": "1GiB", "disk": "1GiB"}, **given) == {"": 0}
     problem = pw.build(net, "cpu,disk", example_inputs=inputs)
     there = pw.Placement(np.ones(problem.n_ops, np.int32))
-    with pytest.raises(ExportError, match="cannot say that weights are on 'disk'"):
+    with pytest.raises(ExportError, match="cannot express that weights are on 'disk'"):
         export_placement(problem, there, "pipelining")

@@ -91,6 +91,7 @@ def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: py
         pytest.importorskip(library)
     write_files((ROOT / name).read_text(), COMMANDS[name], tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # pages also show how to empty it
     for command in COMMANDS[name]:
         parsed(command)
         if UNSAID in command:

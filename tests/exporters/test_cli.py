@@ -52,7 +52,7 @@ def test_a_projected_plan_is_written_beside_the_files(plan: Path, model: Path, t
     script = tmp_path / "serve.sh"
     done = run("export", plan, "--to", "vllm", "-o", script)
     assert done.stdout == f"wrote {script}\nwrote {script}.plan.json\n"
-    assert "vllm cannot say anything but whole layers" in done.stderr and "1 of 6 ops" in done.stderr
+    assert "vllm cannot express anything but whole layers" in done.stderr and "1 of 6 ops" in done.stderr
     assert "VLLM_PP_LAYER_PARTITION=" in script.read_text()
     said = load_plan(f"{script}.plan.json")
     homes = [{home for op, home in said.assignment.items() if f"layers/{layer}/" in op} for layer in (0, 1)]
@@ -154,7 +154,8 @@ def test_sentences_of_a_loss() -> None:
     assert describe_projection(export_placement(problem, on(problem, whole), "vllm"), problem.n_ops) == ""
     cut = export_placement(problem, on(problem, whole | {"layers.2.attn": "cuda:0"}), "vllm")
     moves = (
-        "vllm cannot say anything but whole layers, in order, on accelerators; projected, 1 of 10 ops are on another"
+        "vllm cannot express anything but whole layers, in order, on accelerators; in the nearest placement that it "
+        "can, 1 of 10 ops are on another"
     )
     assert describe_projection(cut, problem.n_ops) == f"{moves} device, 16.7% faster: 5 s instead of 6 s"
     late = on(problem, whole | {"layers.1.mlp": "cuda:1"})

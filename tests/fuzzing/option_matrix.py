@@ -65,6 +65,7 @@ SANE: Values = {
     "max_memory": ({"acc0": 100}, {"cuda:0": "1KiB", "cpu": "60GiB"}, {"acc1": 0}, {0: "20GiB"}, {"cpu": "200B"}),
     "exclude": ("cuda:1", ("acc0",), "cpu", r"acc\d", ()),
     "offload": (True, False),
+    "supported": (("MatMul|Relu|Add", "cuda:0"), ("MatMul", "acc1"), (".*", "cpu")),
 }
 """What people ask for, and contradictions among it; rules are drawn from names and devices."""
 ODD = (
@@ -177,7 +178,7 @@ def _sane(rng: Random, name: str) -> Any:
     if name in ("pins", "forbid"):
         rules = [(rng.choice(_NAMES), rng.choice(_DEVICES)) for _ in range(rng.choice((1, 1, 2, 4)))]
         return rng.choice((tuple(rules), dict(rules)))
-    if name == "unsupported":
+    if name in ("supported", "unsupported"):
         return (rng.choice(SANE[name]),)
     return rng.choice(SANE[name])
 

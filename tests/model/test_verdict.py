@@ -157,9 +157,9 @@ def test_given_costs_have_no_error() -> None:
 
 
 def test_assumed_costs_have_the_assumed_error_unless_it_was_measured() -> None:
-    """15 % for data sheets; the error that a fit found, for figures that were fitted."""
+    """15 % for data sheets; the error of the catalogue or of a fit, where measurements were compared with it."""
     assert error_of(costed(("roofline",))).error == ASSUMED == 0.15
-    assert error_of(costed(("roofline",), error=0.3)) == Uncertainty(0.3, "figures fitted to measured kernels")
+    assert error_of(costed(("roofline",), error=0.3)) == Uncertainty(0.3, "measured error of the devices' figures")
     assert error_of(costed(("roofline",), error=0.01)).error == MEASURED
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -127,7 +127,8 @@ def deform_conv(op: OpInstance) -> Cost:
 
 def einsum(op: OpInstance) -> Cost:
     """Operands are contracted from left to right; a label is summed once no later operand needs it."""
-    terms, result = _labels(op)
+    shapes = [op.shape(position) for position in range(len(op.inputs))]
+    terms, result = label_einsum(str(op.attributes["equation"]), shapes)
     sizes = {
         label: size
         for position, term in enumerate(terms)
@@ -146,21 +147,17 @@ def einsum(op: OpInstance) -> Cost:
     return op.cost(flops, "matmul" if product else "elementwise" if flops else "movement")
 
 
-def _labels(op: OpInstance) -> tuple[list[str], str]:
+def label_einsum(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
     """Labels of operands and result, one character per dimension; private characters replace an ellipsis."""
-    left, arrow, result = str(op.attributes["equation"]).replace(" ", "").partition("->")
+    left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow:
         letters = left.replace(",", "").replace("...", "")
         result = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    longest = max(
-        (len(op.shape(position)) - len(term) + 3 for position, term in enumerate(terms) if "..." in term), default=0
-    )
+    ranks = [len(shape) for shape in shapes]
+    longest = max((ranks[k] - len(term) + 3 for k, term in enumerate(terms) if "..." in term), default=0)
     hidden = "".join(chr(0xE000 + number) for number in range(longest))
-    spread = [
-        term.replace("...", hidden[longest - (len(op.shape(position)) - len(term) + 3) :])
-        for position, term in enumerate(terms)
-    ]
+    spread = [term.replace("...", hidden[longest - (ranks[k] - len(term) + 3) :]) for k, term in enumerate(terms)]
     return spread, result.replace("...", hidden)
 
 

@@ -156,7 +156,7 @@ class _StageSums:
         held = count_in_flight(ways.in_flight, ways.microbatches, np.full(p, d, np.int32))
         room = np.array([one.capacity for one in classes])[kind]
         with np.errstate(over="ignore"):
-            if (self.fixed + held * self.in_flight > room * (1 + 1e-9)).any():
+            if (ways.workspace_of(t) + self.fixed + held * self.in_flight > room * (1 + 1e-9)).any():
                 return math.inf
         cost = np.array([one.cost_class for one in classes])[kind]
         boundary = np.array([one.boundary[0] for one in classes])[kind]

@@ -303,7 +303,8 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     most = max(most, ways.n_units + 1) if in_line else min(max(most, 1), MAX_COUNT - 1)
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
-        ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,
+        ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, ways.workspace,
+        counts, figures,
         _replica_counts(problem, ways), float(ways.microbatches if ways.trains else _UNLIMITED), float(ways.passes),
         ways.gradient_factor, _IN_FLIGHT[ways.in_flight], staged or problem.objective.kind == "throughput",
         offsets, successors, most, watch.left, watch.budget.stop,

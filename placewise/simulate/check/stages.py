@@ -167,7 +167,7 @@ def _memory(problem: Problem, ways: Ways, placement: Placement, stage: dict[int,
         d = group.data_parallel
         later += d
         held = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
-        needed = 0.0
+        needed = ways.workspace_of(group.tensor_parallel)
         for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
             if stage[unit] == s:
                 needed += held * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))

@@ -1,0 +1,199 @@
+"""What the devices of a split hold for each unit: weights, what training keeps, activations, and workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.costing.sharding.backward import OPTIMIZER
+from placewise.model.columns import Bools, Floats, Longs
+from placewise.model.dtypes import BITS
+from placewise.model.graph import Graph
+from placewise.model.sharding import SUMMAND, Sharding
+
+PARTS = ("weights", "gradients", "optimizer", "state", "workspace")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitMemory:
+    """Bytes of each unit [n_units] on each device of a split.
+
+    `weights` once per storage; `gradients` and `optimizer` of the weights that train; `state` (KV caches); `inputs`,
+    what forward ops of the unit read from elsewhere; `kept`, what backward ops read of a micro-batch; `transient`, the
+    most that is live besides, one op after the other.
+    """
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    state: Floats
+    inputs: Floats
+    kept: Floats
+    transient: Floats
+
+
+class MemoryTable:
+    """What the memory of units depends on besides the sharding: read once for all degrees."""
+
+    def __init__(self, graph: Graph, unit: Longs, free: Bools, optimizer_bytes: float | None = None) -> None:
+        self.graph, self.n_units = graph, int(unit.max(initial=-1)) + 1
+        self._unit, self._optimizer_bytes = unit.astype(np.int64), optimizer_bytes
+        self._root = _find_roots(graph, free)
+        self._updates = self._find_updates()
+
+    def measure(self, sharding: Sharding) -> UnitMemory:
+        """The memory of all units under one sharding."""
+        graph, unit = self.graph, self._unit
+        of_weight = _weight_factors(graph, sharding)
+        of_tensor, root = self._tensor_factors(sharding)
+        size = np.maximum(graph.tensors.bytes, 0) * of_tensor
+        kept = self._pairs_read(root, by_backward=True)
+        inputs = self._pairs_read(root, by_backward=False)
+        trained, home = self._updates
+        gradients = np.maximum(graph.weights.bytes, 0) * of_weight
+        optimizer = self._count_optimizer(sharding, of_weight)
+        forward = ~graph.ops.backward
+        state = np.where(forward, graph.ops.state_bytes * sharding.share, 0.0)
+        return UnitMemory(
+            self._weights(of_weight),
+            self._sum(home, gradients[trained]),
+            optimizer,
+            self._sum(unit, state),
+            self._sum(inputs // graph.n_tensors, size[inputs % graph.n_tensors]) if len(inputs) else self._zero(),
+            self._sum(kept // graph.n_tensors, size[kept % graph.n_tensors]) if len(kept) else self._zero(),
+            self._peaks(root, size, kept),
+        )
+
+    def _zero(self) -> Floats:
+        return np.zeros(self.n_units)
+
+    def _sum(self, unit: Longs, amount: Floats) -> Floats:
+        return np.bincount(unit, weights=amount, minlength=self.n_units).astype(np.float64)
+
+    def _weights(self, factor: Floats) -> Floats:
+        """Bytes of the distinct storages that the forward ops of each unit use."""
+        edges, weights = self.graph.weight_edges, self.graph.weights
+        if not len(edges):
+            return self._zero()
+        span = int(weights.storage.max()) + 1
+        key = self._unit[edges.consumer] * span + weights.storage[edges.value]
+        size = np.maximum(weights.bytes, 0)[edges.value] * factor[edges.value]
+        order = np.lexsort((-size, key))
+        first = np.ones(len(order), np.bool_)
+        first[1:] = key[order][1:] != key[order][:-1]
+        return self._sum(key[order][first] // span, size[order][first])
+
+    def _find_updates(self) -> tuple[Longs, Longs]:
+        """The weights that train, and the unit of the update of each; without updates, floating weights by their use."""
+        graph = self.graph
+        kinds = graph.ops.kind
+        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
+        edges = graph.weight_edges
+        rows = np.flatnonzero(updates[edges.consumer])
+        if not len(rows) and graph.ops.backward.any():
+            rows = np.flatnonzero(graph.weights.trainable[edges.value] & ~graph.ops.backward[edges.consumer])
+            _, first = np.unique(graph.weights.storage[edges.value[rows]], return_index=True)
+            rows = rows[first]
+        return edges.value[rows].astype(np.int64), self._unit[edges.consumer[rows]]
+
+    def _count_optimizer(self, sharding: Sharding, of_weight: Floats) -> Floats:
+        graph = self.graph
+        trained, home = self._updates
+        if self._optimizer_bytes is not None:
+            bits = np.maximum(BITS[graph.weights.dtype], 1)
+            elements = np.maximum(graph.weights.bytes, 0) * 8 / bits
+            return self._sum(home, (elements * of_weight)[trained] * self._optimizer_bytes)
+        late = graph.ops.backward
+        return self._sum(self._unit, np.where(late, graph.ops.state_bytes * sharding.share, 0.0))
+
+    def _tensor_factors(self, sharding: Sharding) -> tuple[Floats, Longs]:
+        """The part [n_tensors] of each tensor that a device has, and the tensor whose memory each one shares."""
+        graph = self.graph
+        split = sharding.split.astype(np.int64)
+        factor = np.where(split >= 0, 1 / sharding.degree, 1.0)
+        producer = graph.tensors.producer
+        late = (producer >= 0) & graph.ops.backward[producer]
+        factor[late] = sharding.share[producer[late]]
+        root = self._root
+        own = (split == SUMMAND) | (split[root] == SUMMAND) | ((split >= 0) != (split[root] >= 0))
+        return factor, np.where(own, np.arange(len(root)), root)
+
+    def _pairs_read(self, root: Longs, *, by_backward: bool) -> Longs:
+        """Distinct unit · n_tensors + tensor, of forward tensors: read by backward ops, or from other units."""
+        graph = self.graph
+        value, reader = root[graph.edges.value], graph.edges.consumer
+        maker = graph.tensors.producer[value]
+        made_forward = (maker < 0) | ~graph.ops.backward[np.maximum(maker, 0)]
+        late = graph.ops.backward[reader]
+        if by_backward:
+            chosen = made_forward & late
+        else:
+            outside = (maker < 0) | (self._unit[np.maximum(maker, 0)] != self._unit[reader])
+            chosen = made_forward & ~late & outside
+        pairs: Longs = np.unique(self._unit[reader[chosen]] * graph.n_tensors + value[chosen])
+        return pairs
+
+    def _peaks(self, root: Longs, size: Floats, kept: Longs) -> Floats:
+        """The most bytes that are live in each unit at once: in the order of its ops, each phase by itself.
+
+        What is kept for the backward pass, and the gradients of weights, count elsewhere.
+        """
+        graph, n = self.graph, self.graph.n_tensors
+        if not n or not graph.n_ops:
+            return self._zero()
+        kinds = graph.ops.kind
+        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
+        phases = max(len(graph.phases), 1)
+        value, reader = root[graph.edges.value], graph.edges.consumer.astype(np.int64)
+        place = (self._unit * phases + graph.ops.phase)[reader]
+        maker = graph.tensors.producer.astype(np.int64)
+        made = np.flatnonzero((maker >= 0) & (root == np.arange(n)))
+        place = np.concatenate((place, (self._unit * phases + graph.ops.phase)[maker[made]]))
+        tensor = np.concatenate((value, made))
+        last = np.concatenate((reader, maker[made]))
+        key = place * n + tensor
+        order = np.lexsort((last, key))
+        final = np.ones(len(order), np.bool_)
+        final[:-1] = key[order][1:] != key[order][:-1]
+        place, tensor, last = place[order][final], tensor[order][final], last[order][final]
+        first = np.where(
+            (maker[tensor] >= 0) & ((self._unit * phases + graph.ops.phase)[np.maximum(maker[tensor], 0)] == place),
+            maker[tensor], -1,
+        )  # fmt: skip
+        counted = ~np.isin(place // phases * n + tensor, kept)
+        of_weight = np.zeros(n, np.bool_)
+        of_weight[root[graph.edges.value[updates[graph.edges.consumer]]]] = True
+        counted &= ~of_weight[tensor]
+        place, tensor, first, last = place[counted], tensor[counted], first[counted], last[counted]
+        amount = size[tensor]
+        where, when = np.concatenate((place, place)), np.concatenate((first, last + 0.5))
+        change = np.concatenate((amount, -amount))
+        order = np.lexsort((when, where))
+        live, where = np.cumsum(change[order]), where[order]
+        peak = np.zeros(self.n_units * phases)
+        base = np.zeros(self.n_units * phases)
+        starts = np.flatnonzero(np.diff(where, prepend=-1))
+        base[where[starts]] = live[starts] - change[order][starts]
+        np.maximum.at(peak, where, live - base[where])
+        return np.asarray(peak.reshape(self.n_units, phases).max(axis=1), np.float64)
+
+
+def _weight_factors(graph: Graph, sharding: Sharding) -> Floats:
+    """The part [n_weights] of each weight that a device holds."""
+    factor = np.ones(len(graph.weights))
+    t = sharding.degree
+    for weight in np.flatnonzero(sharding.weight_split >= 0).tolist():
+        length = graph.weights.shape[weight][int(sharding.weight_split[weight])]
+        factor[weight] = -(-length // t) / length if length > 0 else 1.0
+    return factor
+
+
+def _find_roots(graph: Graph, free: Bools) -> Longs:
+    """The tensor [n_tensors] whose memory each one shares: results of free ops are views of the first argument."""
+    root = np.arange(graph.n_tensors, dtype=np.int64)
+    for op in np.flatnonzero(free & (np.diff(graph.in_offsets) > 0)).tolist():
+        source = int(graph.edges.value[graph.in_offsets[op]])
+        for tensor in graph.outputs_of(op):
+            root[tensor] = root[source]
+    return root

@@ -1,0 +1,1 @@
+"""Sharding rules, a module per family of kinds."""

@@ -1,0 +1,101 @@
+"""Exports as their target runs them; where much is lost, the fastest split of layers instead of the nearest one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from placewise._util.units import format_seconds
+from placewise.core.target_rules import find_rule, run_on_target
+from placewise.errors import PlacewiseError
+from placewise.exporters.base import OptionValue
+from placewise.exporters.writing import SMALLEST, Export, export_placement
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement
+from placewise.placers.base import Budget, Hints
+from placewise.simulate import judge_placement
+from placewise.targets.place_for import place_for
+
+LAYERED = frozenset({"deepspeed", "llama.cpp", "megatron", "vllm"})
+"""Targets that know whole layers only, all of whose splits are searched."""
+TOLERATED = 0.01
+"""The loss up to which the nearest split is taken."""
+SECONDS = 5.0
+"""For a search, at most."""
+_FASTEST: WeakKeyDictionary[Problem, dict[str, Placement | None]] = WeakKeyDictionary()
+"""What was found, by target."""
+
+
+def export_fastest(
+    problem: Problem, placement: Placement, target: str, options: Mapping[str, OptionValue] | None = None
+) -> Export:
+    """The files of `target` for a placement, as `export_placement` has them.
+
+    Where the nearest split of layers breaks a rule or loses more than `TOLERATED`, the fastest one is exported, if
+    there is a faster one. Raises what `export_placement` does.
+    """
+    nearest = export_placement(problem, placement, target, options)
+    if not nearest.projected:
+        return nearest
+    found = find_faster(problem, placement, target, nearest.exported.placement)
+    if found is None:
+        return nearest
+    fastest = export_placement(problem, found, target, options)
+    moved = int((fastest.exported.placement.device != placement.device).sum())
+    return replace(fastest, asked=nearest.asked, projected=True, moved=moved, fastest=True)
+
+
+def judge_on_target(problem: Problem, placement: Placement, target: str) -> Judgement:
+    """The judgement of a placement as a target runs it. Raises InputError for an objective that it does not have."""
+    return judge_placement(run_on_target(problem, target), placement)
+
+
+def describe_execution(problem: Problem, made: Export) -> str:
+    """What the exported placement takes as its target runs it, where a plan of another execution says otherwise."""
+    target = made.info.name
+    with suppress(PlacewiseError):
+        value = judge_on_target(problem, made.exported.placement, target).value
+        if not math.isclose(value, made.said.value, rel_tol=SMALLEST):
+            took, instead = format_seconds(value), format_seconds(made.said.value)
+            said = f"{target} {find_rule(target).runs}: run so, the plan takes {took} instead of {instead}"
+            return f"{said} (place --for {target} searches what it can run)"
+    return ""
+
+
+def find_faster(
+    problem: Problem, placement: Placement, target: str, nearest: Placement, seconds: float = SECONDS
+) -> Placement | None:
+    """The fastest split that a target of layers can express, where the `nearest` one of a placement loses much.
+
+    None if that one is good enough, or if nothing faster keeps the rules.
+    """
+    if target not in LAYERED or placement.replicas is not None:
+        return None
+    with suppress(PlacewiseError):
+        kept, value = judge_on_target(problem, nearest, target), judge_placement(problem, placement).value
+        if not kept.valid or kept.value > value * (1 + TOLERATED):
+            return _find_better(problem, placement, target, kept, seconds)
+    return None
+
+
+def _find_better(
+    problem: Problem, placement: Placement, target: str, nearest: Judgement, seconds: float
+) -> Placement | None:
+    known = _FASTEST.setdefault(problem, {})
+    if target not in known:
+        known[target] = _search(problem, placement, target, seconds)
+    found = known[target]
+    judged = None if found is None else judge_on_target(problem, found, target)
+    better = judged is not None and judged.valid and (not nearest.valid or judged.value < nearest.value)
+    return found if better else None
+
+
+def _search(problem: Problem, start: Placement, target: str, seconds: float) -> Placement | None:
+    with suppress(PlacewiseError):
+        budget = Budget(seconds=seconds)
+        return place_for(problem, target, budget=budget, hints=Hints((start,)), advise=False).placement
+    return None
