@@ -97,6 +97,8 @@ class Ways:
         if not self.collective_seconds.size:
             object.__setattr__(self, "collective_seconds", np.zeros_like(self.seconds))
         object.__setattr__(self, "collective_seconds", frozen(self.collective_seconds, np.float64))
+        if self.n_units > len(self.unit):  # before anything has a row per unit
+            raise CostError("units are numbered from 0, and each has an op")
         if not self.workspace.size:
             object.__setattr__(self, "workspace", np.zeros(len(self.degrees)))
         object.__setattr__(self, "workspace", frozen(self.workspace, np.float64))

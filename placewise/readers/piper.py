@@ -95,7 +95,8 @@ def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
     by_id = {str(node["id"]): node for node in nodes}
     ways = _build_ways(document, graph, cluster, [by_id[name] for name in graph.ops.name], bytes_of)
     whole = _seconds_unsplit(ways)
-    crossing = np.array([bytes_of[name] for name in graph.tensors.name]) / cluster.class_bandwidth[-1]
+    with np.errstate(over="ignore"):  # the cost table refuses what is infinite
+        crossing = np.array([bytes_of[name] for name in graph.tensors.name]) / cluster.class_bandwidth[-1]
     transfers = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
     transfers[:, 1:] = crossing.reshape(-1, 1)
     seconds = np.broadcast_to(whole[:, None], (graph.n_ops, len(cluster)))

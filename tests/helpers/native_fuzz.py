@@ -97,7 +97,11 @@ class Recorder:
             else:
                 kwargs = {**kwargs, key: self.damaged(kwargs[key])}
         with suppress(*ACCEPTED):
-            function(*args, **kwargs)
+            made = function(*args, **kwargs)
+            if isinstance(made, _native.StageSearch):  # reads its columns when it searches
+                for sums in (False, True):
+                    made.search(self.rng.choice((1.0, 1e300)), sums, 0.1)
+                    made.stages()
 
     def damaged(self, value: Any) -> Any:
         """Something else than a value, of the same kind most often."""

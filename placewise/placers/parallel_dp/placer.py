@@ -11,6 +11,7 @@ worst and one by one as well.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ FOUND, NONE = 0, 1
 START = "start"
 """Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
+_MOST = sys.float_info.max
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
 CLOSE, JUST_BELOW = 2e-3, 1 - 1e-9
@@ -178,7 +180,7 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
             _prove(run, low, exact)
         else:
             return ""
-    while run.value > run.bound * (1 + max(gap, 1e-9)):
+    while run.value > run.bound * (1 + max(gap, 1e-9)) and most * JUST_BELOW < most:
         outcome = _attempt(run, kernel, most * JUST_BELOW)
         if outcome == FOUND:
             most = min(_offer_found(run, kernel, classes, name), most * JUST_BELOW)
@@ -266,7 +268,7 @@ def _attempt(run: _Run, kernel: _native.StageSearch, limit: float, *, sums: bool
     if watch.out:
         run.reason = Reason.TIME_LIMIT
         return 2
-    outcome = kernel.search(min(limit, 1e300), sums, watch.left, watch.budget.stop)
+    outcome = kernel.search(min(limit, _MOST), sums, watch.left, watch.budget.stop)
     if outcome not in (FOUND, NONE):
         run.reason = Reason.TIME_LIMIT
     return outcome
@@ -344,4 +346,4 @@ def _successors(ways: Ways, in_line: bool) -> tuple[np.ndarray, Ints]:
 
 
 def _finite(amount: float) -> float:
-    return min(amount, 1e300)
+    return min(amount, _MOST)
