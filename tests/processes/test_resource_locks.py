@@ -61,7 +61,7 @@ def test_where_nothing_can_be_locked(monkeypatch):
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(RunError, match="cannot lock the file .*: set TMPDIR"), lock_resources("core-0"):
+    with pytest.raises(RunError, match=r"cannot lock the file .*: set TMPDIR"), lock_resources("core-0"):
         pass
 
 

@@ -41,7 +41,7 @@ def test_where_nothing_can_be_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     made = []
     mkdtemp = tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda **more: made.append(0) or len(made) < 5 and mkdtemp(**more))
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **more: made.append(0) or (len(made) < 5 and mkdtemp(**more)))
     with scratch_folder() as folder:
         assert list(tmp_path.iterdir()) == [folder]
     assert not list(tmp_path.iterdir())
