@@ -40,7 +40,7 @@ class VllmExporter:
         writes="a shell script with one command",
         loaded_by="vLLM 0.33",
         verified="parsed by the tool's own code",
-        cannot_say="anything but whole layers, in order, on accelerators",
+        cannot_say="anything but whole layers, in order, on accelerators; unequal stages where ops are split",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=tuple(_FLAGS),

@@ -65,7 +65,7 @@ def export_placement(
     if placement.stages and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
-            remedy="export to vllm or megatron, or place without --tensor-parallel",
+            remedy="export to torch, vllm, megatron or deepspeed, or place without --tensor-parallel",
         )
     asked = judge_placement(problem, placement)
     unplaced = np.flatnonzero(placement.device < 0)

@@ -78,18 +78,27 @@ def test_unequal_stages_become_the_best_equal_ones_and_the_loss_is_reported(trai
 
 
 def test_recomputed_layers_are_arguments_of_megatron(training: Problem) -> None:
-    """As many layers per stage as recompute; where stages differ, a note says so."""
+    """Equally many first layers of every stage are said as they are; other layers become the fastest such choice."""
     groups = [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)]
-    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 6)), "megatron")
+    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 6, 7)), "megatron")
     text = str(made.exported.files["megatron.sh"])
     assert "--recompute-granularity full --recompute-method block --recompute-num-layers 2" in text
-    assert "2 in place of 2, 1" in made.exported.notes[0]
+    assert not made.projected
+    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 11)), "megatron")
+    ways, layer = training.require_ways(), find_stack(training)
+    assert made.projected and made.said.valid and layer is not None
+    again = ways.recompute[np.asarray(made.exported.placement.way)][ways.unit]
+    counts = {np.unique(layer.of[again & (np.asarray(made.exported.placement.stage) == s)]).size for s in (0, 1)}
+    count = max(counts)
+    assert len(counts) == 1 and (f"--recompute-num-layers {count}" in str(made.exported.files["megatron.sh"])) == (
+        count > 0
+    )
 
 
 def test_targets_that_cannot_split_refuse_in_one_sentence(training: Problem) -> None:
     """No target falls back to whole ops without a word."""
     plan = staged(training, [12], [StageGroup((0, 1), 1, 2)])
-    for target in ("deepspeed", "device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
+    for target in ("device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
         with pytest.raises(ExportError, match="cannot express ops that are split"):
             export_placement(training, plan, target)
 

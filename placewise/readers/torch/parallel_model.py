@@ -32,6 +32,7 @@ from placewise.readers.torch.stage_modules import (
     StageModule,
     StagePlan,
     build_stage_module,
+    callable_modules,
     checkpoint_modules,
     export_model,
 )
@@ -73,7 +74,7 @@ class ParallelModel:
         self.place, self.replica, self.rank = (self.mesh.get_local_rank(name) for name in ("pp", "dp", "tp"))
         self.micro_batches = plan["microbatches"] // self.replicas
         own = plan["stages"][self.place]
-        stages = [StagePlan(stage["modules"], stage["calls"]) for stage in plan["stages"]]
+        stages = [StagePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
         program = export_model(model, args, kwargs, stages) if self.stages > 1 else None
         ties = tied_parameters(model)
         self._splits = {

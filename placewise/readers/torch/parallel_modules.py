@@ -86,7 +86,7 @@ def whole_tensor(tensor: torch.Tensor, split: tuple[int, Sequence[int]] | None, 
 
 
 class ShardedModule(ParallelStyle):  # type: ignore[misc]
-    """A module of any class on the parts of its weights: convolutions, normalizations of split channels, fused products.
+    """A module of any class on the parts of its weights: convolutions, norms of split channels, fused products.
 
     `colwise` reads whole arguments and makes a part of the results, `rowwise` sums the results of all devices, and
     `follows` computes on the part that a device has.

@@ -131,6 +131,18 @@ class StageModule(nn.Module):
         return node.target(*args, **kwargs)
 
 
+def callable_modules(model: nn.Module, paths: Sequence[str]) -> list[str]:
+    """These paths, with the members of lists and dictionaries of modules, which nobody calls, in their place."""
+    found: list[str] = []
+    for path in paths:
+        module = model.get_submodule(path)
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            found += callable_modules(model, [f"{path}.{name}" for name, _ in module.named_children()])
+        else:
+            found.append(path)
+    return found
+
+
 def export_model(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], plan: Sequence[StagePlan]
 ) -> ExportedProgram:
@@ -141,7 +153,9 @@ def export_model(
         return torch.export.export(model, tuple(args), dict(kwargs), preserve_module_call_signature=paths)
 
 
-def build_stage_module(model: nn.Module, program: ExportedProgram, plan: Sequence[StagePlan], place: int) -> StageModule:
+def build_stage_module(
+    model: nn.Module, program: ExportedProgram, plan: Sequence[StagePlan], place: int
+) -> StageModule:
     """The stage number `place` of a plan; `program` is that of `export_model`.
 
     Raises ValueError for a module that is in no stage, and if a value would flow backwards.
@@ -168,7 +182,7 @@ def checkpoint_modules(model: nn.Module, paths: Sequence[str]) -> None:
     """Let the modules at these paths keep only their inputs, and compute the rest again for the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
-    for path in paths:
+    for path in callable_modules(model, paths):
         module = model.get_submodule(path)
         inner = module.forward
 
@@ -198,7 +212,9 @@ def _list_steps(program: ExportedProgram, paths: set[str]) -> list[_Step]:
                 name if isinstance(name := _argument(item), str) else f"nothing_{call}_{place}"
                 for place, item in enumerate(signature.outputs)
             )
-            steps.append(_Step(reads, makes, path=call.partition("@")[0], arguments=arguments, in_spec=signature.in_spec))
+            steps.append(
+                _Step(reads, makes, path=call.partition("@")[0], arguments=arguments, in_spec=signature.in_spec)
+            )
     return steps
 
 
