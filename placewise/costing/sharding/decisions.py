@@ -113,8 +113,8 @@ def follow(
 ) -> Decision:
     """A decision to compute the part that the device has."""
     return Decision(
-        style or ("tokens" if op.tokens else "follows"), reads, makes, 1 / op.degree, cuts=cuts, strict=strict, joins=joins,
-        exchanges=exchanges,
+        style or ("tokens" if op.tokens else "follows"), reads, makes, 1 / op.degree, cuts=cuts, strict=strict,
+        joins=joins, exchanges=exchanges,
     )  # fmt: skip
 
 
