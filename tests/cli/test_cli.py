@@ -48,6 +48,7 @@ NAMES = (
         "mincut",
         "multilevel",
         "pack",
+        "parallel_dp",
         "paths",
         "pipedream",
         "placeto",
