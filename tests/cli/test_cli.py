@@ -54,7 +54,7 @@ NAMES = (
         "placeto",
         "random",
     ),
-    *("round_robin", "sct", "single", "temper", "topo", "two_way", "windows"),
+    *("round_robin", "sct", "single", "temper", "topo", "two_way", "uniform", "windows"),
 )
 
 
