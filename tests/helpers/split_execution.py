@@ -27,7 +27,9 @@ def random_values(graph, seed=0):
         return np.abs(array) + 0.5 if "var" in name else array / math.sqrt(max(shape[-1] if shape else 1, 1))
 
     tensors, weights = graph.tensors, graph.weights
-    given = {t: value(tensors.name[t], tensors.shape[t], tensors.dtype_name(t)) for t in range(int(graph.out_offsets[0]))}
+    given = {
+        t: value(tensors.name[t], tensors.shape[t], tensors.dtype_name(t)) for t in range(int(graph.out_offsets[0]))
+    }
     held = {w: value(weights.name[w], weights.shape[w], weights.dtype_name(w)) for w in range(len(weights))}
     return given, held
 
@@ -51,9 +53,7 @@ class SplitRun:
     def __init__(self, graph, degree, unit=None):
         self.table, self.degree = read_ops(graph), degree
         units = [0] * graph.n_ops if unit is None else list(unit)
-        self.pass_ = Propagation(
-            self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=False
-        )
+        self.pass_ = Propagation(self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=False)
         self.spread = self.pass_.run()
         self.needs = {(read.op, read.tensor): read.form for read in self.spread.reads}
         self.exchanged = 0
