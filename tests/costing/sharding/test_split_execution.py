@@ -98,9 +98,10 @@ def stem(draft):
 def inception(draft):
     """Branches whose channels are put side by side and read by the next convolution."""
     x = draft.input(2, 8, 5, 5)
+    narrow = draft.same("Relu", conv(draft, x, 4, scope="b"))
     branches = [
         conv(draft, x, 8, scope="a"),
-        conv(draft, draft.same("Relu", conv(draft, x, 4, scope="b")), 8, 3, scope="c"),
+        conv(draft, narrow, 8, 3, scope="c"),
     ]
     both = draft.same("Relu", draft.op("Concat", *branches, shape=(2, 16, 5, 5), axis=1))
     return conv(draft, both, 8, scope="d")
