@@ -230,7 +230,7 @@ def _cut_order(graph: Graph, tail: Longs, head: Longs, most: int) -> list[int]:
     place = np.zeros(n, np.int64)
     while start + 1.5 * length < n:
         window = np.arange(int(start + max(length / 2, 1)), int(min(start + 1.5 * length, n - 1)) + 1)
-        best = window[np.lexsort((nbytes[window], live[window]))[0]]
+        best = window[np.lexsort((np.abs(window - start - length), nbytes[window], live[window]))[0]]
         stretch += 1
         place[best:] = stretch
         start = int(best)
