@@ -865,6 +865,7 @@ class StageSearch:
         reader_offsets: NDArray[numpy.int64],
         readers: NDArray[numpy.int32],
         sync_bytes: NDArray[numpy.float64],
+        workspace: NDArray[numpy.float64],
         class_counts: NDArray[numpy.int32],
         class_figures: NDArray[numpy.float64],
         replicas: NDArray[numpy.int32],

@@ -44,11 +44,11 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
                    const In<double, 2>& seconds, const In<double>& gradient_bytes, const In<double>& bytes_in_flight,
                    const In<double>& bytes_fixed, const In<std::int32_t>& tensor_unit, const In<double>& tensor_bytes,
                    const In<std::int64_t>& reader_offsets, const In<std::int32_t>& readers,
-                   const In<double, 2>& sync_bytes, const In<std::int32_t, 2>& class_counts,
-                   const In<double, 2>& class_figures, const In<std::int32_t>& replicas, double microbatches,
-                   double passes, double gradient_factor, int in_flight, bool charges_sender,
-                   const In<std::int64_t>& successor_offsets, const In<std::int32_t>& successors, Index most,
-                   double limit, const StopFlag* stop) {
+                   const In<double, 2>& sync_bytes, const In<double>& workspace,
+                   const In<std::int32_t, 2>& class_counts, const In<double, 2>& class_figures,
+                   const In<std::int32_t>& replicas, double microbatches, double passes, double gradient_factor,
+                   int in_flight, bool charges_sender, const In<std::int64_t>& successor_offsets,
+                   const In<std::int32_t>& successors, Index most, double limit, const StopFlag* stop) {
     require(way_offsets.shape(0) > 1, "there are no units");
     const auto n_units = static_cast<Index>(way_offsets.shape(0)) - 1;
     const auto n_ways = degree.shape(0), n_tensors = tensor_unit.shape(0), n_classes = class_counts.shape(0);
@@ -60,6 +60,10 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
     require(0 < n_classes && n_classes <= static_cast<std::size_t>(StageSearch::MAX_CLASSES) &&
                 class_counts.shape(1) == 2 && class_figures.shape(0) == n_classes && class_figures.shape(1) == 8,
             "a class of devices has two counts and eight figures, and there are few classes");
+    std::vector<std::int32_t> degrees(degree.data(), degree.data() + n_ways);
+    std::ranges::sort(degrees);
+    degrees.erase(std::unique(degrees.begin(), degrees.end()), degrees.end());
+    require(workspace.shape(0) == degrees.size() && are_amounts(view(workspace)), "workspace is one amount per degree");
     require(within(view(degree), 1, 1 << 20) && within(view(replicas), 1, 1 << 20), "a degree is no number of devices");
     require(within(view(tensor_unit), 0, n_units), "a tensor has no unit");
     const std::span<const double> all_seconds(seconds.data(), n_ways * n_classes);
@@ -84,6 +88,7 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
                          view(tensor_bytes),
                          readers_of,
                          view(sync_bytes),
+                         view(workspace),
                          {},
                          view(replicas),
                          microbatches,
@@ -151,13 +156,14 @@ void bind_parallel_dp(nb::module_& m) {
         .def("__init__", &create_search, "way_offsets"_a.noconvert(), "degree"_a.noconvert(), "seconds"_a.noconvert(),
              "gradient_bytes"_a.noconvert(), "bytes_in_flight"_a.noconvert(), "bytes_fixed"_a.noconvert(),
              "tensor_unit"_a.noconvert(), "tensor_bytes"_a.noconvert(), "reader_offsets"_a.noconvert(),
-             "readers"_a.noconvert(), "sync_bytes"_a.noconvert(), "class_counts"_a.noconvert(),
-             "class_figures"_a.noconvert(), "replicas"_a.noconvert(), "microbatches"_a, "passes"_a, "gradient_factor"_a,
-             "in_flight"_a, "charges_sender"_a, "successor_offsets"_a.noconvert(), "successors"_a.noconvert(), "most"_a,
-             "seconds_limit"_a = FOREVER, "stop"_a = nb::none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
-             nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(), nb::keep_alive<1, 10>(), nb::keep_alive<1, 11>(),
-             nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>(),
+             "readers"_a.noconvert(), "sync_bytes"_a.noconvert(), "workspace"_a.noconvert(),
+             "class_counts"_a.noconvert(), "class_figures"_a.noconvert(), "replicas"_a.noconvert(), "microbatches"_a,
+             "passes"_a, "gradient_factor"_a, "in_flight"_a, "charges_sender"_a, "successor_offsets"_a.noconvert(),
+             "successors"_a.noconvert(), "most"_a, "seconds_limit"_a = FOREVER, "stop"_a = nb::none(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+             nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(),
+             nb::keep_alive<1, 10>(), nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>(),
+             nb::keep_alive<1, 16>(),
              "`class_counts` [n_classes, 2]: devices, and devices per node. `class_figures` [n_classes, 8]: bytes, "
              "price, then bandwidth and latency between stages, inside a node, and across nodes. `replicas` ascend. "
              "`in_flight`: 0 one, 1 one forward one backward, 2 all.")

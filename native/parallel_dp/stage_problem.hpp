@@ -44,6 +44,7 @@ struct StageProblem {
     std::span<const double> tensor_bytes;       // [n_tensors]
     Adjacency readers;                          // [n_tensors]
     TableView<const double> sync_bytes;         // [n_ways, n_tensors]
+    std::span<const double> workspace;          // [n_degrees] that each device of a split keeps free
     std::vector<DeviceClass> classes;
     std::span<const std::int32_t> replicas;  // how many replicas a stage may have, ascending
     double microbatches;

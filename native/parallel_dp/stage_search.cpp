@@ -63,7 +63,8 @@ void StageSearch::sum_over_ideals() {
     std::vector<double> least_work(n, INF), least_seconds(n, INF);
     for (std::int32_t c = 0; c < static_cast<std::int32_t>(problem_.n_classes()); ++c) {
         const DeviceClass& kind = problem_.classes[c];
-        for (const std::int32_t degree : degrees) {
+        for (std::size_t k = 0; k < degrees.size(); ++k) {
+            const std::int32_t degree = degrees[k];
             if (degree > kind.node_size || degree > kind.count) continue;
             std::vector<double> seconds(n, INF), in_flight(n, INF), fixed(n, INF), missing(n, 1.0), exchanged(n, 0.0);
             for (Index unit = 0; unit < n; ++unit) {
@@ -85,6 +86,7 @@ void StageSearch::sum_over_ideals() {
             Choice& choice = choices_.emplace_back();
             choice.device_class = c;
             choice.degree = degree;
+            choice.capacity = kind.capacity - problem_.workspace[k];
             choice.seconds = add_up(seconds);
             choice.in_flight = add_up(in_flight);
             choice.fixed = add_up(fixed);
@@ -193,7 +195,7 @@ double StageSearch::find_border(Index ideal, Index before, const Choice& choice)
 
 void StageSearch::prepare(const Choice& choice, std::int32_t in_flight, std::int32_t replicas) {
     const DeviceClass& kind = problem_.classes[choice.device_class];
-    way_choice_.start(kind.capacity);
+    way_choice_.start(choice.capacity);
     for (const std::int32_t unit : members_) {
         options_.clear();
         double gathered = 0.0;
@@ -296,14 +298,14 @@ StageSearch::Outcome StageSearch::expand(double limit, bool sums, Interrupt& int
             if (!contains(ideal, before)) continue;
             for (std::int32_t at = 0; at < static_cast<std::int32_t>(choices_.size()); ++at) {
                 const Choice& choice = choices_[at];
-                if (choice.missing[ideal] != choice.missing[before]) continue;
+                if (choice.missing[ideal] != choice.missing[before] || choice.capacity < 0.0) continue;
                 const DeviceClass& kind = problem_.classes[choice.device_class];
                 const double seconds = choice.seconds[ideal] - choice.seconds[before];
                 const double slack = ROUNDING * choice.seconds.back();
                 const double in_flight = choice.in_flight[ideal] - choice.in_flight[before];
                 const double fixed = choice.fixed[ideal] - choice.fixed[before];
                 const double least_held = in_flight + fixed;
-                if (least_held > kind.capacity + ROUNDING * (choice.in_flight.back() + choice.fixed.back())) continue;
+                if (least_held > choice.capacity + ROUNDING * (choice.in_flight.back() + choice.fixed.back())) continue;
                 for (std::int32_t l = 0; l < static_cast<std::int32_t>(labels.size()); ++l) {
                     for (const std::int32_t d : replicas) {
                         if (sums && d > 1) break;
@@ -321,7 +323,7 @@ StageSearch::Outcome StageSearch::expand(double limit, bool sums, Interrupt& int
                         if (!sums && beaten(labels_[before], grown)) break;
                         const std::int32_t held = sums ? 1 : count_in_flight(labels[l].replicas, d);
                         if (in_flight * held + fixed >
-                            kind.capacity + ROUNDING * (held * choice.in_flight.back() + choice.fixed.back())) {
+                            choice.capacity + ROUNDING * (held * choice.in_flight.back() + choice.fixed.back())) {
                             continue;
                         }
                         interrupt.stop(16);

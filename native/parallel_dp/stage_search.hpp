@@ -72,6 +72,7 @@ private:
     struct Choice {  // a class of devices and a degree
         std::int32_t device_class;
         std::int32_t degree;
+        double capacity;                         // bytes of a device but for the workspace
         std::vector<std::vector<WayCost>> ways;  // [n_units]
         std::vector<std::int32_t> kind;          // [n_units] units with equal costs have the same
         std::vector<double> seconds;             // [n_ideals] sums of the fastest way of each unit

@@ -7,6 +7,8 @@ import os
 import stat
 from typing import BinaryIO
 
+_CHUNK = 1 << 22
+
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """The file, to read its bytes. Raises OSError, with the reason in words, also for what is no regular file."""
@@ -22,8 +24,12 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     """All its bytes. Raises OSError, with the reason in words, also for more than `most`."""
+    chunks, left = [], most + 1
     with open_regular(path) as file:
-        data = file.read(most + 1)
+        while left and (chunk := file.read(min(left, _CHUNK))):  # a buffer for `most` bytes may be more than there is
+            chunks.append(chunk)
+            left -= len(chunk)
+    data = b"".join(chunks)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"It is larger than {most} bytes", os.fspath(path))
     return data

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from placewise.core.place import place
+from placewise.core.place_stages import refuse_stages
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.files.plan_file import PlanFile, RankRecord, plan_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason, Result, gap_of
 from placewise.placers import registry
-from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Progress, ignore
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer, Progress, ignore
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 
 STOPPED = "not done: interrupted"
@@ -87,14 +88,21 @@ def _run_placer(
 ) -> LeaderboardEntry:
     try:
         placer = registry.create(name)
-        source, refusal = placer.info.source, placer.supports(problem)
-        if refusal is not None:
+        source, refusal = placer.info.source, _refuse(problem, placer)
+        if refusal:
             return LeaderboardEntry(name, None, refusal, source)
         return LeaderboardEntry(name, place(problem, name, budget, hints=hints, on_progress=on_progress), "", source)
     except MissingExtraError as error:
         return LeaderboardEntry(name, None, str(error))
     except KeyboardInterrupt:
         return LeaderboardEntry(name, None, STOPPED)
+
+
+def _refuse(problem: Problem, placer: Placer) -> str:
+    """Why a placer cannot take a problem; "" if it can."""
+    if problem.ways is None:
+        return placer.supports(problem) or ""
+    return "" if placer.info.name == LAST else refuse_stages(problem, placer)
 
 
 def _number_progress(on_progress: OnProgress, name: str, number: str) -> OnProgress:

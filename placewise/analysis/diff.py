@@ -153,7 +153,7 @@ def _make_side(side: _LoadedPlan, name: str, notes: list[str]) -> PlanSide:
         notes += _note_drift(side, name, judged)
         return PlanSide(
             name=name,
-            measure=value_name(side.problem.objective),
+            measure=value_name(side.problem.objective, side.problem.ways),
             value=judged.value,
             lower_bound=side.plan.lower_bound if side.plan is not None else 0.0,
             parts=break_down_value(side.problem, side.placement, judged),

@@ -75,7 +75,7 @@ def explain_split(
         stage_seconds=use.seconds,
         stage_bytes=use.peak,
         capacity=min(float(problem.capacity[d]) for d in group.devices),
-        measure=value_name(problem.objective),
+        measure=value_name(problem.objective, ways),
         value=judged.value,
         ways=tuple(_describe_way(ways, way, kind, chosen) for way in ways.ways_of(unit).tolist()),
         forced=tuple(forced),

@@ -33,6 +33,7 @@ def judge(
     Options that are not given are the plan's own.
     """
     from placewise.coarsen.module_parts import list_parts
+    from placewise.files.stage_records import list_stages
     from placewise.reporting.console import judgement_view
     from placewise.reporting.devices import peak_record
     from placewise.simulate import memory_peaks
@@ -41,7 +42,9 @@ def judge(
     peaks = memory_peaks(problem, placement, judgement.timeline)
     if as_json:
         peaks_and_parts = {"peaks": [peak_record(peak) for peak in peaks], "parts": list_parts(problem, placement)}
-        show_json(_document(judgement) | peaks_and_parts)
+        stages = list_stages(problem, placement, judgement) if judgement.stages else ()
+        records = {"stages": [stage.model_dump() for stage in stages]} if problem.ways is not None else {}
+        show_json(_document(judgement) | peaks_and_parts | records)
         return
     show(judgement_view(problem, judgement, peaks, placement))
 
@@ -65,9 +68,12 @@ def check(
         broken = [asdict(violation) for violation in judgement.violations]
         show_json({"valid": judgement.valid, "violations": broken, "parts": list_parts(problem, placement)})
     else:
-        from placewise.reporting.console import holdings_view, violation_view
+        from placewise.reporting.console import holdings_view, use_of_devices, violation_view
 
-        show(holdings_view(problem, placement), violation_view(judgement))
+        if problem.ways is None:
+            show(holdings_view(problem, placement), violation_view(judgement))
+        else:
+            show(*use_of_devices(problem, judgement, placement), violation_view(judgement))
     if not judgement.valid:
         raise typer.Exit(INFEASIBLE)
 

@@ -17,11 +17,12 @@ from placewise.core.op_names import check_op_names, check_rule_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.core.precision import describe_stand_ins, work_in_precision
+from placewise.core.split_ways import add_ways
 from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
-from placewise.costing.work import work_of
+from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError, PlanError
 from placewise.files.cluster_record import cluster_of
 from placewise.files.columns import format_name
@@ -136,10 +137,10 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     check_op_names(cluster, reading.graph.ops.kind.values)
     cluster = _adapted(cluster, reading.graph, options)
     kind = options.objective or "latency"
-    base, warnings = _costs(reading, name, cluster, options)
+    base, work, warnings = _costs(reading, name, cluster, options)
     given = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind == "throughput", False, options)
-    return Problem(
+    problem = Problem(
         untie_weights(reading.graph),
         given.cluster,
         given.costs,
@@ -147,16 +148,17 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
         replace(constraints, together=(*given.together, *_together(reading.graph, options, reading.modules))),
         (*reading.warnings, *warnings, *given.notes),
     )
+    return add_ways(problem, work, options) if options.splits else problem
 
 
 def _costs(
     reading: ImportedModel, name: str, cluster: Cluster, options: ProblemOptions
-) -> tuple[CostTable, tuple[str, ...]]:
-    """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
+) -> tuple[CostTable, OpWork | None, tuple[str, ...]]:
+    """The roofline's costs and the work behind them, or a profile's times on every accelerator; and what to warn of."""
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
         work = work_in_precision(work_of(graph), graph, name, options)
-        return cost_table(graph, cluster, work=work), (*work.warnings, *describe_stand_ins(cluster, options))
+        return cost_table(graph, cluster, work=work), work, (*work.warnings, *describe_stand_ins(cluster, options))
     if cluster.is_host.all():
         remedy = "add accelerators, for example -d 4xV100-16GB"
         raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)
@@ -164,7 +166,7 @@ def _costs(
     profiled = CostTable(
         table, transfer_seconds_of(graph, cluster), np.zeros(table.shape, np.int8), ("profiled",), "bytes"
     )
-    return profiled, ("every accelerator is given the times of the profile, and no CPU runs an op",)
+    return profiled, None, ("every accelerator is given the times of the profile, and no CPU runs an op",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,6 +237,13 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
             forbid=constraints_of(constraints).forbidden if options.forbid is None else options.forbid,
             together=constraints.together if options.together is None else options.together,
         )
+        if plan.stages is not None and not options.splits:
+            options = replace(
+                options,
+                tensor_parallel=constraints.tensor_parallel,
+                recompute=constraints.recompute,
+                microbatches=constraints.microbatches or None,
+            )
         if options.replicas is None and options.objective == "throughput":
             options = replace(options, replicas=constraints.replicas)
     return options

@@ -27,15 +27,29 @@ def place_stages(
     problem: Problem, placer: str | Placer, watch: Stopwatch, options: Mapping[str, Any] | None, hints: Hints,
     evaluate: Evaluate | None, on_progress: OnProgress,
 ) -> Result:  # fmt: skip
-    """Place a problem with ways to split its ops; see `place`. "auto" is `parallel_dp` from the best baseline."""
+    """Place a problem with ways to split its ops; see `place`.
+
+    "auto" is `parallel_dp` from the best baseline, or the best baseline where `parallel_dp` cannot take the problem.
+    """
     name = placer if isinstance(placer, str) else placer.info.name
     automatic = name == "auto"
-    chosen = registry.create("parallel_dp" if automatic else name, options) if isinstance(placer, str) else placer
-    _require_splits(problem, chosen)
+    remarks: tuple[str, ...] = ()
+    if automatic or isinstance(placer, str):
+        chosen = registry.create("parallel_dp" if automatic else name, options)
+    else:
+        chosen = placer
+    refusal = refuse_stages(problem, chosen)
+    if refusal and automatic:
+        remarks = (f"{chosen.info.name} was not asked: {refusal}",)
+        chosen = registry.create("uniform")
+    elif refusal:
+        remedy = "try --placer auto" + ("" if chosen.info.splits else ", or leave out --tensor-parallel")
+        raise PlacerError(f"the placer {name!r} cannot take this problem: {refusal}", remedy=remedy)
     baselines = _collect(problem, watch)
     known = [placement for placement, _ in baselines.values()]
     hints = replace(hints, placements=(*hints.placements, *known)) if automatic else hints
     proposal = run_placer(chosen, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+    proposal = replace(proposal, notes=(*remarks, *proposal.notes))
     others = {key: Baseline(math.inf, "none fits") for key in BASELINE_RULES if key not in baselines}
     bound = proposal.bound or NO_BOUND
     judgement = None if proposal.placement is None else judge_placement(problem, proposal.placement)
@@ -52,13 +66,11 @@ def place_stages(
     )  # fmt: skip
 
 
-def _require_splits(problem: Problem, placer: Placer) -> None:
+def refuse_stages(problem: Problem, placer: Placer) -> str:
+    """Why a placer cannot take a problem whose ops may be split; "" if it can."""
     if not placer.info.splits:
-        said = f"the placer {placer.info.name!r} places whole ops, and ops of this problem may be split"
-        raise PlacerError(said, remedy="try --placer parallel_dp, or leave out --tensor-parallel")
-    refusal = placer.supports(problem)
-    if refusal is not None:
-        raise PlacerError(f"the placer {placer.info.name!r} cannot take this problem: {refusal}")
+        return "it places whole ops, and ops of this problem may be split"
+    return placer.supports(problem) or ""
 
 
 def _collect(problem: Problem, watch: Stopwatch) -> dict[str, tuple[Placement, Judgement]]:
@@ -81,6 +93,8 @@ def _without(
     if judgement is not None:
         broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
         notes = (*notes, f"what {name} proposed breaks a rule: {broken}")
+    if proposal.infeasible and baselines:
+        raise InternalError(f"{name} proves that nothing fits {problem!r}, and {', '.join(baselines)} fits")
     if proposal.infeasible:
         bound = Bound(math.inf, "nothing fits")
     outcome = Outcome.INFEASIBLE if proposal.infeasible else Outcome.UNKNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -42,6 +43,7 @@ class DotExporter:
         verified="parsed by the tool's own code",
         cannot_say="the order of ops, and replicas of stages",
         suffix=".dot",
+        splits=True,
         precisions=tuple(PRECISIONS),
         disk=True,
         options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},
@@ -52,7 +54,7 @@ class DotExporter:
         most = int(options["most"])
         if most < 1:
             raise ExportError(f"most is {most}", remedy="allow one box or more")
-        projected = Placement(placement.device)
+        projected = replace(placement, call=None, order=None, replicas=None)
         label, texts = _group_boxes(problem, projected.device, most)
         lines = ["digraph plan {", '  graph [rankdir=TB, fontname="Helvetica"];']
         lines += [

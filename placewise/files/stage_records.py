@@ -67,8 +67,11 @@ def parse_stages(records: Sequence[StageRecord], graph: Graph, cluster: Cluster,
     groups = []
     for s, record in enumerate(records):
         where = f"stage {s}"
-        if not record.devices:
-            raise PlanError("has no devices", where=where, remedy="name them")
+        if not record.devices or not record.ops:
+            raise PlanError(f"has no {'ops' if record.devices else 'devices'}", where=where, remedy="name them")
+        stranger = next((name for name in record.ways if name not in set(record.ops)), None)
+        if stranger is not None:
+            raise PlanError(f"has a way for op {stranger!r}, which is not in it", where=where, remedy="leave it out")
         for name in record.devices:
             if name not in device_of:
                 remedy = f"the cluster has {', '.join(cluster.names[:8])}{' …' if len(cluster) > 8 else ''}"

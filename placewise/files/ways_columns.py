@@ -58,6 +58,7 @@ def encode_ways(ways: Ways) -> tuple[WaysHeader, dict[str, Array]]:
         "sync.bytes": ways.sync_bytes[way, tensor],
         "device_class": ways.device_class,
         "node": ways.node,
+        "workspace": ways.workspace,
     }
     if ways.unit_names:
         arrays |= string_arrays("unit_names", ways.unit_names)
@@ -90,6 +91,7 @@ def decode_ways(header: WaysHeader, arrays: ColumnReader, n_ops: int, n_devices:
         gradient_factor=header.gradient_factor,
         in_flight=header.in_flight,
         unit_names=arrays.strings("unit_names", None) if header.named else (),
+        workspace=arrays.take("workspace", np.float64, None),
     )
 
 

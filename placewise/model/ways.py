@@ -49,7 +49,8 @@ class Ways:
     where the boundary is also one between stages.
 
     Devices that are alike share a class: `device_class` [n_devices], −1 for one that holds no stage; `node` [n_devices]
-    says which devices a split may join, for all devices of a split are in one node.
+    says which devices a split may join, for all devices of a split are in one node. Each device of a split keeps
+    `workspace` [n_degrees] bytes free for the unit at work (by default none).
 
     A step has `microbatches`. A boundary tensor crosses `passes` times per micro-batch (2 in training: its gradient
     comes back), and d replicas move ``gradient_factor · (d − 1) / d · gradient_bytes`` once per step (0 for inference).
@@ -81,6 +82,7 @@ class Ways:
     in_flight: str = "one"
     collective_seconds: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     unit_names: tuple[str, ...] = ()
+    workspace: Floats = field(default_factory=lambda: np.zeros(0))
     way_offsets: Longs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +97,11 @@ class Ways:
         if not self.collective_seconds.size:
             object.__setattr__(self, "collective_seconds", np.zeros_like(self.seconds))
         object.__setattr__(self, "collective_seconds", frozen(self.collective_seconds, np.float64))
+        if self.n_units > len(self.unit):  # before anything has a row per unit
+            raise CostError("units are numbered from 0, and each has an op")
+        if not self.workspace.size:
+            object.__setattr__(self, "workspace", np.zeros(len(self.degrees)))
+        object.__setattr__(self, "workspace", frozen(self.workspace, np.float64))
         offsets = np.searchsorted(self.way_unit, np.arange(self.n_units + 1)).astype(np.int64)
         object.__setattr__(self, "way_offsets", frozen(offsets, np.int64))
         _validate(self)
@@ -129,6 +136,11 @@ class Ways:
         """The degrees of tensor parallelism that some unit has a way for, ascending."""
         found: Ints = np.unique(self.degree)
         return found
+
+    def workspace_of(self, degree: int) -> float:
+        """Bytes that each device of a split over so many keeps free for the unit at work; 0 for an unknown degree."""
+        at = int(np.searchsorted(self.degrees, degree))
+        return float(self.workspace[at]) if at < len(self.degrees) and self.degrees[at] == degree else 0.0
 
     @property
     def bytes_fixed(self) -> Floats:
@@ -207,7 +219,8 @@ def keep_ways(ways: Ways, keep: Bools) -> Ways:
         )
     }  # fmt: skip
     names = tuple(name for name, kept in zip(ways.name, keep.tolist(), strict=True) if kept)
-    return replace(ways, name=names, **rows)
+    left = np.isin(ways.degrees, ways.degree[keep])
+    return replace(ways, name=names, workspace=ways.workspace[left], **rows)
 
 
 def list_replicas(ways: Ways, most: int) -> list[int]:
@@ -220,7 +233,8 @@ def _validate(ways: Ways) -> None:
     shapes = {
         "degree": (w,), "recompute": (w,), "seconds": (w, ways.n_classes), "gradient_bytes": (w,),
         "bytes_in_flight": (w,), "held_bytes": (w, len(ways.parts)), "tensor_bytes": (t,), "sync_bytes": (w, t),
-        "reader_offsets": (t + 1,), "node": ways.device_class.shape, "collective_seconds": ways.seconds.shape,
+        "reader_offsets": (t + 1,), "workspace": (len(ways.degrees),),
+        "node": ways.device_class.shape, "collective_seconds": ways.seconds.shape,
     }  # fmt: skip
     for name, shape in shapes.items():
         if getattr(ways, name).shape != shape:
@@ -244,7 +258,10 @@ def _validate(ways: Ways) -> None:
         raise CostError("micro-batches wait for each other (gpipe) in training only", remedy="use 1f1b or one")
     if ways.device_class.min(initial=0) < -1:
         raise CostError("classes of devices are numbered from 0, and −1 is a device that holds no stage")
-    amounts = ("gradient_bytes", "bytes_in_flight", "held_bytes", "tensor_bytes", "sync_bytes", "collective_seconds")
+    amounts = (
+        "gradient_bytes", "bytes_in_flight", "held_bytes", "tensor_bytes", "sync_bytes", "collective_seconds",
+        "workspace",
+    )  # fmt: skip
     for name in amounts:
         column = getattr(ways, name)
         if not ((column >= 0) & (column <= _MAX_AMOUNT)).all():

@@ -28,6 +28,7 @@ _START = 1 << 16
 
 _IR_VERSION = b"\x08"
 """The first byte of an ONNX file: the key of the field ir_version."""
+_CHUNK = 1 << 20
 _HUGGINGFACE_CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
@@ -117,7 +118,7 @@ def detect_format(path: Path) -> str:
         return "openvino"
     if path.suffix == ".json" and _HUGGINGFACE_CONFIG.search(start):
         return "huggingface"
-    if start[:1] == b"{" and MARK in start:
+    if start[:1] == b"{" and (MARK in start or (len(head) == _START and _mentions(path, MARK))):
         return "piper"
     if start[:1] in (b"{", b"["):
         return "workload"
@@ -127,3 +128,14 @@ def detect_format(path: Path) -> str:
     if looks_like_tensorflow(path) or (path.suffix in (".pb", ".pbtxt", ".meta") and not is_onnx):
         return "tensorflow"
     return "workload" if path.suffix == ".json" else "onnx"
+
+
+def _mentions(path: Path, mark: bytes) -> bool:
+    """Whether the file holds these bytes anywhere."""
+    with open_regular(path) as file:
+        tail = b""
+        while chunk := file.read(_CHUNK):
+            if mark in tail + chunk:
+                return True
+            tail = chunk[1 - len(mark) :]
+    return False

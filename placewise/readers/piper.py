@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +21,21 @@ import numpy as np
 from placewise.errors import CostError, GraphError, InputError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.costs import CostTable
+from placewise.model.costs import LARGEST_TIME, CostTable
 from placewise.model.graph import Graph, Source
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.model.ways import LARGEST_MICROBATCHES, LARGEST_SYNC, Ways
+from placewise.model.ways import LARGEST_DEGREE, LARGEST_MICROBATCHES, LARGEST_SYNC, Ways
 from placewise.readers.base import ImportedModel, read_text_file
 from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, read_id, read_number
 
 MARK = b'"TMPCs"'
-"""What no other format has in its first node."""
+"""What no other format has in its nodes."""
 GRADIENT_FACTOR, PASSES = 4.0, 2
 """Gradients cross twice in 16 and 32 bits or so (Piper, section 3), boundaries in both directions."""
 RECOMPUTES = "recomp"
 """What the name of a way holds that recomputes its activations."""
 MAX_WAYS = 100_000
+_DEGREE = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(slots=True)
@@ -93,7 +95,8 @@ def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
     by_id = {str(node["id"]): node for node in nodes}
     ways = _build_ways(document, graph, cluster, [by_id[name] for name in graph.ops.name], bytes_of)
     whole = _seconds_unsplit(ways)
-    crossing = np.array([bytes_of[name] for name in graph.tensors.name]) / cluster.class_bandwidth[-1]
+    with np.errstate(over="ignore"):  # the cost table refuses what is infinite
+        crossing = np.array([bytes_of[name] for name in graph.tensors.name]) / cluster.class_bandwidth[-1]
     transfers = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
     transfers[:, 1:] = crossing.reshape(-1, 1)
     seconds = np.broadcast_to(whole[:, None], (graph.n_ops, len(cluster)))
@@ -196,7 +199,7 @@ def _add_ways(columns: _WayColumns, graph: Graph, unit: int, node: Any, tensor_o
     into = {graph.ops.name[int(graph.tensors.producer[t])]: int(t) for t in graph.inputs_of(unit)}
     out = {head: t for t in graph.outputs_of(unit) for head in (graph.tensors.name[t].removeprefix(f"{name}->"),)}
     for text, ways in by_degree.items():
-        if not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_DEVICES or len(text) > 9:
+        if not _DEGREE.fullmatch(text) or int(text) > LARGEST_DEGREE:
             raise CostError(f"{text!r} is no degree of tensor parallelism", where=where, remedy="give devices, as 4")
         if not isinstance(ways, list) or not ways:
             raise CostError(f"has no way for degree {text}", where=where, remedy="list one, or leave the degree out")
@@ -220,11 +223,18 @@ def _add_way(
     columns.unit.append(unit)
     columns.degree.append(degree)
     columns.name.append(name)
-    columns.seconds.append(read_number(way, "timePerSample", where))
+    columns.seconds.append(_read_seconds(way, where))
     columns.weights.append(_read_bytes(way, "parameterSize", where))
     columns.in_flight.append(_read_bytes(way, "memoryUsageA", where))
     columns.fixed.append(_read_bytes(way, "memoryUsageB", where))
     columns.sync.append(sync)
+
+
+def _read_seconds(way: Any, where: str) -> float:
+    seconds = read_number(way, "timePerSample", where)
+    if seconds > LARGEST_TIME:
+        raise CostError(f"timePerSample is {seconds:g}", where=where, remedy=f"give seconds, up to {LARGEST_TIME:g}")
+    return seconds
 
 
 def _read_sync(way: Any, key: str, tensors: Mapping[str, int], where: str) -> dict[int, float]:

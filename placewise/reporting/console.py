@@ -46,7 +46,7 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
         parts += [shown_text(phases)] if phases else []
         said = verdict(result)
         parts += [shown_text(line) for line in (said, targets, whole_op_line(problem)) if line]
-        parts += [Text(), *_use_of_devices(problem, result.judgement, result.placement), Text()]
+        parts += [Text(), *use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()] if result.compared else []
@@ -64,10 +64,10 @@ def judgement_view(
 ) -> RenderableType:
     """Everything that `judge` prints, with a line per memory peak."""
     value = format_seconds(judgement.value) if math.isfinite(judgement.value) else "none: it cannot run"
-    parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective)} {value}", style="bold")]
+    parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective, problem.ways)} {value}", style="bold")]
     phases = phase_line(problem, judgement)
     parts += [shown_text(phases)] if phases else []
-    parts += _use_of_devices(problem, judgement, placement)
+    parts += use_of_devices(problem, judgement, placement)
     parts += [shown_text(peak_line(peak), style="dim") for peak in peaks]
     return Group(*parts, violation_view(judgement))
 
@@ -119,14 +119,15 @@ def _holdings(problem: Problem, placement: Placement | None) -> list[RenderableT
     return [] if placement is None else [holdings_view(problem, placement), Text()]
 
 
-def _use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
+def use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
     """What each device holds and does; by stage where ops may be split."""
     if problem.ways is None:
         return [*_holdings(problem, placement), *_devices(problem, judgement, placement)]
     if placement is None or not judgement.stages:
         return []
     devices = sum(len(group.devices) for group in placement.stages)
-    used = f"{len(placement.stages)} stages on {devices} of {problem.n_devices} devices"
+    count = len(placement.stages)
+    used = f"{count} {'stage' if count == 1 else 'stages'} on {devices} of {problem.n_devices} devices"
     return [stage_table(problem, placement, judgement), shown_text(used, style="dim")]
 
 

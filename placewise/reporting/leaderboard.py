@@ -225,9 +225,12 @@ def _list_remarks(board: LeaderboardTable) -> Iterator[tuple[int, str]]:
         for row in nothing:
             yield 1, f"{row.placer}: {row.unmet or '; '.join(row.notes) or _format_status(row)}"
     yield 0, f"{NOT_RUN}: {board.not_run}"
+    refusals: dict[str, list[str]] = {}
     for row in board.rows:
         if row.status == NOT_RUN:
-            yield 1, f"{row.placer}: {row.refusal}"
+            refusals.setdefault(row.refusal, []).append(row.placer)
+    for refusal, placers in refusals.items():
+        yield 1, f"{', '.join(placers)}: {refusal}"
 
 
 def finite(value: float) -> float | None:

@@ -12,7 +12,11 @@ from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
+from placewise.model.ways import Ways
+from placewise.reporting.ranges import name_range
 
+SHOWN = 4
+"""Names of devices that are listed; more are shown as ranges."""
 MAX_FINDS = 6
 """How many improvements of a search are listed."""
 
@@ -26,11 +30,15 @@ def assumption_lines(cluster: Cluster) -> list[str]:
                 line = note.removeprefix(MEANT).replace(ASSUMED, "assumed ", 1)
                 size = f", with {format_bytes(device.memory)}" if note.startswith(ASSUMED) else ""
                 lines.setdefault(f"{line}{size}", []).append(device.name)
-    return [f"{', '.join(names)}: {note}" for note, names in lines.items()]
+    return [
+        f"{', '.join(names) if len(names) <= SHOWN else name_range(names)}: {note}" for note, names in lines.items()
+    ]
 
 
-def value_name(objective: Objective) -> str:
-    """The name of the value: time per sample, or latency."""
+def value_name(objective: Objective, ways: Ways | None = None) -> str:
+    """The name of the value: time per sample, per micro-batch where steps of split stages are trained, or latency."""
+    if ways is not None and ways.trains and objective.kind == "throughput":
+        return "time per micro-batch"
     flushes = " (gpipe)" if objective.schedule == "gpipe" else ""
     return f"time per sample{flushes}" if objective.kind == "throughput" else "latency"
 
@@ -39,7 +47,7 @@ def headline(result: Result) -> str:
     """Value, bound and gap in one line; or why there is no placement."""
     if result.judgement is None:
         return f"{result.status.outcome}: {result.unmet or 'no placement was found'}"
-    line = f"{value_name(result.problem.objective)} {format_seconds(result.value)}"
+    line = f"{value_name(result.problem.objective, result.problem.ways)} {format_seconds(result.value)}"
     if result.status.outcome is Outcome.OPTIMAL:
         return f"{line}, proved optimal ({result.bound.method})"
     bound = format_seconds(result.lower_bound)
@@ -48,6 +56,8 @@ def headline(result: Result) -> str:
 
 def phase_line(problem: Problem, judgement: Judgement) -> str:
     """Seconds per phase, or runs per second in a full pipeline; "" for a model without phases."""
+    if problem.ways is not None and problem.objective.kind == "latency":
+        return ""
     if judgement.phases:
         return ", then ".join(_phase_time(problem, use) for use in judgement.phases if use.seconds > 0)
     repeated = [phase for phase in problem.graph.phases if phase.repeats > 1]
@@ -140,8 +150,12 @@ def host_remark(problem: Problem, judgement: Judgement) -> str:
 def replica_lines(judgement: Judgement) -> list[str]:
     """A sentence per replicated stage: its devices, and the seconds of synchronization."""
     lines, names = [], [use.device for use in judgement.devices]
+    members_by_device: dict[str, list[int]] = {}
+    for d, use in enumerate(judgement.devices):
+        for name in {use.device, use.repeats} - {""}:
+            members_by_device.setdefault(name, []).append(d)
     for use in judgement.devices:
-        members = [d for d, other in enumerate(judgement.devices) if use.device in (other.device, other.repeats)]
+        members = members_by_device[use.device]
         if len(members) > 1 and use.ops:
             sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
             lines.append(f"{_format_runs(members, names)} share one stage (×{len(members)}){sync}")

@@ -13,6 +13,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Judgement, StageUse
 from placewise.model.ways import StageGroup, Ways
 from placewise.reporting.plain import shown_text
+from placewise.reporting.ranges import name_range
 
 _SHOWN = 40
 """Rows; a pipeline of more stages is cut in the middle."""
@@ -39,7 +40,7 @@ def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> 
             (
                 str(s),
                 _name_units(ways, units),
-                name_devices([problem.cluster.names[d] for d in group.devices]),
+                name_range([problem.cluster.names[d] for d in group.devices]),
                 f"over {group.tensor_parallel}" if group.tensor_parallel > 1 else "–",
                 f"{group.data_parallel} ×" if group.data_parallel > 1 else "–",
                 _count_recomputed(ways, np.asarray(placement.way)[units]),
@@ -49,25 +50,6 @@ def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> 
             )
         )
     return rows
-
-
-def name_devices(names: Sequence[str]) -> str:
-    """``acc0–acc7`` for names that count upwards, else a list."""
-    parts: list[list[str]] = []
-    for name in names:
-        stem, number = _split_number(name)
-        if parts and _split_number(parts[-1][-1]) == (stem, number - 1) and number > 0:
-            parts[-1].append(name)
-        else:
-            parts.append([name])
-    shown = [part[0] if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts]
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more ranges" if len(shown) > 4 else "")
-
-
-def _split_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits[:9]) if digits else -1
 
 
 def _name_units(ways: Ways, units: Sequence[int]) -> str:

@@ -23,7 +23,8 @@ def gradient_seconds(cluster: Cluster, devices: Sequence[int], moved: float, mes
     """Seconds that each of `devices` is busy with `moved` bytes of gradients in `messages`, over the slowest link."""
     classes = _boundary_classes(cluster, devices, devices)
     bandwidth, latency = cluster.class_bandwidth[classes], cluster.class_latency[classes]
-    return float((messages * latency + moved / bandwidth).max(initial=0.0))
+    with np.errstate(over="ignore"):
+        return float((messages * latency + moved / bandwidth).max(initial=0.0))
 
 
 def _boundary_classes(cluster: Cluster, own: Sequence[int], other: Sequence[int]) -> Ints:
@@ -41,6 +42,7 @@ def _boundary_classes(cluster: Cluster, own: Sequence[int], other: Sequence[int]
 def _slowest(cluster: Cluster, classes: Ints, nbytes: Floats) -> Floats:
     if not len(classes):
         return np.zeros(len(nbytes))
-    seconds = cluster.class_latency[classes] + nbytes[:, None] / cluster.class_bandwidth[classes]
+    with np.errstate(over="ignore"):
+        seconds = cluster.class_latency[classes] + nbytes[:, None] / cluster.class_bandwidth[classes]
     slowest: Floats = seconds.max(axis=1)
     return slowest

@@ -10,7 +10,9 @@ import jsonschema
 import numpy as np
 import pytest
 from locations import ROOT
+from split_problems import split_problem
 
+from placewise.core.place import place
 from placewise.files.cluster_record import cluster_to_dict
 from placewise.files.corpus_file import load_corpus
 from placewise.files.costs_file import save_costs
@@ -104,6 +106,26 @@ def test_the_schema_of_plans_is_for_plans() -> None:
     assert validator.is_valid(plan)
     assert not validator.is_valid({**plan, "assignment": {"a": 1}})
     assert not validator.is_valid({**plan, "status": "splendid"})
+
+
+def test_files_of_split_ops_satisfy_the_schemas(tmp_path: Path) -> None:
+    """Plans with stages and problems with ways validate; stages without devices do not."""
+    result = place(split_problem(0))
+    assert result.placement is not None
+    save_plan(result, tmp_path / "plan.json")
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    validator = jsonschema.Draft202012Validator(schema_of("plan"))
+    validator.validate(plan)
+    (_, *others) = plan["stages"]
+    for wrong in ({"ops": ["op0"]}, {**plan["stages"][0], "tensor_parallel": 0}, "acc0"):
+        assert not validator.is_valid({**plan, "stages": [wrong, *others]})
+    save_problem(result.problem, tmp_path / "p.npz")
+    with zipfile.ZipFile(tmp_path / "p.npz") as archive:
+        header = json.loads(archive.read("header.json"))
+        assert {"ways/seconds.npy", "ways/unit.npy"} <= set(archive.namelist())
+    validator = jsonschema.Draft202012Validator(schema_of("problem"))
+    validator.validate(header)
+    assert not validator.is_valid({**header, "ways": {**header["ways"], "microbatches": 0}})
 
 
 @pytest.mark.parametrize("name", RECORDS)

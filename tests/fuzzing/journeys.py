@@ -19,13 +19,15 @@ from placewise.catalog import read_cluster
 from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.files.corpus_file import load_corpus
-from placewise.files.plan_file import find_model
+from placewise.files.plan_file import find_model, plan_of
 from placewise.files.policy_file import load_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
-from placewise.reporting.console import judgement_view
+from placewise.model.result import Judgement, Reason
+from placewise.placers.base import Budget
+from placewise.reporting.console import judgement_view, result_view
 from placewise.reporting.plain import plain
 from placewise.runtimes.inputs import load_inputs
 from placewise.simulate import judge_placement
@@ -61,6 +63,29 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
 def whole(path: Path, seed: Seed, rng: Random) -> None:
     """A problem that brings its devices."""
     judged(build(str(path), None, ProblemOptions(objective=rng.choice((None, "latency", "throughput")))))
+
+
+def split(path: Path, seed: Seed, rng: Random) -> None:
+    """A problem that brings its devices and ways to split its ops, with options about them."""
+    options = ProblemOptions(
+        objective=rng.choice((None, None, "throughput", "latency")),
+        tensor_parallel=rng.choice((None, None, 1, 2, "any")),
+        recompute=rng.choice((None, None, "never", "always")),
+        microbatches=rng.choice((None, None, 1, 7, 64)),
+        replicas=rng.choice((None, None, 1, 2)),
+    )
+    staged(build(str(path), None, options), rng.choice(("auto", "auto", "uniform", "parallel_dp")))
+
+
+def staged(problem: Problem, placer: str = "auto") -> None:
+    """Place it for a moment, print the plan, and write it."""
+    result = place(problem, placer, Budget(0.3))
+    if result.placement is None and not (result.unmet or result.notes or result.status.reason is Reason.TIME_LIMIT):
+        raise Unsound("there is no placement, and nothing says why")
+    if result.placement is not None:
+        _checked(problem, result.placement)
+    _printed(plain(result_view(result)))
+    plan_of(result).model_dump_json()
 
 
 def cluster(path: Path, seed: Seed, rng: Random) -> None:
@@ -101,7 +126,10 @@ def costs(path: Path, seed: Seed, rng: Random) -> None:
 
 
 def judged(problem: Problem) -> None:
-    """Every op on the first device, and on the last one, by the judge."""
+    """Every op on the first device, and on the last one, by the judge; stages where ops may be split."""
+    if problem.ways is not None:
+        staged(problem)
+        return
     for device in (0, problem.n_devices - 1):
         judgement = _checked(problem, Placement.on(device, problem.n_ops))
     _printed(plain(judgement_view(problem, judgement)))
@@ -124,6 +152,7 @@ JOURNEYS: Mapping[str, Journey] = {
     **dict.fromkeys(("onnx", "openvino", "tensorflow", "tensorflow text"), model),
     **dict.fromkeys(("torch", "hugging face", "pipedream", "graph"), model),
     "workload": whole,
+    "piper": split,
     "external": external.journey,
     "names": names.journey,
     "options": option_matrix.journey,

@@ -33,7 +33,8 @@ DATA, EXAMPLES = ROOT / "tests" / "data", ROOT / "examples" / "models"
 PRESETS = ROOT / "placewise" / "readers" / "huggingface" / "presets"
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
 MODEL, WORKLOAD, PHASED, DEVICES = "branches.onnx", "workload.json", "phased.npz", "2xL4,cpu"
-BEHIND = {"given": WORKLOAD, "made": WORKLOAD, "phased": PHASED}
+PIPER = "piper.json"
+BEHIND = {"given": WORKLOAD, "made": WORKLOAD, "phased": PHASED, "stages": PIPER}
 """The models of plans, where it is not `MODEL`."""
 DIMS = {"batch": 2}
 _OPEN = {"resnet50_open.xml.gz": {"images:0": 2}}
@@ -56,6 +57,7 @@ def furnished(folder: Path) -> None:
     content = onnx_models()["branches"].SerializeToString()
     (folder / MODEL).write_bytes(content)
     (folder / WORKLOAD).write_text(json.dumps(texts.WORKLOAD))
+    (folder / PIPER).write_text(json.dumps(texts.PIPER))
     save_graph(_phased(), folder / PHASED)
     (folder / "small.xml").write_bytes(gzip.decompress((DATA / "measured" / "small.xml.gz").read_bytes()))
     for path in (DATA / "measured" / "small.onnx", DATA / "measured" / "small.pt2", CORPORA / "default.toml"):
@@ -89,6 +91,7 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
         "torch": (_file(DATA / "torch" / "layered.pt2", {"ids:0": 4}), _file(DATA / "measured" / "small.pt2")),
         "hugging face": tuple(_shallow(path) for path in sorted(PRESETS.glob("*.json"))),
         "workload": (Seed("made", ".json", json.dumps(texts.WORKLOAD).encode()),),
+        "piper": (Seed("made", ".json", json.dumps(texts.PIPER).encode()),),
         "pipedream": (Seed("made", ".txt", texts.PIPEDREAM),),
         **dict.fromkeys(("names", "options"), (Seed("made", ".json", b"{}"),)),
     }  # fmt: skip
@@ -102,10 +105,12 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
         "throughput": place(MODEL, DEVICES, placer="dpl", dims=DIMS, objective="throughput", replicas=2).result,
         "given": place(WORKLOAD, placer="dpl").result,
         "phased": place(PHASED, DEVICES, placer="etf", objective="latency").result,
+        "stages": place(PIPER, max_memory={"acc0": 2500}).result,
     }
     save_graph(problem.graph, "graph.npz")
     save_problem(problem, "problem.npz")
     save_problem(build(PHASED, DEVICES, ProblemOptions()), "phases.npz")
+    save_problem(build(PIPER), "ways.npz")
     save_profile(_profile(problem.graph), "profile.json")
     save_costs(problem.costs, problem.graph, problem.cluster, "costs.npz")
     for name, plan in plans.items():
@@ -118,7 +123,7 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
         "plan": tuple(Seed(name, ".json", _timeless(Path(f"{name}.json").read_bytes())) for name in plans),
         "split": (Seed("made", ".json", json.dumps(texts.SPLIT).encode()),),
         "graph": (_file(Path("graph.npz")), _file(Path(PHASED))),
-        "problem": (_file(Path("problem.npz")), _file(Path("phases.npz"))),
+        "problem": (_file(Path("problem.npz")), _file(Path("phases.npz")), _file(Path("ways.npz"))),
         "profile": (_file(Path("profile.json")),),
         "times": (
             Seed("csv", ".csv", texts.TIMES_CSV),

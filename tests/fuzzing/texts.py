@@ -101,6 +101,22 @@ WORKLOAD = {
               for i in range(8) for j in (i + 1, i + 2) if j < 8],
 }  # fmt: skip
 
+PIPER = {
+    "maxMemoryPerDevice": 4000.0, "maxDevices": 4, "bandwidth": 25000.0, "mbsInBatch": 8,
+    "nodes": [
+        {"id": i, "name": f"layer/{i}", "TMPCs": {
+            str(t): [
+                {"id": name, "timePerSample": (2.0 + late) / t, "parameterSize": 200.0 / t,
+                 "memoryUsageA": (500.0 - 400 * late) / t, "memoryUsageB": 300.0 / t,
+                 "syncTimeFw": {str(i - 1): 16.0 * (t - 1)} if i else {},
+                 "syncTimeBw": {str(i + 1): 16.0 * (t - 1)} if i < 3 else {}}
+                for late, name in enumerate(("vanilla", "activation recomp"))
+            ] for t in (1, 2)}}
+        for i in range(4)
+    ],
+    "edges": [{"sourceId": i, "destId": i + 1, "communicationCost": 64.0} for i in range(3)],
+}  # fmt: skip
+
 SPLIT = {
     "fpgas": [{"nodes": [0, 1, 2, 4]}, {"nodes": [5, 6]}], "cpus": [{"nodes": [3, 7]}], "maxLoad": 12.0,
 }  # fmt: skip

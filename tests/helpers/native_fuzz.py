@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from simulate_problems import random_problem, seeded
+from split_problems import split_problem
 
 from placewise import _native
 from placewise.core.place import place
@@ -96,7 +97,11 @@ class Recorder:
             else:
                 kwargs = {**kwargs, key: self.damaged(kwargs[key])}
         with suppress(*ACCEPTED):
-            function(*args, **kwargs)
+            made = function(*args, **kwargs)
+            if isinstance(made, _native.StageSearch):  # reads its columns when it searches
+                for sums in (False, True):
+                    made.search(self.rng.choice((1.0, 1e300)), sums, 0.1)
+                    made.stages()
 
     def damaged(self, value: Any) -> Any:
         """Something else than a value, of the same kind most often."""
@@ -173,7 +178,7 @@ def _copied(value: Any) -> Any:
 
 def search(problem: Problem, number: int) -> None:
     """Place a problem by one placer after the other: whatever it answers, `place` judges and checks it."""
-    names = sorted(set(registry.known_names()) - LEARNED)
+    names = sorted(set(registry.known_names()) - LEARNED) if problem.ways is None else ["parallel_dp"]
     for step in range(len(names)):
         placer = registry.create(names[(number + step) % len(names)])
         if placer.supports(problem) is None:
@@ -181,6 +186,15 @@ def search(problem: Problem, number: int) -> None:
             result = place(problem, placer, budget)
             assert result.status.outcome in Outcome
             return
+
+
+def random_split(number: int, seed: int) -> Problem:
+    """A problem whose ops may be split: any objective, links and classes of devices, up to four ways per degree."""
+    return split_problem(
+        seed, classes=1 + number // 6 % 3, transfers=("staged", "direct")[number // 18 % 2],
+        kind=("throughput", "throughput", "latency")[number // 6 % 3], even=number // 12 % 2 == 0, hosts=True,
+        rules=True, most_ways=1 + number // 6 % 4,
+    )  # fmt: skip
 
 
 def main() -> int:
@@ -202,7 +216,9 @@ def run(problems: int, seed: int) -> list[str]:
         problem = random_problem(
             choose, max_ops=14, scarce=number % 4 == 0, rules=number % 5 == 0, alike=number % 2 == 0
         )
-        if shaped is not None and problem.objective.kind == "throughput":
+        if number % 6 == 5:
+            problem = random_split(number, seed * 1_000_003 + number)
+        elif shaped is not None and problem.objective.kind == "throughput":
             problem = problem.with_(constraints=shaped)
         with recorder.recording():
             search(problem, number)

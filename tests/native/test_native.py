@@ -58,8 +58,10 @@ def test_the_recorder_sees_functions_constructors_and_methods() -> None:
     with recorder.recording():
         for number in range(12):
             native_fuzz.search(random_problem(seeded(number), max_ops=8), number)
+        native_fuzz.search(native_fuzz.random_split(5, 5), 5)
     assert {"Problem", "upward_ranks"} <= set(recorder.calls)
     assert any("." in name for name in recorder.calls)
+    assert {"StageSearch", "StageSearch.search", "StageSearch.stages"} <= set(recorder.calls)
 
 
 @pytest.mark.soak

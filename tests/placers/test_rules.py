@@ -11,6 +11,7 @@ import pytest
 from quick import QUICK
 from simulate_problems import random_problem, seeded
 from soak import seeds
+from split_problems import split_problem
 
 from placewise.core.place import place
 from placewise.errors import PlacerError
@@ -45,6 +46,13 @@ def small(seed: int, objective: Objective, rules: Constraints) -> Problem:
     raise AssertionError
 
 
+def take(name: str, seed: int, objective: Objective, rules: Constraints) -> Problem:
+    """A problem as the placer takes it: its ops may be split if the placer can split them."""
+    if name not in ("parallel_dp", "uniform"):
+        return small(seed, objective, rules)
+    return split_problem(seed, units=4, devices=4, kind=objective.kind).with_(constraints=rules)
+
+
 @pytest.mark.usefixtures("brief_proofs")
 @pytest.mark.parametrize("name", registry.known_names())
 def test_a_proposal_keeps_the_rules(name: str) -> None:
@@ -53,7 +61,7 @@ def test_a_proposal_keeps_the_rules(name: str) -> None:
     for number, (rules, objective) in enumerate(itertools.product(RULES.values(), OBJECTIVES)):
         if objective.kind == "latency" and number % 4 != 1 + number // 4 % 3:
             continue
-        problem = small(number % 13, objective, Constraints(**rules))
+        problem = take(name, number % 13, objective, Constraints(**rules))
         try:
             found = place(problem, name, Budget(0.05, iterations=1, evaluations=8), options=QUICK.get(name))
         except PlacerError as refused:

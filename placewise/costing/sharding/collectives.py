@@ -1,4 +1,4 @@
-"""Seconds of collectives among the devices of a split: ring or tree, whichever takes less.
+"""Seconds of collectives among the devices of a split: ring, tree or one shot, whichever takes least.
 
 With t devices, n bytes of the whole tensor, a latency of α seconds and a link of β seconds per byte:
 
@@ -8,6 +8,8 @@ With t devices, n bytes of the whole tensor, a latency of α seconds and a link 
   ⌈log₂ t⌉ α + (t − 1)/t · n β (Thakur, Rabenseifner and Gropp 2005, section 4).
 - all-to-all, where every device sends n/t: pairwise (t − 1) α + (t − 1)/t · n/t · β; Bruck's ⌈log₂ t⌉ (α + n/(2 t) · β)
   (Bruck et al. 1997).
+- Where every pair has a direct link of its own: one shot, in which every device sends what it has to every other,
+  α + (t − 1) m β for m bytes to each (n for an all-reduce, n/t for all-gather and reduce-scatter, n/t² for all-to-all).
 
 The link is the slowest one of a ring through the devices. Transfers that share a wire share its bandwidth. Where
 transfers are staged, each goes through host memory: both halves, one after the other.
@@ -27,10 +29,11 @@ from placewise.model.disjoint_sets import DisjointSets
 
 
 class GroupLink(NamedTuple):
-    """The slowest link of a group of devices: seconds of latency, and seconds per byte."""
+    """The slowest link of a group of devices: seconds of latency, and seconds per byte; whether all pairs have one."""
 
     latency: float = 0.0
     per_byte: float = 0.0
+    meshed: bool = False
 
 
 def collective_seconds(kind: str, nbytes: float, degree: int, link: GroupLink) -> float:
@@ -48,7 +51,10 @@ def collective_seconds(kind: str, nbytes: float, degree: int, link: GroupLink) -
     else:
         ring = steps * link.latency + part
         tree = rounds * link.latency + part if degree & (degree - 1) == 0 else ring
-    return min(ring, tree)
+    if not link.meshed:
+        return min(ring, tree)
+    sent = steps * nbytes * (1.0 if kind == "all-reduce" else 1 / degree**2 if kind == "all-to-all" else 1 / degree)
+    return min(ring, tree, link.latency + sent * link.per_byte)
 
 
 def find_group_link(cluster: Cluster, devices: Sequence[int]) -> GroupLink:
@@ -59,7 +65,7 @@ def find_group_link(cluster: Cluster, devices: Sequence[int]) -> GroupLink:
     users = Counter(wire for hop in hops for _, _, wire in hop if wire >= 0)
     latency = max(sum(seconds for seconds, _, _ in hop) for hop in hops)
     per_byte = max(sum(pace * max(users[wire], 1) for _, pace, wire in hop) for hop in hops)
-    return GroupLink(latency, per_byte)
+    return GroupLink(latency, per_byte, cluster.transfers == "direct" and not users)
 
 
 def _hop(cluster: Cluster, source: int, target: int) -> list[tuple[float, float, int]]:
@@ -107,4 +113,5 @@ def find_class_link(cluster: Cluster, device_class: Ints, node: Ints, kind: int,
         ]
     if not links:
         return None
-    return GroupLink(max(link.latency for link in links), max(link.per_byte for link in links))
+    meshed = all(link.meshed for link in links)
+    return GroupLink(max(link.latency for link in links), max(link.per_byte for link in links), meshed)

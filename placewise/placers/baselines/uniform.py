@@ -155,14 +155,16 @@ class _StageSums:
             return math.inf
         held = count_in_flight(ways.in_flight, ways.microbatches, np.full(p, d, np.int32))
         room = np.array([one.capacity for one in classes])[kind]
-        if (self.fixed + held * self.in_flight > room * (1 + 1e-9)).any():
-            return math.inf
+        with np.errstate(over="ignore"):
+            if (ways.workspace_of(t) + self.fixed + held * self.in_flight > room * (1 + 1e-9)).any():
+                return math.inf
         cost = np.array([one.cost_class for one in classes])[kind]
         boundary = np.array([one.boundary[0] for one in classes])[kind]
         group = np.array([(one.inside if t * d <= one.node_size else one.across)[0] for one in classes])[kind]
-        seconds = self.seconds[np.arange(p), cost] / d + ways.passes * self.crossing / boundary / d
-        seconds += ways.gradient_factor * (d - 1) / d * self.gradients / group / ways.microbatches
-        return float(seconds.sum() if problem.objective.kind == "latency" else seconds.max())
+        with np.errstate(over="ignore"):
+            seconds = self.seconds[np.arange(p), cost] / d + ways.passes * self.crossing / boundary / d
+            seconds += ways.gradient_factor * (d - 1) / d * self.gradients / group / ways.microbatches
+            return float(seconds.sum() if problem.objective.kind == "latency" else seconds.max())
 
 
 def build_uniform(problem: Problem, shape: Shape) -> Placement | None:

@@ -11,6 +11,7 @@ worst and one by one as well.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ FOUND, NONE = 0, 1
 START = "start"
 """Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
+_MOST = sys.float_info.max
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
 CLOSE, JUST_BELOW = 2e-3, 1 - 1e-9
@@ -103,6 +105,10 @@ class ParallelDpPlacer:
             return "its ops may not be split: allow it with --tensor-parallel"
         if problem.ways.n_units > MAX_UNITS:
             return f"there are {problem.ways.n_units:,} units, and it takes {MAX_UNITS:,}"
+        if problem.constraints.ordered:
+            return "it does not search for stages in the order of the devices"
+        if _joins_units(problem, problem.ways):
+            return "it does not search for units that share a stage"
         count = len(classify(problem))
         if count > MAX_CLASSES:
             return f"the devices are of {count} kinds, and it tells {MAX_CLASSES} apart"
@@ -126,8 +132,9 @@ class ParallelDpPlacer:
     def _search(self, run: _Run) -> str:
         problem = run.search.problem
         classes = classify(problem)
-        if not classes:
-            return "no device may hold a stage"
+        refusal = _refuse_units(problem, classes)
+        if refusal:
+            return refusal
         kernel = _create_kernel(run, classes, self.options.max_ideals)
         exact = kernel.complete
         if not exact:
@@ -173,7 +180,7 @@ def _minimize_slowest(run: _Run, kernel: _native.StageSearch, classes: list[Devi
             _prove(run, low, exact)
         else:
             return ""
-    while run.value > run.bound * (1 + max(gap, 1e-9)):
+    while run.value > run.bound * (1 + max(gap, 1e-9)) and most * JUST_BELOW < most:
         outcome = _attempt(run, kernel, most * JUST_BELOW)
         if outcome == FOUND:
             most = min(_offer_found(run, kernel, classes, name), most * JUST_BELOW)
@@ -223,6 +230,34 @@ def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: b
             return
 
 
+def _refuse_units(problem: Problem, classes: list[DeviceClass]) -> str:
+    """Why some unit runs nowhere, whatever the others do; "" if every unit runs on some devices."""
+    ways = problem.require_ways()
+    if not classes:
+        return "no device may hold a stage"
+    seconds = _seconds_by_class(ways, classes, [one.able for one in classes])
+    runs, fits = np.zeros(ways.n_units, np.bool_), np.zeros(ways.n_units, np.bool_)
+    room = np.array([one.node_size for one in classes])
+    can = np.isfinite(seconds)
+    np.logical_or.at(runs, ways.way_unit, can.any(axis=1))
+    np.logical_or.at(fits, ways.way_unit, (can & (ways.degree[:, None] <= room)).any(axis=1))
+    unit = int(np.argmin(fits))
+    if fits[unit]:
+        return ""
+    name = problem.graph.ops.name[int(np.argmax(ways.unit == unit))]
+    if not runs[unit]:
+        return f"no device may run op {name!r}"
+    least = int(ways.degree[ways.ways_of(unit)].min())
+    return f"op {name!r} runs on {least} devices of a node at least, and no node has as many"
+
+
+def _joins_units(problem: Problem, ways: Ways) -> bool:
+    """Whether ops of several units form a colocation group."""
+    grouped = problem.group >= 0
+    pairs = np.unique(np.stack((problem.group[grouped], ways.unit[grouped])), axis=1)
+    return len(np.unique(pairs[0])) < len(pairs[0])
+
+
 def _prove(run: _Run, limit: float, exact: bool) -> None:
     if exact and limit * LEFT_OUT > run.bound:
         run.bound, run.method = limit * LEFT_OUT, "dynamic program over ideals"
@@ -233,7 +268,7 @@ def _attempt(run: _Run, kernel: _native.StageSearch, limit: float, *, sums: bool
     if watch.out:
         run.reason = Reason.TIME_LIMIT
         return 2
-    outcome = kernel.search(min(limit, 1e300), sums, watch.left, watch.budget.stop)
+    outcome = kernel.search(min(limit, _MOST), sums, watch.left, watch.budget.stop)
     if outcome not in (FOUND, NONE):
         run.reason = Reason.TIME_LIMIT
     return outcome
@@ -268,7 +303,8 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     most = max(most, ways.n_units + 1) if in_line else min(max(most, 1), MAX_COUNT - 1)
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
-        ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, counts, figures,
+        ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, ways.workspace,
+        counts, figures,
         _replica_counts(problem, ways), float(ways.microbatches if ways.trains else _UNLIMITED), float(ways.passes),
         ways.gradient_factor, _IN_FLIGHT[ways.in_flight], staged or problem.objective.kind == "throughput",
         offsets, successors, most, watch.left, watch.budget.stop,
@@ -310,4 +346,4 @@ def _successors(ways: Ways, in_line: bool) -> tuple[np.ndarray, Ints]:
 
 
 def _finite(amount: float) -> float:
-    return min(amount, 1e300)
+    return min(amount, _MOST)

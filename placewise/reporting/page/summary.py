@@ -32,7 +32,7 @@ def summarize_plan(view: PlanView) -> dict[str, Any]:
     placed = view.placed
     return {
         "value": finite(value),
-        "name": value_name(objective) if objective else "value",
+        "name": value_name(objective, view.problem.ways if view.problem else None) if objective else "value",
         "bound": finite(plan.lower_bound) if plan.lower_bound > 0 else None,
         "method": plan.bound_method,
         "gap": gap_of(value, plan.lower_bound),

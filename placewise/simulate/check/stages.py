@@ -15,7 +15,8 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
     """Every rule that the stages of a placement break.
 
     Kinds: coverage (an op without a stage, a unit in two), degree (a way or a group of another size than its stage),
-    devices (shared by stages, unlike, or in several nodes), replicas, contiguity, colocation, support and memory.
+    devices (shared by stages, unlike, or in several nodes), replicas, contiguity, order (of
+    devices, where that is required), colocation, support and memory.
     """
     ways = problem.require_ways()
     broken = _cover(problem, ways, placement)
@@ -27,6 +28,7 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
         *_devices(problem, ways, placement),
         *_replicas(problem, ways, placement),
         *_order(ways, stage),
+        *_in_order(problem, placement),
         *_colocation(problem, placement),
         *_support(problem, ways, placement, stage),
         *_memory(problem, ways, placement, stage),
@@ -52,6 +54,9 @@ def _cover(problem: Problem, ways: Ways, placement: Placement) -> list[Violation
         if first.setdefault(unit, s) != s:
             name = problem.graph.ops.name[op]
             return [Violation("coverage", f"the unit of op {name!r} is in two stages", ops=(name,))]
+    empty = next((s for s in range(n_stages) if s not in set(placement.stage.tolist())), None)
+    if empty is not None:
+        return [Violation("coverage", f"stage {empty} has no ops")]
     for unit, way in enumerate(placement.way.tolist()):
         if not ways.way_offsets[unit] <= way < ways.way_offsets[unit + 1]:
             return [Violation("coverage", f"unit {unit} has no way {way}")]
@@ -117,6 +122,17 @@ def _order(ways: Ways, stage: dict[int, int]) -> list[Violation]:
     return []
 
 
+def _in_order(problem: Problem, placement: Placement) -> list[Violation]:
+    """Stages that do not follow each other as the devices do, where that is required."""
+    last = -1
+    for s, group in enumerate(placement.stages if problem.constraints.ordered else ()):
+        if min(group.devices) < last:
+            said = f"stage {s} stands behind {problem.cluster.names[last]}, and its devices before it"
+            return [Violation("order", said, problem.cluster.names[min(group.devices)])]
+        last = max(group.devices)
+    return []
+
+
 def _colocation(problem: Problem, placement: Placement) -> list[Violation]:
     first: dict[int, int] = {}
     for op, (group, s) in enumerate(zip(problem.group.tolist(), _stage_column(placement), strict=True)):
@@ -151,7 +167,7 @@ def _memory(problem: Problem, ways: Ways, placement: Placement, stage: dict[int,
         d = group.data_parallel
         later += d
         held = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
-        needed = 0.0
+        needed = ways.workspace_of(group.tensor_parallel)
         for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
             if stage[unit] == s:
                 needed += held * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))

@@ -40,7 +40,10 @@ def memory_peaks(problem: Problem, placement: Placement, timeline: Timeline | No
 
     Tied weights are held once, under the name of the largest that is used there; a tensor with two copies in flight
     counts twice. Without live tensors in the memory model, or if the placement cannot run, only resident items count.
+    None where ops may be split: the judge says what holds the memory of each stage.
     """
+    if problem.ways is not None:
+        return ()
     spans, found = spans_of(problem, placement, timeline), []
     held = memory_while(problem, placement, timeline)
     for d, name in enumerate(problem.cluster.names):

@@ -22,7 +22,7 @@ from placewise.model.ways import StageGroup, Ways, count_in_flight
 from placewise.simulate.check.stages import check_stages
 from placewise.simulate.stage_links import boundary_seconds, gradient_seconds
 
-IN_FLIGHT = "activations in flight"
+IN_FLIGHT, WORKSPACE = "activations in flight", "workspace"
 
 
 def judge_stages(problem: Problem, placement: Placement) -> Judgement:
@@ -62,6 +62,8 @@ def load_stages(problem: Problem, placement: Placement) -> list[StageUse]:
         kind = int(ways.device_class[group.devices[0]])
         held = ways.held_bytes[chosen].sum(axis=0).tolist()
         memory = dict(zip(ways.parts, held, strict=True))
+        if workspace := ways.workspace_of(group.tensor_parallel):
+            memory[WORKSPACE] = workspace
         loads.append(
             StageUse(
                 float(ways.seconds[chosen, kind].sum()) / group.data_parallel,
