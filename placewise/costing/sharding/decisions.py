@@ -112,10 +112,9 @@ def follow(
     exchanges: tuple[Exchange, ...] = (),
 ) -> Decision:
     """A decision to compute the part that the device has."""
-    return Decision(
-        style or ("tokens" if op.tokens else "follows"), reads, makes, 1 / op.degree, cuts=cuts, strict=strict,
-        joins=joins, exchanges=exchanges,
-    )  # fmt: skip
+    style = style or ("tokens" if op.tokens else "follows")
+    share = 1 / op.degree
+    return Decision(style, reads, makes, share, cuts=cuts, strict=strict, joins=joins, exchanges=exchanges)
 
 
 def padded_share(length: int, degree: int) -> float:

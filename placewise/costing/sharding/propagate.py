@@ -48,12 +48,16 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Spread:
-    """The outcome of a propagation: columns by op, tensor and weight, and what was exchanged and read."""
+    """The outcome of a propagation: columns by op, tensor and weight, and what was exchanged and read.
+
+    `made` is the form in which an op makes a tensor, `form` the one in which readers find it, summed or gathered.
+    """
 
     style: list[str]
     share: list[float]
     traffic: list[float]
     form: list[int]
+    made: list[int]
     reads: list[Read] = field(default_factory=list)
     exchanges: list[Collective] = field(default_factory=list)
     own: list[Collective] = field(default_factory=list)
@@ -76,7 +80,7 @@ class Propagation:
         self._sequence = sequence_parallel
         graph = table.graph
         n_ops, n_tensors = graph.n_ops, graph.n_tensors
-        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors)
+        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors, [WHOLE] * n_tensors)
         self._form = self.spread.form
         self._token = [False] * n_tensors
         self._layout: dict[int, int] = {}
@@ -207,6 +211,7 @@ class Propagation:
             nbytes = exchange.bytes_per_row * rows or exchange.times_bytes * self._nbytes[tensor]
             spread.own.append(Collective(exchange.kind, tensor, op, nbytes, -1, False, self._repeats[op]))
         for tensor in row.results:
+            spread.made[tensor] = self._form[tensor]
             self._close(op, tensor)
 
     def _traffic(self, row: OpRow, decision: Decision) -> float:
@@ -340,7 +345,7 @@ class Propagation:
             place = places.pop() if len(places) == 1 and not leaves else WHOLE
             reads = self._read_backwards(row, place) if place >= 0 else None
             for tensor in row.results:
-                self._form[tensor] = WHOLE if reads is None else place
+                self._form[tensor] = self.spread.made[tensor] = WHOLE if reads is None else place
             if reads is not None:
                 self.spread.style[op] = "follows"
                 self.spread.share[op] = self.spread.traffic[op] = 1 / self._degree

@@ -214,7 +214,7 @@ def _is_vocabulary(table: Shape) -> bool:
     return table[0] >= 2 * table[1] and math.prod(table) >= SMALL_TABLE
 
 
-SMALL_TABLE = 1 << 18
+SMALL_TABLE = 1 << 10
 """Tables with fewer elements (kinds of tokens, buckets of distances) stay whole."""
 
 
