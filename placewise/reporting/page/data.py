@@ -16,7 +16,7 @@ from placewise.model.result import Judgement, Timeline
 from placewise.reporting.copies import Copies, group_by_route, list_copies
 from placewise.reporting.devices import peak_line
 from placewise.reporting.leaderboard import finite
-from placewise.reporting.page.columns import clean_text, pack_column, pack_integers, pack_words
+from placewise.reporting.page.columns import LONGEST_SENTENCE, clean_text, pack_column, pack_integers, pack_words
 from placewise.reporting.page.modules import module_tree
 from placewise.reporting.page.overview import overview_part
 from placewise.reporting.page.plan_view import PlanView
@@ -56,7 +56,7 @@ def page_data(view: PlanView) -> dict[str, Any]:
         "timeline": timeline,
         "no_timeline": "" if timeline else clean_text(why_no_timeline(view)),
         "held": pack_column(memory_while(*run), "f4") if run and timeline else None,
-        "peaks": [clean_text(peak_line(peak)) for peak in memory_peaks(*run)] if run else [],
+        "peaks": [clean_text(peak_line(peak), LONGEST_SENTENCE) for peak in memory_peaks(*run)] if run else [],
         "graph": module_tree(placed.problem, placed.placement) if placed else None,
         "cuts": cuts_part(*run) if run else None,
         "stages": stages_part(placed.problem, placed.placement, placed.judgement) if placed else [],
