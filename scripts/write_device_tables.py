@@ -1,4 +1,4 @@
-"""Write the tables of the catalogue into docs/devices.md: `python scripts/write_device_tables.py`."""
+"""Write the tables of the catalogue into docs/catalogue.md: `python scripts/write_device_tables.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
 from placewise.catalog.entries import FITTED_CORES, catalog
 
-PAGE = Path(__file__).parent.parent / "docs" / "devices.md"
+PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
 TYPES = {
     "float32": "float32",
     "tf32": "TF32",

@@ -25,9 +25,11 @@ MOST_BORDERS = 3.0
 """The most tensors that a unit makes for others, on average, if units are divided further."""
 FEWEST_LAYERS = 3
 LARGE_WEIGHT = 1e-4
-"""Of all weights: ops that share a larger one are in one unit, unless hardly any units are left (tied embeddings)."""
+"""Of all weights: ops of a layer that share a larger one are in one unit."""
 STRETCHES, SHORTEST = 64, 4
 """The most units of a graph without scopes, and the fewest forward ops of such a unit, on average."""
+LONGEST = 3.0
+"""The most ops of such a unit, relative to the mean."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +59,6 @@ def group_units(graph: Graph, *, most: int = MOST_UNITS) -> Units:
             continue
         attached = _attach(graph, labels, tail, head)
         found = _contract(graph, attached, tail, head, _share_weights(graph))
-        if len(found) < FEWEST_LAYERS:
-            found = _contract(graph, attached, tail, head)
         if best is None:
             best = found if len(found) <= most else None
         elif 1.5 * len(best) < len(found) <= most and _is_narrow(graph, found, tail, head):
@@ -123,18 +123,22 @@ def _attach(graph: Graph, labels: list[str], tail: Longs, head: Longs) -> list[s
     return found
 
 
-def _share_weights(graph: Graph) -> list[tuple[int, int]]:
-    """Pairs (storage, op) of the forward ops that use a large weight: a recurrent layer uses its own at every step."""
+def _share_weights(graph: Graph) -> list[tuple[object, int]]:
+    """Pairs of an item and an op, for the forward ops of a layer that use one large weight, as at every step of it.
+
+    Other weights are tied between layers (embeddings), which stay apart.
+    """
     size = graph.weights.bytes.astype(np.float64)
     total = float(size[np.unique(graph.weights.storage, return_index=True)[1]].sum()) if len(size) else 0.0
     edges = graph.weight_edges
     large = (size >= LARGE_WEIGHT * total)[edges.value] & ~graph.ops.backward[edges.consumer]
+    layer = _layer_labels(graph, 1)
     pairs = zip(graph.weights.storage[edges.value[large]].tolist(), edges.consumer[large].tolist(), strict=True)
-    return list(pairs)
+    return [((storage, layer[op]), op) for storage, op in pairs if layer[op]]
 
 
 def _contract(
-    graph: Graph, labels: Sequence[str | int], tail: Longs, head: Longs, shared: Sequence[tuple[int, int]] = ()
+    graph: Graph, labels: Sequence[str | int], tail: Longs, head: Longs, shared: Sequence[tuple[object, int]] = ()
 ) -> Units:
     """Number the units topologically; those on a cycle, and those of one colocation group, become one.
 
@@ -149,7 +153,7 @@ def _contract(
     tied = [op for op in forward if group[op] >= 0]
     first: dict[int, int] = {}
     ties = {(first.setdefault(int(group[op]), int(code[op])), int(code[op])) for op in tied}
-    home: dict[int, int] = {}
+    home: dict[object, int] = {}
     ties |= {(home.setdefault(item, int(code[op])), int(code[op])) for item, op in shared}
     pairs = {pair for pair in zip(code[tail].tolist(), code[head].tolist(), strict=True) if pair[0] != pair[1]}
     pairs |= {pair for a, b in ties if a != b for pair in ((a, b), (b, a))}
@@ -227,8 +231,8 @@ def _cut_order(graph: Graph, tail: Longs, head: Longs, most: int) -> list[int]:
     label, length, start, stretch = np.zeros(graph.n_ops, np.int64), n / wanted, 0, 0
     place = np.zeros(n, np.int64)
     while start + 1.5 * length < n:
-        window = np.arange(int(start + max(length / 2, 1)), int(min(start + 1.5 * length, n - 1)) + 1)
-        best = window[np.lexsort((nbytes[window], live[window]))[0]]
+        window = np.arange(int(start + max(length / 2, 1)), int(min(start + LONGEST * length, n - 1)) + 1)
+        best = window[np.lexsort((np.abs(window - start - length), nbytes[window], live[window]))[0]]
         stretch += 1
         place[best:] = stretch
         start = int(best)

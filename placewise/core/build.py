@@ -237,6 +237,13 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
             forbid=constraints_of(constraints).forbidden if options.forbid is None else options.forbid,
             together=constraints.together if options.together is None else options.together,
         )
+        if plan.stages is not None and not options.splits:
+            options = replace(
+                options,
+                tensor_parallel=constraints.tensor_parallel,
+                recompute=constraints.recompute,
+                microbatches=constraints.microbatches or None,
+            )
         if options.replicas is None and options.objective == "throughput":
             options = replace(options, replicas=constraints.replicas)
     return options

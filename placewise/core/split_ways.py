@@ -49,6 +49,7 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         problem.constraints,
         tensor_parallel=1 if options.tensor_parallel is None else options.tensor_parallel,
         recompute=split.recompute,
+        microbatches=split.microbatches if trains else 0,
         replicas=0 if options.replicas is None else options.replicas,
     )
     ways = replace(made.ways, workspace=np.array([made.reserve[degree] for degree in degrees]))

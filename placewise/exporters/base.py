@@ -32,8 +32,8 @@ class ExportInfo:
 
     `suffix` is that of the file (``.json``), or "" for a target that writes several files into a folder. `takes` says
     which models it accepts, `disk` whether weights may be on a disk, and `precisions` which ones its files ask the tool
-    for (docs/costs.md). `library` is the package that writing needs,
-    and `extra` the extra that installs it.
+    for (docs/costs.md). `library` is the package that writing needs, and `extra` the extra that installs it. `splits`
+    says whether it can express ops that are split over devices.
     """
 
     name: str
@@ -48,6 +48,7 @@ class ExportInfo:
     library: str = ""
     extra: str = ""
     options: Mapping[str, ExportOption] = field(default_factory=dict)
+    splits: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

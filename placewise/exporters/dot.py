@@ -43,6 +43,7 @@ class DotExporter:
         verified="parsed by the tool's own code",
         cannot_say="the order of ops, and replicas of stages",
         suffix=".dot",
+        splits=True,
         precisions=tuple(PRECISIONS),
         disk=True,
         options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},

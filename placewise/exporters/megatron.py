@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
 from placewise.exporters.space import Space
+from placewise.exporters.split_stages import SplitStages, find_split_stages, read_split_stages, split_heading
 from placewise.exporters.stages import (
-    Stages,
     entry_bounds,
     find_stages,
     read_stages,
@@ -20,6 +23,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
+_TENSOR = "--tensor-model-parallel-size"
 LAYOUT, SIZE = "--pipeline-model-parallel-layout", "--pipeline-model-parallel-size"
 _STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
 
@@ -36,15 +40,38 @@ class MegatronExporter:
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=("fp16", "bf16"),
+        splits=True,
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
+        if placement.stages:
+            return self._export_split(problem, placement)
         stages = find_stages(problem, placement, self.info.name)
-        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages)}'"
+        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages.layers)}'"
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
         text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
         return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
+
+    def _export_split(self, problem: Problem, placement: Placement) -> Exported:
+        stages, ways = find_split_stages(problem, placement, self.info.name), problem.require_ways()
+        count, layout = len(stages.layers), write_layout(stages.layers)
+        line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
+        batch = int(problem.graph.source.options.get("dims", {}).get("batch", 1)) if problem.graph.source else 1
+        if ways.trains:
+            line += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
+        notes: tuple[str, ...] = ()
+        if stages.recomputed:
+            layers = _recomputed_layers(problem, stages)
+            line += f" --recompute-granularity full --recompute-method block --recompute-num-layers {max(layers)}"
+            if len(set(layers)) > 1:
+                shown = ", ".join(map(str, layers))
+                notes = (f"Megatron recomputes equally many layers of every stage: {max(layers)} in place of {shown}",)
+        line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
+        world = f"# world size {count * stages.degree * stages.replicas}: {stages.replicas} data-parallel replicas"
+        return Exported(
+            {"megatron.sh": "\n".join((*split_heading(problem, stages), world, line, ""))}, stages.placement, notes
+        )
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`."""
@@ -58,14 +85,27 @@ class MegatronExporter:
         """See `Exporter`."""
         text = str(exported.files["megatron.sh"])
         layers = read_layout(read_option(text, LAYOUT))
+        if problem.ways is not None:
+            replicas = re.search(r"^# world size \d+: (\d+) data-parallel replicas$", text, re.MULTILINE)
+            degree = int(read_option(text, _TENSOR))
+            return read_split_stages(problem, self.info.name, text, layers, degree, int(replicas[1]) if replicas else 1)
         if int(read_option(text, SIZE)) != len(layers):
             raise ExportError(f"{SIZE} is {read_option(text, SIZE)}, and the layout has {len(layers)} stages")
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
 
 
-def write_layout(stages: Stages) -> str:
+def _recomputed_layers(problem: Problem, stages: SplitStages) -> list[int]:
+    """How many layers of each stage recompute."""
+    ways, placement = problem.require_ways(), stages.placement
+    again = ways.recompute[np.asarray(placement.way)][ways.unit]
+    inside = (stages.stack.of >= 0) & (stages.stack.of < stages.stack.count)
+    stage = np.asarray(placement.stage)
+    return [len(np.unique(stages.stack.of[again & inside & (stage == s)])) for s in range(len(stages.layers))]
+
+
+def write_layout(layers: Sequence[int]) -> str:
     """The layers of each stage, such as ``Et*3|t*4L``."""
-    parts = ["t" if count == 1 else f"t*{count}" for count in stages.layers]
+    parts = ["t" if count == 1 else f"t*{count}" for count in layers]
     return "E" + "|".join(parts) + "L"
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
 from placewise.exporters.space import Space
-from placewise.exporters.stages import entry_bounds, find_stages, read_stages, shared_weights, stage_space
+from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
+from placewise.exporters.stages import (
+    entry_bounds,
+    find_stages,
+    read_stages,
+    require_stack,
+    shared_weights,
+    stage_space,
+)
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+_TENSOR, _PIPELINE, _DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"
 _FLAGS = {
     "fp32": " --dtype float32",
     "fp16": " --dtype float16",
@@ -35,10 +44,13 @@ class VllmExporter:
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=tuple(_FLAGS),
+        splits=True,
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. The user of the script sets `MODEL`, a folder or repository with weights."""
+        if placement.stages:
+            return self._export_split(problem, placement)
         stages = find_stages(problem, placement, self.info.name)
         names = [problem.cluster.names[device] for device in stages.devices]
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
@@ -53,6 +65,17 @@ class VllmExporter:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
         return Exported({"vllm.sh": text}, projected, notes)
 
+    def _export_split(self, problem: Problem, placement: Placement) -> Exported:
+        stages = find_split_stages(problem, placement, self.info.name)
+        names = [problem.cluster.names[d] for group in stages.placement.stages for d in group.devices]
+        sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.layers)}"
+        sizes += f" {_DATA} {stages.replicas}" if stages.replicas > 1 else ""
+        partition = f"{PARTITION}={','.join(map(str, stages.layers))} " if len(stages.layers) > 1 else ""
+        run = f'{set_visible_devices(names)}{partition}vllm serve "${{MODEL:?a folder or a repository}}"'
+        command = f"{run} {sizes}{_FLAGS.get(asked_precision(problem), '')}"
+        text = "\n".join((*split_heading(problem, stages), command, ""))
+        return Exported({"vllm.sh": text}, stages.placement)
+
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`."""
         return stage_space(problem, self.info.name)
@@ -64,5 +87,12 @@ class VllmExporter:
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
+        if problem.ways is not None:
+            count = int(read_option(text, _PIPELINE))
+            replicas = int(read_option(text, _DATA)) if _DATA in text else 1
+            degree = int(read_option(text, _TENSOR))
+            whole = [require_stack(problem, self.info.name).count]
+            layers = parse_numbers(read_option(text, PARTITION), PARTITION) if count > 1 else whole
+            return read_split_stages(problem, self.info.name, text, layers, degree, replicas)
         layers = parse_numbers(read_option(text, PARTITION), PARTITION)
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))

@@ -19,7 +19,7 @@ from placewise.files.atomic import atomic_write, hidden_beside, make_locked
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.processes.abandoned import unlock
 from placewise.simulate import judge_placement, lower_bound
 from placewise.transform.precision import precision_of
@@ -62,6 +62,11 @@ def export_placement(
     exporter = create_exporter(target)
     values = complete_options(exporter.info, options or {})
     require_library(exporter.info)
+    if placement.stages and not exporter.info.splits:
+        raise ExportError(
+            f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
+            remedy="export to vllm or megatron, or place without --tensor-parallel",
+        )
     asked = judge_placement(problem, placement)
     unplaced = np.flatnonzero(placement.device < 0)
     if len(unplaced):
@@ -90,7 +95,8 @@ def _note_precision(problem: Problem, info: ExportInfo) -> tuple[str, ...]:
 
 def result_of(export: Export, problem: Problem, placer: str = "") -> Result:
     """The exported placement as a result, to be saved as a plan. `placer` made the original plan."""
-    value, bound = export.said.value, lower_bound(problem)
+    value = export.said.value
+    bound = lower_bound(problem) if problem.ways is None else Bound(0.0, "nothing")
     notes = (f"projected for the target {export.info.name}",) if export.projected else ()
     reached = export.said.valid and gap_of(value, bound.value) <= OPTIMAL_GAP
     status = Status(Outcome.OPTIMAL if reached else Outcome.FEASIBLE, Reason.FINISHED)
@@ -178,6 +184,7 @@ def _note_idle(problem: Problem, placement: Placement) -> tuple[str, ...]:
     used = set(placement.device.tolist())
     if placement.replicas is not None:
         used |= set(np.flatnonzero(placement.replicas != np.arange(problem.n_devices)).tolist())
+    used |= {d for group in placement.stages for d in group.devices}
     left = [device for d, device in enumerate(problem.cluster) if d not in used and device.available]
     idle = [device.name for device in left if not device.is_host]
     return (f"{', '.join(idle)}: no op of this plan runs there",) if idle else ()

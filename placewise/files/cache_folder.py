@@ -58,8 +58,9 @@ def open_cache(kind: str) -> Path | None:
         return None
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        if not _is_private(folder):
+        if not _is_ours(folder):
             return None
+        _close_to_others(folder)
         (folder / kind).mkdir(0o700, exist_ok=True)
     except OSError:
         return None
@@ -86,7 +87,7 @@ def remove_oldest(folder: Path, limit: int) -> None:
 
 def measure_cache() -> tuple[CacheUsage, ...]:
     """What the cache holds, by kind."""
-    folder, usage = cache_folder(), []
+    folder, usage = _own_folder(), []
     for kind, limit in LIMITS.items():
         sizes = [status.st_size for _, status in _list_files(folder / kind)] if folder else []
         usage.append(CacheUsage(kind, len(sizes), sum(sizes), limit))
@@ -95,7 +96,7 @@ def measure_cache() -> tuple[CacheUsage, ...]:
 
 def clear_cache() -> int:
     """Remove everything from the cache; how many bytes that freed."""
-    before, folder = _count_bytes(), cache_folder()
+    before, folder = _count_bytes(), _own_folder()
     if folder is not None:
         for kind in LIMITS:
             remove_oldest(folder / kind, -1)
@@ -107,16 +108,25 @@ def _count_bytes() -> int:
     return sum(usage.bytes for usage in measure_cache())
 
 
-def _is_private(folder: Path) -> bool:
-    """Whether a folder is ours, after taking it away from everybody else."""
+def _own_folder() -> Path | None:
+    """The cache folder; None where there is none, or it is somebody else's."""
+    folder = cache_folder()
+    try:
+        return folder if folder is not None and _is_ours(folder) else None
+    except OSError:
+        return None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder belongs to this user, and so does the link that leads to it, if it is one."""
     if not hasattr(os, "geteuid"):
         return True
-    status = folder.stat()
-    if status.st_uid != os.geteuid():
-        return False
-    if status.st_mode & 0o077:
+    return folder.lstat().st_uid == os.geteuid() == folder.stat().st_uid
+
+
+def _close_to_others(folder: Path) -> None:
+    if hasattr(os, "geteuid") and folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
-    return True
 
 
 def _list_files(folder: Path) -> list[tuple[Path, os.stat_result]]:

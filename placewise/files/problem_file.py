@@ -58,6 +58,7 @@ class ConstraintsRecord(Record):
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
     tensor_parallel: Whole = Field(1, ge=0, description="maximum devices over which an op is split; 0: any number")
     recompute: Literal["auto", "never", "always"] = Field("auto", description="of activations, where ops may be split")
+    microbatches: Whole = Field(0, ge=0, description="per training step, where ops may be split; 0: the default")
 
 
 class ProblemHeader(Record):
@@ -137,5 +138,5 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
         tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered, record.tensor_parallel,
-        record.recompute,
+        record.recompute, record.microbatches,
     )  # fmt: skip

@@ -111,7 +111,8 @@ class Constraints:
     `together` are sets of ops, by name, that share a device besides those that the graph itself colocates: what a
     runtime fuses, scopes that may not be split. `ordered` asks that contiguous stages follow each other as the devices
     do in the cluster. `tensor_parallel` is the most devices over which an op of a problem with ways is split (0: any
-    number), `recompute` whether its activations are recomputed: auto, never or always.
+    number), `recompute` whether its activations are recomputed: auto, never or always, and `microbatches` how many
+    there are per training step (0: as many as by default).
     """
 
     pins: tuple[Rule, ...] = ()
@@ -125,6 +126,7 @@ class Constraints:
     ordered: bool = False
     tensor_parallel: int = 1
     recompute: str = "auto"
+    microbatches: int = 0
 
     def __post_init__(self) -> None:
         if self.recompute not in RECOMPUTE:

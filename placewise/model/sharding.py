@@ -52,9 +52,9 @@ class Collective(NamedTuple):
 
 
 class Indivisible(NamedTuple):
-    """A degree does not divide the `count` of `what` (heads, key-value heads, experts, columns, channels) of some ops."""
+    """A degree does not divide so many heads, key-value heads, experts, columns or channels (`what`) of some ops."""
 
-    count: int
+    number: int
     what: str
 
 
@@ -82,8 +82,9 @@ class Sharding:
       not divide is padded).
     - `traffic` [n_ops]: the fraction of the bytes that the op reads and writes for each device: what is whole counts in
       full.
-    - `split` [n_tensors]: the dimension along which each device has its part of a tensor, as its maker leaves it;
-      `WHOLE` or `SUMMAND` instead of a dimension. Gradients are whole here: only their collectives are recorded.
+    - `split` [n_tensors]: the dimension along which each device has its part of a tensor, once it is summed or gathered
+      for its readers; `WHOLE` or `SUMMAND` instead of a dimension. Gradients are whole here: only their collectives are
+      recorded.
     - `weight_split` [n_weights]: the same of weights; `parts` has the lengths of matrices side by side in a split
       dimension, for the weights that have several.
     - `collectives`: in the order of their ops, with those of the backward pass.

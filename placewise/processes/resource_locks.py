@@ -76,6 +76,9 @@ def _wait_for_file(path: Path) -> int:
         raise RunError(f"cannot open the lock file {path} ({(error.strerror or str(error)).lower()})") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+    except OSError as error:
+        os.close(fd)
+        raise RunError(f"cannot lock the file {path} ({(error.strerror or str(error)).lower()}): set TMPDIR") from None
     except BaseException:
         os.close(fd)
         raise

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from placewise.processes.abandoned import lock_path, remove_abandoned
+from placewise.processes.abandoned import lock_path, remove_abandoned, unlock
 
 _PREFIX = "placewise-scratch-"
 
@@ -18,23 +17,23 @@ class ScratchFolder:
     """An empty folder that exists until `close`.
 
     Its process holds a lock on it. However the process ends, the lock goes with it, and the next call of
-    `remove_stale_folders` removes the folder.
+    `remove_stale_folders` removes the folder. Where nothing can be locked, nobody removes it after a kill.
     """
 
     def __init__(self) -> None:
         remove_stale_folders()
         while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._lock = lock_path(self.path)
-            if self._lock >= 0 and self.path.exists():
+            self._lock = lock_path(self.path, wait=True)
+            if self.path.exists():
                 break
+            unlock(self._lock)
 
     def close(self) -> None:
         """Remove the folder and its contents."""
-        if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
+        shutil.rmtree(self.path, ignore_errors=True)
+        unlock(self._lock)
+        self._lock = -1
 
 
 @contextmanager

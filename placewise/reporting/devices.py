@@ -44,8 +44,9 @@ class DeviceView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         judgement = self.judgement
-        rows = [_device_row(judgement, use, use.device in self.closed) for use in judgement.devices]
-        rows += [_link_row(judgement, wire, load) for wire, load in judgement.wires.items()]
+        slowest = _find_bottleneck(judgement)
+        rows = [_device_row(judgement, use, use.device in self.closed, slowest) for use in judgement.devices]
+        rows += [_link_row(judgement, wire, load, slowest) for wire, load in judgement.wires.items()]
         rows = [{name: visible(cell) for name, cell in row.items()} for row in rows]
         widths = {name: max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
         flushes = any(use.forward is not None for use in judgement.devices)
@@ -55,7 +56,6 @@ class DeviceView:
         for name in shown:
             right = name not in ("", *_WORDS)
             table.add_column(name, justify="right" if right else "left", width=widths[name], overflow="fold")
-        slowest = _find_bottleneck(judgement)
         for row in rows:
             bold = row["device"] == visible(slowest)
             table.add_row(*(Text(row[name], style="bold" if bold and name == "device" else "") for name in shown))
@@ -84,9 +84,9 @@ def _fold_widths(widths: Mapping[str, int], shown: Sequence[str], room: int) -> 
     return least
 
 
-def _device_row(judgement: Judgement, use: DeviceUse, closed: bool) -> dict[str, str]:
+def _device_row(judgement: Judgement, use: DeviceUse, closed: bool, slowest: str) -> dict[str, str]:
     idle = "left out" if closed else "unused"
-    waits = "bottleneck" if use.device == _find_bottleneck(judgement) else use.waits_for if use.ops else idle
+    waits = "bottleneck" if use.device == slowest else use.waits_for if use.ops else idle
     cells = (
         use.device, str(use.ops), format_seconds(use.load), _bar(use.load, judgement.value),
         *("" if phase is None else format_seconds(phase) for phase in (use.forward, use.backward)),
@@ -97,8 +97,8 @@ def _device_row(judgement: Judgement, use: DeviceUse, closed: bool) -> dict[str,
     return dict(zip(_COLUMNS, cells, strict=True))
 
 
-def _link_row(judgement: Judgement, wire: str, load: float) -> dict[str, str]:
-    waits = "bottleneck" if wire == _find_bottleneck(judgement) else ""
+def _link_row(judgement: Judgement, wire: str, load: float, slowest: str) -> dict[str, str]:
+    waits = "bottleneck" if wire == slowest else ""
     cells = (f"link {wire}", "", format_seconds(load), _bar(load, judgement.value), *[""] * 7, waits)
     return dict(zip(_COLUMNS, cells, strict=True))
 

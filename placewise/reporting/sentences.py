@@ -150,8 +150,12 @@ def host_remark(problem: Problem, judgement: Judgement) -> str:
 def replica_lines(judgement: Judgement) -> list[str]:
     """A sentence per replicated stage: its devices, and the seconds of synchronization."""
     lines, names = [], [use.device for use in judgement.devices]
+    members_by_device: dict[str, list[int]] = {}
+    for d, use in enumerate(judgement.devices):
+        for name in {use.device, use.repeats} - {""}:
+            members_by_device.setdefault(name, []).append(d)
     for use in judgement.devices:
-        members = [d for d, other in enumerate(judgement.devices) if use.device in (other.device, other.repeats)]
+        members = members_by_device[use.device]
         if len(members) > 1 and use.ops:
             sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
             lines.append(f"{_format_runs(members, names)} share one stage (×{len(members)}){sync}")

@@ -172,7 +172,7 @@ def test_an_unknown_name_lists_near_ones(written, guess):
 
 
 def test_the_documented_tables_are_current():
-    """docs/devices.md is what scripts/write_device_tables.py would write now."""
-    page, script = (ROOT / name for name in ("docs/devices.md", "scripts/write_device_tables.py"))
+    """docs/catalogue.md is what scripts/write_device_tables.py would write now."""
+    page, script = (ROOT / name for name in ("docs/catalogue.md", "scripts/write_device_tables.py"))
     text = page.read_text("utf-8")
     assert runpy.run_path(str(script))["written"](text) == text, f"run python {script.relative_to(ROOT)}"

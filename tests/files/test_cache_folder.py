@@ -43,6 +43,31 @@ def test_a_folder_of_somebody_else_is_no_cache(monkeypatch: pytest.MonkeyPatch) 
     assert open_cache(GRAPHS) is None
 
 
+def test_nothing_of_somebody_else_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emptying the cache leaves a folder alone that another user made where ours should be."""
+    folder = open_cache(GRAPHS)
+    assert folder is not None
+    fill(folder, 400)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert clear_cache() == 0 and pw.cache_info().bytes == 0 and len([*folder.iterdir()]) == 1
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can make what belongs to others")
+def test_a_link_that_somebody_else_made_is_not_followed(tmp_path: Path) -> None:
+    """It may lead to a folder of this user: that keeps its files and its mode."""
+    papers = tmp_path / "papers"
+    (papers / GRAPHS).mkdir(parents=True)
+    papers.chmod(0o755)
+    kept = papers / GRAPHS / "thesis.npz"
+    kept.touch()
+    (tmp_path / "cache").mkdir()
+    link = tmp_path / "cache" / "placewise"
+    link.symlink_to(papers)
+    os.chown(link, 4711, 4711, follow_symlinks=False)
+    assert open_cache(GRAPHS) is None and clear_cache() == 0
+    assert kept.exists() and stat.S_IMODE(papers.stat().st_mode) == 0o755
+
+
 @pytest.mark.parametrize("place", ["relative", "a file"])
 def test_a_place_that_cannot_be_is_no_cache(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative XDG_CACHE_HOME is invalid by its specification; a file holds no folder."""

@@ -22,12 +22,13 @@ import numpy as np
 
 import placewise as pw
 from fuzzing.seeds import MODEL, PHASED, PIPER, WORKLOAD, Seed
-from fuzzing.texts import CLUSTERS
+from fuzzing.texts import CLUSTERS, TIMES_CSV
 from fuzzing.tokens import NUMBERS, TEXTS
 from fuzzing.verdict import Unsound, flaw_of
 from placewise._util.option_table import PROBLEM_OPTIONS, OptionInfo
 from placewise.cli import main
-from placewise.errors import PlacewiseError
+from placewise.core.target_rules import TARGETS as RULES
+from placewise.errors import MissingExtraError, PlacewiseError
 from placewise.exporters import registry as exporters
 from placewise.placers import registry
 
@@ -37,6 +38,8 @@ _DEVICES = ("cuda:0", "cuda:1", "cpu", "acc0", "acc1", "acc2", "host", "cuda:9",
 _LEARNED = ("colocrl", "gdp", "guided", "hdp", "hsdag", "placeto")
 PLACERS = ("auto", *(name for name in registry.known_names() if name not in (*_LEARNED, "auto")))
 """Those that need no PyTorch, whose import takes longer than all the rest."""
+TARGETS = tuple(name for name in RULES if name not in ("pipelining", "device-map"))
+"""Tools that need no PyTorch."""
 _SLOW = ("local", "temper", "windows", "multilevel", "cover", "cpsat", "auto")
 """Placers that may take as long as they are given."""
 
@@ -60,6 +63,10 @@ SANE: Values = {
     "dims": ({"batch": 1}, {"batch": 8}, {"batch": 3, "n_ops": 6}, {"n_ops": 5, "unknown": 2}, {}),
     "view": ("folded", "raw"),
     "dtype": ("bfloat16", "float32", "int8"),
+    "precision": ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4"),
+    "tf32": (True, False),
+    "cache": (True, False),
+    "costs": ("times.csv", ["times.csv"], ("cuda:0=times.csv",), "*=times.csv", ["cpu=times.csv", "times.csv"], ()),
     "pins": (),
     "forbid": (),
     "unsupported": (("MatMul", "cuda:0"), ("Relu", "acc1"), (".", "cpu")),
@@ -136,6 +143,7 @@ def journey(path: Path, seed: Seed, rng: Random) -> None:
     """One question: half of them ask nothing odd, a quarter goes through the command line."""
     share = rng.choice((0.0, 0.15, 0.4))
     path.with_name("devices.toml").write_text(rng.choice(CLUSTERS), "utf-8")
+    path.with_name("times.csv").write_bytes(TIMES_CSV)
     if rng.random() < 0.25:
         _typed(rng, share)
         return
@@ -211,11 +219,25 @@ def _place(rng: Random, odd: float, model: Any, devices: Any, options: dict[str,
         more["options"] = rng.choice(ODD) if rng.random() < odd else rng.choice(_PLACER_OPTIONS)
     if rng.random() < odd / 4:
         more["start"] = rng.choice(ODD)
+    if rng.random() < 0.15:
+        more["target"] = rng.choice(ODD) if rng.random() < odd else rng.choice(TARGETS)
     plan = pw.place(model, devices, placer=placer, **more, **options)
     require_answer(plan.result)
     plan.summary, plan.status, repr(plan), plan._repr_html_(), plan.timeline
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and "target" not in more:
         _require_exact(plan.result)
+    if "target" in more and plan.placement is not None:
+        _require_kept(plan, more["target"])
+
+
+def _require_kept(plan: Any, target: str) -> None:
+    """The files for the tool that a plan was made for express it as it is; what keeps no file is told before."""
+    try:
+        made = pw.export(plan, target, model=plan.problem)
+    except MissingExtraError:
+        return
+    if made.projected:
+        raise Unsound(f"a plan for {target} is changed when it is exported to it")
 
 
 def _compare(rng: Random, odd: float, model: Any, devices: Any, options: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def test_a_lock_is_released_when_its_process_is_killed(folder):
         made = [*folder.rglob("*")]
         assert len(made) == 2 and not any(path.stat().st_mode & 0o077 for path in made)
     assert not [*folder.iterdir()]
+
+
+def test_where_nothing_can_be_locked(monkeypatch):
+    """As on some network file systems: one sentence."""
+
+    def refuse(*args):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(RunError, match=r"cannot lock the file .*: set TMPDIR"), lock_resources("core-0"):
+        pass
 
 
 def test_a_lock_whose_file_was_removed_is_taken_again(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from placewise.processes.scratch import remove_stale_folders, scratch_folder
 
-pytest.importorskip("fcntl")
+fcntl = pytest.importorskip("fcntl")
 MAKER = "from placewise.processes.scratch import ScratchFolder; s = ScratchFolder(); print(s.path, flush=True); input()"
 
 
@@ -28,6 +29,21 @@ def test_a_folder_goes_with_its_context(tmp_path):
         remove_stale_folders()
         assert list(tmp_path.iterdir()) == [folder] and (folder / "file").exists()
         raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_locked(tmp_path, monkeypatch):
+    """As on some network file systems: there is one folder all the same, and it goes with its context."""
+
+    def refuse(*args):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    made = []
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **more: made.append(0) or (len(made) < 5 and mkdtemp(**more)))
+    with scratch_folder() as folder:
+        assert list(tmp_path.iterdir()) == [folder]
     assert not list(tmp_path.iterdir())
 
 

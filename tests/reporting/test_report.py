@@ -178,3 +178,28 @@ def test_shared_stages_are_told_in_runs() -> None:
         "a0 – a3, a4 share one stage (×5), synchronization 2 ms per sample",
         "b0, b2 share one stage (×2)",
     ]
+
+
+def test_devices_are_not_compared_with_one_another() -> None:
+    """A thousand devices and a thousand links: names are compared a few times each, not once per pair."""
+    count, names = 1_000, [Counted(f"d{number}") for number in range(1_000)]
+    uses = tuple(replace(use(name), ops=int(number < count - 1)) for number, name in enumerate(names))
+    wires = {Counted(f"wire{number}"): 0.1 for number in range(count)}
+    judgement = Judgement(0.4444, uses, (), wires, bottleneck=Counted("d999"))
+    Counted.compared = 0
+    assert replica_lines(judgement) == []
+    plain(DeviceView(judgement))
+    assert Counted.compared < 20 * count
+
+
+class Counted(str):
+    """A name that counts how often one is compared."""
+
+    compared = 0
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str(self) == str(other)
+
+    __hash__ = str.__hash__

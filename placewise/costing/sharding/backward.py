@@ -55,7 +55,7 @@ def share_backward(graph: Graph, spread: Spread, weight_split: Sequence[int], de
             spread.share[op] = spread.traffic[op] = 1 / degree if split else 1.0
         elif forward[op] >= 0:
             for column in (spread.style, spread.share, spread.traffic):
-                column[op] = column[forward[op]]  # type: ignore[call-overload]
+                column[op] = column[forward[op]]
 
 
 def conjugate_collectives(

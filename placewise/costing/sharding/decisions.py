@@ -16,7 +16,6 @@ FREE = -3
 Shape = tuple[int, ...]
 Parts = tuple[int, ...]
 """Lengths of the parts of which a split dimension consists, as a ratio: every device has 1/t of each."""
-EMPTY: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +95,26 @@ class Decision(NamedTuple):
     exchanges: tuple[Exchange, ...] = ()
 
 
-Refusal = Indivisible
-"""Why an op stays whole."""
-Answer = Decision | Refusal
+Answer = Decision | Indivisible
 Rule = Callable[[SplitOp], list[Answer]]
 """Maps an op to the ways to compute it split, the preferred one first; none if it needs all of its arguments."""
 
 
-def follow(op: SplitOp, reads: Mapping[int, int], makes: tuple[int, ...], style: str = "", **more: object) -> Decision:
+def follow(
+    op: SplitOp,
+    reads: Mapping[int, int],
+    makes: tuple[int, ...],
+    style: str = "",
+    *,
+    cuts: Parts | None = None,
+    strict: bool = False,
+    joins: Parts | None = None,
+    exchanges: tuple[Exchange, ...] = (),
+) -> Decision:
     """A decision to compute the part that the device has."""
-    default = "tokens" if op.tokens else "follows"
-    return Decision(style or default, reads, makes, 1 / op.degree, **more)  # type: ignore[arg-type]
+    style = style or ("tokens" if op.tokens else "follows")
+    share = 1 / op.degree
+    return Decision(style, reads, makes, share, cuts=cuts, strict=strict, joins=joins, exchanges=exchanges)
 
 
 def padded_share(length: int, degree: int) -> float:
@@ -115,6 +123,17 @@ def padded_share(length: int, degree: int) -> float:
 
 
 __all__ = [
-    "EMPTY", "FREE", "SUMMAND", "WHOLE", "Answer", "Decision", "Exchange", "Parts", "Refusal", "Rule", "Shape",
-    "SplitOp", "follow", "padded_share",
+    "FREE",
+    "SUMMAND",
+    "WHOLE",
+    "Answer",
+    "Decision",
+    "Exchange",
+    "Indivisible",
+    "Parts",
+    "Rule",
+    "Shape",
+    "SplitOp",
+    "follow",
+    "padded_share",
 ]  # fmt: skip

@@ -85,7 +85,7 @@ class MemoryTable:
         return self._sum(key[order][first] // span, size[order][first])
 
     def _find_updates(self) -> tuple[Longs, Longs]:
-        """The weights that train, and the unit of the update of each; without updates, floating weights by their use."""
+        """The weights that train, and the unit of the update of each; without updates, of the first op that uses it."""
         graph = self.graph
         kinds = graph.ops.kind
         updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]

@@ -58,15 +58,15 @@ def read_ops(graph: Graph) -> OpTable:
                 arguments[op][at] = Value(number, is_weight, shapes[number])
     backward = graph.ops.backward.tolist()
     kinds, attributes = list(graph.ops.kind), list(graph.ops.attributes)
-    table = []
+    table: list[OpRow | None] = []
     for op in range(graph.n_ops):
         if backward[op]:
             table.append(None)
             continue
         results = tuple(graph.outputs_of(op))
-        shapes = tuple(tensor_shapes[t] for t in results)
+        made = tuple(tensor_shapes[t] for t in results)
         table.append(
-            OpRow(kinds[op], attributes[op], dict(sorted(arguments[op].items())), results, shapes, int(code[op]))
+            OpRow(kinds[op], attributes[op], dict(sorted(arguments[op].items())), results, made, int(code[op]))
         )
     offsets, consumers = graph.consumer_offsets.tolist(), graph.consumers.tolist()
     readers = tuple(

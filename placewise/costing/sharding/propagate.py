@@ -18,11 +18,11 @@ from placewise.costing.sharding.decisions import (
     WHOLE,
     Answer,
     Decision,
+    Indivisible,
     Parts,
-    Refusal,
     SplitOp,
 )
-from placewise.costing.sharding.op_table import OpRow, OpTable
+from placewise.costing.sharding.op_table import OpRow, OpTable, Value
 from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
 from placewise.model.sharding import Collective
 
@@ -48,19 +48,23 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Spread:
-    """The outcome of a propagation: columns by op, tensor and weight, and what was exchanged and read."""
+    """The outcome of a propagation: columns by op, tensor and weight, and what was exchanged and read.
+
+    `made` is the form in which an op makes a tensor, `form` the one in which readers find it, summed or gathered.
+    """
 
     style: list[str]
     share: list[float]
     traffic: list[float]
     form: list[int]
+    made: list[int]
     reads: list[Read] = field(default_factory=list)
     exchanges: list[Collective] = field(default_factory=list)
     own: list[Collective] = field(default_factory=list)
     weight_reads: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     weight_layout: dict[int, Parts | None] = field(default_factory=dict)
     free_reads: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    refusals: dict[Refusal, int] = field(default_factory=dict)
+    refusals: dict[Indivisible, int] = field(default_factory=dict)
 
 
 class Propagation:
@@ -76,7 +80,7 @@ class Propagation:
         self._sequence = sequence_parallel
         graph = table.graph
         n_ops, n_tensors = graph.n_ops, graph.n_tensors
-        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors)
+        self.spread = Spread(["whole"] * n_ops, [1.0] * n_ops, [1.0] * n_ops, [WHOLE] * n_tensors, [WHOLE] * n_tensors)
         self._form = self.spread.form
         self._token = [False] * n_tensors
         self._layout: dict[int, int] = {}
@@ -113,7 +117,7 @@ class Propagation:
             self._keep_free(row)
             return
         for answer in self._answers(row, forms):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Indivisible):
                 self.spread.refusals.setdefault(answer, op)
                 continue
             if not self._fits_layout(row, answer):
@@ -207,6 +211,7 @@ class Propagation:
             nbytes = exchange.bytes_per_row * rows or exchange.times_bytes * self._nbytes[tensor]
             spread.own.append(Collective(exchange.kind, tensor, op, nbytes, -1, False, self._repeats[op]))
         for tensor in row.results:
+            spread.made[tensor] = self._form[tensor]
             self._close(op, tensor)
 
     def _traffic(self, row: OpRow, decision: Decision) -> float:
@@ -246,7 +251,7 @@ class Propagation:
         if form == SUMMAND and need != SUMMAND:
             self._sum(tensor, op, need)
             form = self._form[tensor]
-        if form == need or form == WHOLE or need == SUMMAND:
+        if form in (need, WHOLE) or need == SUMMAND:
             return
         known = (tensor, self._unit[op], need)
         if known in self._gathered:
@@ -340,7 +345,7 @@ class Propagation:
             place = places.pop() if len(places) == 1 and not leaves else WHOLE
             reads = self._read_backwards(row, place) if place >= 0 else None
             for tensor in row.results:
-                self._form[tensor] = WHOLE if reads is None else place
+                self._form[tensor] = self.spread.made[tensor] = WHOLE if reads is None else place
             if reads is not None:
                 self.spread.style[op] = "follows"
                 self.spread.share[op] = self.spread.traffic[op] = 1 / self._degree
@@ -412,7 +417,7 @@ class Propagation:
                 known = self._form[value.number] if decided else FREE
             forms[at] = self._reduced(row, at) if known == SUMMAND else known
         for answer in self._answers(row, forms):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Indivisible):
                 self.spread.refusals.setdefault(answer, row.results[0])
                 return False
             reads = {
@@ -438,7 +443,7 @@ def _ask(rule: Callable[[SplitOp], Iterable[Answer]], op: SplitOp) -> Iterable[A
         return []
 
 
-def _columns(row: OpRow, decision: Decision) -> list[tuple[int, object]]:
+def _columns(row: OpRow, decision: Decision) -> list[tuple[int, Value]]:
     return [
         (decision.reads[at], value)
         for at, value in row.arguments.items()

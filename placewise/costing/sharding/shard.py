@@ -78,11 +78,19 @@ def _split_weights(graph: Graph, spread: Spread) -> tuple[list[int], Mapping[int
 
 
 def describe_refusals(sharding: Sharding) -> tuple[str, ...]:
-    """A sentence per reason why ops stay whole."""
+    """A sentence per kind of reason why ops stay whole."""
+    numbers: dict[str, list[int]] = {}
+    for refusal in sorted(sharding.refusals):
+        numbers.setdefault(refusal.what, []).append(refusal.number)
     return tuple(
-        f"{sharding.degree} devices do not divide {count} {what} evenly, so ops that have them stay whole"
-        for count, what in sharding.refusals
+        f"{sharding.degree} devices do not divide {_list_some(found)} {what} evenly, so ops that have them stay whole"
+        for what, found in numbers.items()
     )
+
+
+def _list_some(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:3]))
+    return f"{shown}, …" if len(numbers) > 3 else shown
 
 
 def require_divisible(sharding: Sharding) -> None:
@@ -90,6 +98,6 @@ def require_divisible(sharding: Sharding) -> None:
     found = next((refusal for refusal in sharding.refusals if refusal.what in FATAL), None)
     if found is None:
         return
-    said = f"a tensor-parallel degree of {sharding.degree} does not divide the {found.count} {found.what} of the model"
+    said = f"a tensor-parallel degree of {sharding.degree} does not divide the {found.number} {found.what} of the model"
     more = ": key-value heads are not repeated" if found.what.startswith("key") else ""
-    raise InputError(said, remedy=f"give a divisor of {found.count}{more}")
+    raise InputError(said, remedy=f"give a divisor of {found.number}{more}")

@@ -267,13 +267,15 @@ def _assemble(
     size = (np.maximum(graph.tensors.bytes, 0) * (graph.tensor_repeats if graph.phases else 1))[tensor]
     said = [f"t={t}{', recompute' if again else ''}" for t, again in zip(degree[order], recompute[order], strict=True)]
     return Ways(
-        unit=pricing.unit.astype(np.int32), way_unit=unit[order], degree=degree[order], recompute=recompute[order],
+        unit=pricing.unit.astype(np.int32), way_unit=unit[order].astype(np.int32), degree=degree[order],
+        recompute=recompute[order],
         name=tuple(said), seconds=np.concatenate(rows.seconds)[order],
         gradient_bytes=np.concatenate(rows.gradients)[order], bytes_in_flight=np.concatenate(rows.in_flight)[order],
         held_bytes=np.concatenate(rows.held)[order], parts=PARTS, tensor_unit=maker, tensor_bytes=size,
         reader_offsets=offsets, reader=readers, sync_bytes=np.zeros((len(order), len(tensor))),
         device_class=pricing.device_class, node=pricing.node, microbatches=options.microbatches if trains else 1,
-        passes=2 if trains else 1, gradient_factor=2.0 if trains else 0.0, in_flight=options.in_flight if trains else "one",
+        passes=2 if trains else 1, gradient_factor=2.0 if trains else 0.0,
+        in_flight=options.in_flight if trains else "one",
         collective_seconds=np.concatenate(rows.collective)[order], unit_names=names,
     )  # fmt: skip
 

@@ -15,8 +15,8 @@ from placewise.costing.sharding.decisions import (
     Answer,
     Decision,
     Exchange,
+    Indivisible,
     Parts,
-    Refusal,
     Rule,
     SplitOp,
     follow,
@@ -40,7 +40,7 @@ def _split_heads(op: SplitOp, found: _Heads) -> list[Answer]:
         return _follow_batch(op)
     for count, what in ((found.heads, "heads"), (found.kv_heads, "key-value heads")):
         if count < 1 or not op.divides(count):
-            return [Refusal(count, what)] if count > 1 else []
+            return [Indivisible(count, what)] if count > 1 else []
     results = [found.results[k] if k < len(found.results) else WHOLE for k in range(len(op.results))]
     parts = next((found.packed[at] for at in found.packed if at not in op.weights), (1,))
     of_weights = {at: ratio for at, ratio in found.packed.items() if at in op.weights}
@@ -95,7 +95,8 @@ def multi_head(op: SplitOp) -> list[Answer]:
     packed: dict[int, Parts] = {}
     if 3 in op.shapes:
         places, packed = places | {3: 0}, {3: tuple(op.shapes[at][-1] for at in range(3))}
-    return _split_heads(op, _Heads(places, (2, 1, 1), heads, heads, packed if 3 in op.weights else {}))
+    of_bias = packed if 3 in op.weights else dict[int, Parts]()
+    return _split_heads(op, _Heads(places, (2, 1, 1), heads, heads, of_bias))
 
 
 def grouped_query(op: SplitOp) -> list[Answer]:
@@ -114,7 +115,7 @@ def projected(op: SplitOp) -> list[Answer]:
         return []
     places = {1: 1} | ({2: 0} if 2 in op.shapes else {}) | ({4: 2} if 4 in op.shapes else {})
     parts = tuple(int(size) for size in sizes)
-    packed = {at: parts for at in (1, 2) if at in op.weights}
+    packed: dict[int, Parts] = {at: parts for at in (1, 2) if at in op.weights}
     return _split_heads(op, _Heads(places, (2, 2), heads, heads, packed))
 
 
@@ -158,7 +159,7 @@ def experts(op: SplitOp, *, first: int = 3, per_token: int = 1) -> list[Answer]:
         return [Decision("experts", reads, makes, 1 / op.degree, opens=True)]
     inner = _split_inner(op, weights)
     if inner is None:
-        return [Refusal(count, "experts")]
+        return [Indivisible(count, "experts")]
     reads, parts = inner
     return [Decision("experts", reads, makes, 1 / op.degree, opens=True, weight_parts=parts)]
 
@@ -198,7 +199,7 @@ def expert(op: SplitOp) -> list[Answer]:
         return []
     inner = _split_inner(op, weights)
     if inner is None:
-        return [Refusal(max(shape[1] for shape in weights.values()), "columns")]
+        return [Indivisible(max(shape[1] for shape in weights.values()), "columns")]
     reads, parts = {at: place - 1 for at, place in inner[0].items()}, inner[1]
     return [Decision("experts", reads, (SUMMAND,), 1 / op.degree, opens=True, weight_parts=parts)]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 
 from placewise.costing.sharding.decisions import (
     SUMMAND,
     WHOLE,
     Answer,
     Decision,
-    Refusal,
+    Indivisible,
     Rule,
     Shape,
     SplitOp,
@@ -50,7 +51,7 @@ def reshape(op: SplitOp) -> list[Answer]:
                 answers.append(follow(op, {0: place}, (target,), cuts=cuts, joins=parts, strict=bool(is_last)))
         before *= length
     if own and (not answers or answers[0].strict):  # type: ignore[union-attr]
-        answers.append(Refusal(own[0][0], "blocks"))
+        answers.append(Indivisible(own[0][0], "blocks"))
     return answers
 
 
@@ -61,7 +62,7 @@ def _refine(source: Shape, result: Shape) -> list[tuple[int, int, int]] | None:
     """
     bounds = sorted({*_suffixes(source), *_suffixes(result)}, reverse=True)
     factors = []
-    for high, low in zip(bounds, bounds[1:], strict=False):
+    for high, low in pairwise(bounds):
         if high % low:
             return None
         factors.append((high // low, _owner(source, high), _owner(result, high)))
@@ -86,7 +87,7 @@ def _owner(shape: Shape, high: int) -> int:
 
 
 def _preceding(factors: list[tuple[int, int, int]], place: int, number: int) -> int:
-    """The product of the factors before the `number`th one of dimension `place` that are in the same result dimension."""
+    """The product of the factors that precede the `number`th one of dimension `place` in its result dimension."""
     at = [k for k, (_, of_source, _) in enumerate(factors) if of_source == place][number]
     target = factors[at][2]
     return math.prod(length for length, _, of_result in factors[:at] if of_result == target)
@@ -213,7 +214,7 @@ def _is_vocabulary(table: Shape) -> bool:
     return table[0] >= 2 * table[1] and math.prod(table) >= SMALL_TABLE
 
 
-SMALL_TABLE = 1 << 18
+SMALL_TABLE = 1 << 10
 """Tables with fewer elements (kinds of tokens, buckets of distances) stay whole."""
 
 

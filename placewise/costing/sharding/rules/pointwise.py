@@ -154,51 +154,20 @@ def loss(op: SplitOp, *, classes: int = -1) -> list[Answer]:
 
 _COPIES = """Cast CastLike Dropout Identity aten::clone aten::copy_ aten::copy aten::fill aten::fill_ aten::zero
     aten::detach_copy aten::alias_copy aten::masked_scatter BitCast"""
-_NOT_ELEMENTWISE = frozenset(
-    [
-        "Range",
-        "RandomNormal",
-        "RandomUniform",
-        "HammingWindow",
-        "HannWindow",
-        "BlackmanWindow",
-        "MelWeightMatrix",
-        "DequantizeLinear",
-        "QuantizeLinear",
-        "com.microsoft::DequantizeLinear",
-        "com.microsoft::QuantizeLinear",
-        "BatchNormalization",
-        "SwiGLU",
-        "com.microsoft::BiasSplitGelu",
-        "RotaryEmbedding",
-        "com.microsoft::RotaryEmbedding",
-        "DynamicQuantizeLinear",
-        "aten::glu",
-        "com.microsoft::Range",
-        "com.microsoft::CropAndResize",
-        "com.microsoft::ComplexMul",
-        "com.microsoft::ComplexMulConj",
-        "com.microsoft::MRotaryEmbedding",
-        "com.microsoft::GemmaRotaryEmbedding",
-        "com.microsoft::BitmaskDropout",
-        "com.microsoft::BitmaskBiasDropout",
-        "com.microsoft::MurmurHash3",
-        "tf::CropAndResize",
-        "aten::isin",
-        "aten::bucketize",
-        "aten::searchsorted",
-        "aten::complex",
-        "aten::polar",
-        "com.microsoft::LinearAttentionGate",
-        "aten::log_sigmoid_forward",
-    ]
-)
+_NOT_BROADCAST = """Range RandomNormal RandomUniform HammingWindow HannWindow BlackmanWindow MelWeightMatrix SwiGLU
+    DequantizeLinear QuantizeLinear com.microsoft::DequantizeLinear com.microsoft::QuantizeLinear BatchNormalization
+    com.microsoft::BiasSplitGelu RotaryEmbedding com.microsoft::RotaryEmbedding DynamicQuantizeLinear aten::glu
+    com.microsoft::Range com.microsoft::CropAndResize com.microsoft::ComplexMul com.microsoft::ComplexMulConj
+    com.microsoft::MRotaryEmbedding com.microsoft::GemmaRotaryEmbedding com.microsoft::BitmaskDropout tf::AvgPoolGrad
+    com.microsoft::BitmaskBiasDropout com.microsoft::MurmurHash3 tf::CropAndResize aten::isin aten::bucketize
+    aten::searchsorted aten::complex aten::polar com.microsoft::LinearAttentionGate aten::log_sigmoid_forward
+    tf::AvgPool3DGrad tf::LRNGrad"""
 """Kinds that are priced per element and do not broadcast their arguments from the back."""
 _ELEMENTWISE = sorted(
     kind
     for family in (pointwise, aten, contrib, tensorflow)
     for kind, rule in family.RULES.items()
-    if getattr(rule, "func", rule) in (pointwise.pointwise, pointwise.variadic) and kind not in _NOT_ELEMENTWISE
+    if getattr(rule, "func", rule) in (pointwise.pointwise, pointwise.variadic) and kind not in _NOT_BROADCAST.split()
 )
 _LAYERNORM = """LayerNormalization RMSNormalization SimplifiedLayerNormalization com.microsoft::LayerNormalization
     com.microsoft::SimplifiedLayerNormalization com.microsoft::SkipLayerNormalization
@@ -246,6 +215,11 @@ def scale(op: SplitOp) -> Decision | None:
     return _keep_summand(op) if all(form in (WHOLE, FREE) for form in others) else None
 
 
+def combine(op: SplitOp) -> Decision | None:
+    """A weighted sum of what experts make, where some of that is summands and nothing is split."""
+    return _keep_summand(op) if all(form < 0 for form in op.forms.values()) else None
+
+
 def view(op: SplitOp) -> Decision | None:
     """Views and sums of one summand are summands."""
     return _keep_summand(op) if op.forms.get(0) == SUMMAND else None
@@ -263,55 +237,13 @@ LINEAR = {
         ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Neg", "Slice", "Split", "Expand"), view
     ),
     "Concat": add,
+    "Combine": combine,
 }
 """Kinds that may be computed on summands, which are then added up later, and fewer of them."""
 
-KEEP_FREE = frozenset(
-    [
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Identity",
-        "Cast",
-        "Slice",
-        "Split",
-        "Concat",
-        "Expand",
-        "DequantizeLinear",
-        "com.microsoft::DequantizeLinear",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Neg",
-        "Greater",
-        "Less",
-        "LessOrEqual",
-        "GreaterOrEqual",
-        "Equal",
-        "And",
-        "Or",
-        "Not",
-        "Where",
-        "Log",
-        "Min",
-        "Max",
-        "Floor",
-        "Cos",
-        "Sin",
-        "Exp",
-        "Abs",
-        "Trilu",
-        "BitwiseNot",
-        "BitwiseAnd",
-        "BitwiseOr",
-        "Pow",
-        "aten::copy_",
-        "aten::fill_",
-        "aten::fill",
-        "aten::zero",
-    ]
-)
+_KEPT_FREE = """Reshape Flatten Squeeze Unsqueeze Transpose Identity Cast Slice Split Concat Expand DequantizeLinear
+    com.microsoft::DequantizeLinear Add Sub Mul Div Neg Greater Less LessOrEqual GreaterOrEqual Equal And Or Not Where
+    Log Min Max Floor Cos Sin Exp Abs Trilu BitwiseNot BitwiseAnd BitwiseOr Pow aten::copy_ aten::fill_ aten::fill
+    aten::zero"""
+KEEP_FREE = frozenset(_KEPT_FREE.split())
 """Kinds whose results every device can make in part, if it can make each part of their arguments."""

@@ -17,7 +17,7 @@ from placewise.costing.sharding.decisions import (
     WHOLE,
     Answer,
     Decision,
-    Refusal,
+    Indivisible,
     Rule,
     SplitOp,
     follow,
@@ -25,7 +25,7 @@ from placewise.costing.sharding.decisions import (
 )
 
 VOCABULARY = 2
-"""A matrix with so many times more columns than rows scores a vocabulary, which is padded where t does not divide it."""
+"""A matrix with so many times more columns than rows scores a vocabulary, which is padded where need be."""
 _LETTER = ord("A")
 
 
@@ -98,7 +98,7 @@ def _open(op: SplitOp, terms: Mapping[int, str], result: str, moving: list[int],
     label, (at, length) = max(columns.items(), key=lambda item: item[1][1])
     inner = max((op.shapes[at][k] for k, name in enumerate(terms[at]) if name not in result), default=1)
     if not op.divides(length) and length < VOCABULARY * inner:
-        return [Refusal(length, "columns")] if length >= op.degree else []
+        return [Indivisible(length, "columns")] if length >= op.degree else []
     place = result.index(label)
     reads = {at: term.index(label) for at, term in terms.items() if label in term}
     share = padded_share(length, op.degree)
@@ -110,7 +110,7 @@ def _refuse_heads(op: SplitOp, terms: Mapping[int, str], moving: list[int]) -> l
     if len(moving) == 2 and len(terms) == 2 and min(len(op.shapes[at]) for at in moving) >= 4:
         heads = op.shapes[moving[0]][-3]
         if heads > 1 and not op.divides(heads):
-            return [Refusal(heads, "heads")]
+            return [Indivisible(heads, "heads")]
     return []
 
 
@@ -139,7 +139,7 @@ def packed_matmul(op: SplitOp) -> list[Answer]:
     form = op.forms[0]
     if form == WHOLE or op.tokens:
         if not op.divides(columns):
-            return [Refusal(columns, "columns")]
+            return [Indivisible(columns, "columns")]
         vectors = {at: 0 for at, shape in op.shapes.items() if at > 1 and at in op.weights and op.divides(shape[0])}
         opened = Decision("colwise", {1: 0, **vectors}, (place,), 1 / op.degree, opens=True)
         return [opened, *([follow(op, {0: form}, (form,))] if op.tokens else [])]
@@ -164,7 +164,7 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
         return [*follows]
     if groups > 1:
         if not op.divides(groups):
-            return [Refusal(groups, "channels")]
+            return [Indivisible(groups, "channels")]
         own = {at: 0 for at in (bias,) if at in op.shapes}
         by_group = names.index("I") if layout == "IO" else out
         opens = form != channel
@@ -183,7 +183,7 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
         return [Decision("rowwise", {0: channel, kernel: names.index("I")}, (SUMMAND,), 1 / op.degree)]
     channels = op.shapes[kernel][out]
     if not op.divides(channels):
-        return [Refusal(channels, "channels")] if channels >= op.degree else []
+        return [Indivisible(channels, "channels")] if channels >= op.degree else []
     own = {at: 0 for at in (bias,) if at in op.shapes}
     return [Decision("colwise", {kernel: out, **own}, (channel,), 1 / op.degree, opens=True)]
 

@@ -1,0 +1,106 @@
+"""Plans whose ops are split over devices, in the forms of vLLM and Megatron-LM; other targets refuse them."""
+
+import re
+
+import numpy as np
+import pytest
+from locations import EXAMPLES
+
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
+from placewise.errors import ExportError
+from placewise.exporters.stack import find_stack
+from placewise.exporters.writing import export_placement
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.ways import StageGroup
+from placewise.simulate import judge_placement
+
+BERT = str(EXAMPLES / "bert_base.onnx")
+
+
+@pytest.fixture(scope="module")
+def training() -> Problem:
+    """BERT-base in training on four cards with direct links."""
+    options = ProblemOptions(
+        objective="throughput", graph="training", dims={"batch": 4, "seq": 128}, tensor_parallel=0, microbatches=8
+    )
+    return build(BERT, "4xA100-40GB", options)
+
+
+def staged(problem: Problem, layers: list[int], groups: list[StageGroup], again: tuple[int, ...] = ()) -> Placement:
+    """A pipeline of so many layers per stage; the layers `again` recompute."""
+    ways, stack = problem.require_ways(), find_stack(problem)
+    assert stack is not None
+    layer = np.clip(stack.of, 0, stack.count - 1)
+    stage = np.searchsorted(np.cumsum(layers), layer, side="right")
+    unit_stage, unit_layer = np.zeros(ways.n_units, np.int32), np.full(ways.n_units, -1)
+    unit_stage[ways.unit] = stage
+    unit_layer[ways.unit] = stack.of
+    way = [
+        max(
+            ways.ways_of(unit, groups[unit_stage[unit]].tensor_parallel).tolist(),
+            key=lambda w, unit=unit: bool(ways.recompute[w]) == (int(unit_layer[unit]) in again),
+        )
+        for unit in range(ways.n_units)
+    ]
+    return Placement.of_stages(ways, tuple(groups), unit_stage, np.array(way, np.int32))
+
+
+def test_equal_stages_are_exported_as_they_are(training: Problem) -> None:
+    """Two stages of two devices each, split or repeated: sizes, layers and devices are those of the plan."""
+    for degree, replicas in ((2, 1), (1, 2)):
+        groups = [StageGroup((0, 1), replicas, degree), StageGroup((2, 3), replicas, degree)]
+        plan = staged(training, [5, 7], groups)
+        assert judge_placement(training, plan).valid
+        vllm = export_placement(training, plan, "vllm")
+        text = str(vllm.exported.files["vllm.sh"])
+        assert not vllm.projected and vllm.loss == 0
+        assert f"--tensor-parallel-size {degree} --pipeline-parallel-size 2" in text
+        assert ("--data-parallel-size 2" in text) == (replicas == 2) and "VLLM_PP_LAYER_PARTITION=5,7" in text
+        megatron = export_placement(training, plan, "megatron")
+        line = str(megatron.exported.files["megatron.sh"])
+        assert not megatron.projected and "'Et*5|t*7L'" in line
+        assert f"--tensor-model-parallel-size {degree} --pipeline-model-parallel-size 2" in line
+        assert "--micro-batch-size 4 --global-batch-size 32" in line
+
+
+def test_unequal_stages_become_the_best_equal_ones_and_the_loss_is_reported(training: Problem) -> None:
+    """Three replicas and one device are no equal stages: the files hold a plan that keeps the rules, judged again."""
+    groups = [StageGroup((0, 1), 2, 1), StageGroup((2,), 1, 1), StageGroup((3,), 1, 1)]
+    plan = staged(training, [6, 3, 3], groups)
+    made = export_placement(training, plan, "vllm")
+    assert made.projected and made.said.valid
+    sizes = {(group.data_parallel, group.tensor_parallel) for group in made.exported.placement.stages}
+    assert len(sizes) == 1
+    assert made.said.value == judge_placement(training, made.exported.placement).value
+
+
+def test_recomputed_layers_are_arguments_of_megatron(training: Problem) -> None:
+    """As many layers per stage as recompute; where stages differ, a note says so."""
+    groups = [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)]
+    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 6)), "megatron")
+    text = str(made.exported.files["megatron.sh"])
+    assert "--recompute-granularity full --recompute-method block --recompute-num-layers 2" in text
+    assert "2 in place of 2, 1" in made.exported.notes[0]
+
+
+def test_targets_that_cannot_split_refuse_in_one_sentence(training: Problem) -> None:
+    """No target falls back to whole ops without a word."""
+    plan = staged(training, [12], [StageGroup((0, 1), 1, 2)])
+    for target in ("deepspeed", "device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
+        with pytest.raises(ExportError, match="cannot express ops that are split"):
+            export_placement(training, plan, target)
+
+
+def test_what_auto_finds_is_exported_with_the_value_that_the_files_have(training: Problem) -> None:
+    """The plan of a search, projected or not: the command names as many devices as the plan in the files."""
+    result = place(training)
+    assert result.placement is not None
+    made = export_placement(training, result.placement, "vllm")
+    text = str(made.exported.files["vllm.sh"])
+    used = sum(len(group.devices) for group in made.exported.placement.stages)
+    sizes = [int(size) for size in re.findall(r"--\w+-parallel-size (\d+)", text)]
+    assert int(np.prod(sizes)) == used
+    assert made.said.value >= result.lower_bound * (1 - 1e-9)
