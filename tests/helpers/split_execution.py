@@ -50,10 +50,10 @@ def run_whole(graph, given, held):
 class SplitRun:
     """One run of a graph on `degree` devices; `exchanged` counts the collectives that were needed."""
 
-    def __init__(self, graph, degree, unit=None):
+    def __init__(self, graph, degree, unit=None, tokens=False):
         self.table, self.degree = read_ops(graph), degree
         units = [0] * graph.n_ops if unit is None else list(unit)
-        self.pass_ = Propagation(self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=False)
+        self.pass_ = Propagation(self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=tokens)
         self.spread = self.pass_.run()
         self.needs = {}
         for read in self.spread.reads:
