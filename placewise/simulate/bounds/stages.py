@@ -21,8 +21,8 @@ def stages_bound(problem: Problem) -> Bound:
     np.logical_and.at(able, ways.unit, problem.allowed)
     seconds = np.full(ways.n_ways, np.inf)
     for kind in range(ways.n_classes):
-        can = np.asarray(able[:, ways.device_class == kind].any(axis=1))[ways.way_unit]
-        seconds = np.minimum(seconds, np.where(can, ways.seconds[:, kind], np.inf))
+        can = np.logical_or.reduce(able[:, ways.device_class == kind], axis=1)
+        seconds = np.minimum(seconds, np.where(can[ways.way_unit], ways.seconds[:, kind], np.inf))
     sums = problem.objective.kind == "latency"
     work = np.full(ways.n_units, np.inf)
     np.minimum.at(work, ways.way_unit, seconds if sums else seconds * ways.degree)
