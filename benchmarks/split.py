@@ -88,8 +88,8 @@ def run_piper(folder: Path, limit: float) -> Iterator[dict[str, Any]]:
             "outcome": str(result.status.outcome),
             "seconds": round(seconds, 3),
             "stages": len(result.placement.stages) if result.placement is not None else 0,
-            "uniform": _finite(uniform[BEST_UNIFORM]),
-            "megatron": _finite(uniform[MEGATRON]),
+            "uniform": finite_or_none(uniform[BEST_UNIFORM]),
+            "megatron": finite_or_none(uniform[MEGATRON]),
             "notes": list(result.notes),
         }
 
@@ -128,7 +128,8 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['devices']} devices of {row['memory_GiB']} GiB"
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
+    """A value for JSON, which has no infinity."""
     return value if value < float("inf") else None
 
 
@@ -156,18 +157,21 @@ _HEAD = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|"
 def _line(row: dict[str, Any]) -> str:
     theirs, ours = row["published"]["value"], row["value"]
     cells = [
-        str(row["devices"]), str(row["memory_GiB"]), _ms(theirs), f"{row['published']['seconds']:.2f}", _ms(ours),
-        _ms(row["lower_bound"]), row["outcome"], f"{row['seconds']:.2f}", _ratio(theirs, ours), _ms(row["uniform"]),
-        _ratio(row["uniform"], ours), _ms(row["megatron"]),
+        str(row["devices"]), str(row["memory_GiB"]), format_ms(theirs), f"{row['published']['seconds']:.2f}",
+        format_ms(ours), format_ms(row["lower_bound"]), row["outcome"], f"{row['seconds']:.2f}",
+        format_ratio(theirs, ours), format_ms(row["uniform"]), format_ratio(row["uniform"], ours),
+        format_ms(row["megatron"]),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def _ms(seconds: float | None) -> str:
+def format_ms(seconds: float | None) -> str:
+    """Milliseconds with five digits; a dash for none."""
     return "–" if seconds is None else f"{seconds * 1e3:.5g}"
 
 
-def _ratio(other: float | None, own: float | None) -> str:
+def format_ratio(other: float | None, own: float | None) -> str:
+    """How many times as long another plan takes."""
     return f"{other / own:.3f}" if other is not None and own is not None else "–"
 
 

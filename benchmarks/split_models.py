@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from split import finite_or_none, format_ms, format_ratio
+
 from placewise.core.build import build
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
@@ -149,13 +151,13 @@ def run_case(case: Case, model: ImportedModel, cluster: str, folder: Path, limit
     row: dict[str, Any] = {
         "name": f"{case.name} on {cluster}",
         "units": problem.ways.n_units if problem.ways else 0,
-        "value": _finite(result.value),
-        "lower_bound": _finite(result.lower_bound),
+        "value": finite_or_none(result.value),
+        "lower_bound": finite_or_none(result.lower_bound),
         "status": str(result.status),
         "build_seconds": round(built, 1),
         "seconds": round(result.seconds, 2),
-        "uniform": _finite(uniform[BEST_UNIFORM]),
-        "megatron": _finite(uniform[MEGATRON]),
+        "uniform": finite_or_none(uniform[BEST_UNIFORM]),
+        "megatron": finite_or_none(uniform[MEGATRON]),
         "notes": list(result.notes),
     }
     if result.placement is not None and problem.ways is not None:
@@ -174,10 +176,6 @@ def _faults(row: dict[str, Any]) -> Iterator[str]:
         yield f"{row['name']}: {ours} s, the best uniform plan {uniform} s"
 
 
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
-
-
 _COLUMNS = (
     "model on cluster", "units", "plan, ms", "lower bound, ms", "status", "seconds", "best uniform plan / plan",
     "Megatron's rule / plan", "stages: units × split × replicas", "recomputed units",
@@ -189,20 +187,12 @@ def _line(row: dict[str, Any]) -> str:
     stages = row.get("stages", [])
     shown = ", ".join(f"{units}×{t}×{d}" for units, t, d in stages[:6]) + (" …" if len(stages) > 6 else "")
     cells = [
-        row["name"], str(row["units"]), _ms(row["value"]), _ms(row["lower_bound"]), row["status"],
+        row["name"], str(row["units"]), format_ms(row["value"]), format_ms(row["lower_bound"]), row["status"],
         f"{row['seconds']:g}",
-        _ratio(row["uniform"], row["value"]), _ratio(row["megatron"], row["value"]), shown,
+        format_ratio(row["uniform"], row["value"]), format_ratio(row["megatron"], row["value"]), shown,
         str(row.get("recomputed", "–")),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
-
-
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1e3:.5g}"
-
-
-def _ratio(other: float | None, own: float | None) -> str:
-    return f"{other / own:.3f}" if other is not None and own is not None else "–"
 
 
 def _page(document: dict[str, Any]) -> str:

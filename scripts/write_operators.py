@@ -29,20 +29,19 @@ HEAD = """# ONNX ops
 
 Written by `python scripts/write_operators.py` for onnx {version}, which defines opset {opset}.
 
-Every op of any opset is read, also those that nobody knows. What is told about them:
+Every op of any opset can be read, even unknown ones. The columns:
 
-- **shapes**: *onnx*, by the inference of the onnx package (asked op by op, with constants evaluated, where its own pass
-  leaves something open); *here*, by a rule of Placewise; *as X*, as those of another op; *contents*, by what a
-  sequence holds or a body makes; *data*, where inputs that are not constant decide: say how much
-  (`--dim found:1=40`, the value's name and the dimension), or add `value_info`. An op without a rule has the shapes
-  that the file notes.
-- **FLOPs**: what they are for one op. *bytes only*: it moves data, and its time is that of the bytes; *nothing*: a
-  view, a constant, something about shapes. Two per multiply-add, one for every other operation.
-- **gradient** (`--graph training`): *yes*, with what it costs; *assumed*, one op of twice the forward op's FLOPs, and
-  that is said; *none*, where no gradient flows.
+- **shapes**: *onnx*: inferred by the onnx package, asked op by op and with constants evaluated if its own pass leaves
+  something open; *here*: by a rule of Placewise; *as X*: like those of another op; *contents*: from the elements of a
+  sequence or the result of a body; *data*: they depend on inputs that are not constant, so give the size (`--dim
+  found:1=40`, the value's name and the dimension) or add `value_info`. An op without a rule has the shapes in the file.
+- **FLOPs** of one op. *bytes only*: it moves data, and its time is that of the bytes; *nothing*: a view, a constant,
+  or arithmetic on shapes. A multiply-add counts two, every other operation one.
+- **gradient** (`--graph training`): *yes*, with its cost; *assumed*: one op with twice the forward op's FLOPs, and a
+  note; *none*: no gradient flows.
 
-Bodies (If, Loop, Scan, SequenceMap) count once per iteration if the trip count is known before the run; else they count
-once, with a note. Of an If, the more expensive branch counts. A sequence that is an input counts as one element.
+Bodies (If, Loop, Scan, SequenceMap) count once per iteration if the trip count is known before the run; otherwise they
+count once, with a note. Of an If, the more expensive branch counts. A sequence that is an input counts as one element.
 
 `python benchmarks/operators.py` reads the test cases of the onnx package for all ops, and the models that ONNX Runtime
 makes of BERT-base and ResNet-50: [the results](../benchmarks/results/operators.md).

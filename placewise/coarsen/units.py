@@ -28,6 +28,8 @@ LARGE_WEIGHT = 1e-4
 """Of all weights: ops of a layer that share a larger one are in one unit."""
 STRETCHES, SHORTEST = 64, 4
 """The most units of a graph without scopes, and the fewest forward ops of such a unit, on average."""
+LONGEST = 3.0
+"""The most ops of such a unit, relative to the mean."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,8 +231,8 @@ def _cut_order(graph: Graph, tail: Longs, head: Longs, most: int) -> list[int]:
     label, length, start, stretch = np.zeros(graph.n_ops, np.int64), n / wanted, 0, 0
     place = np.zeros(n, np.int64)
     while start + 1.5 * length < n:
-        window = np.arange(int(start + max(length / 2, 1)), int(min(start + 1.5 * length, n - 1)) + 1)
-        best = window[np.lexsort((nbytes[window], live[window]))[0]]
+        window = np.arange(int(start + max(length / 2, 1)), int(min(start + LONGEST * length, n - 1)) + 1)
+        best = window[np.lexsort((np.abs(window - start - length), nbytes[window], live[window]))[0]]
         stretch += 1
         place[best:] = stretch
         start = int(best)

@@ -243,7 +243,6 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
                 tensor_parallel=constraints.tensor_parallel,
                 recompute=constraints.recompute,
                 microbatches=constraints.microbatches or None,
-                replicas=constraints.replicas if options.replicas is None else options.replicas,
             )
         if options.replicas is None and options.objective == "throughput":
             options = replace(options, replicas=constraints.replicas)

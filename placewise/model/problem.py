@@ -111,8 +111,8 @@ class Constraints:
     `together` are sets of ops, by name, that share a device besides those that the graph itself colocates: what a
     runtime fuses, scopes that may not be split. `ordered` asks that contiguous stages follow each other as the devices
     do in the cluster. `tensor_parallel` is the most devices over which an op of a problem with ways is split (0: any
-    number), `recompute` whether its activations are recomputed: auto, never or always, and `microbatches` how many there
-    are per training step (0: as many as by default).
+    number), `recompute` whether its activations are recomputed: auto, never or always, and `microbatches` how many
+    there are per training step (0: as many as by default).
     """
 
     pins: tuple[Rule, ...] = ()

@@ -8,7 +8,6 @@ backward pass. Ops are named by id, devices ``acc0…``. The file is its own clu
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from placewise.model.graph import Graph, Source
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.ways import LARGEST_DEGREE, LARGEST_MICROBATCHES, LARGEST_SYNC, Ways
 from placewise.readers.base import ImportedModel, read_text_file
-from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, read_id, read_number
+from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, parse_json, read_id, read_number
 
 MARK = b'"TMPCs"'
 """What no other format has in its nodes."""
@@ -58,10 +57,7 @@ def read_piper(path: Path, *, objective: str = "throughput") -> ImportedModel:
     Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
     """
     data = read_text_file(path)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"is not JSON ({error})", where=str(path), remedy="is the file whole?") from None
+    document = parse_json(data, path)
     try:
         if not isinstance(document, dict):
             raise ModelFileError("is no object with 'nodes' and 'edges'", remedy="see docs/formats.md")

@@ -46,10 +46,7 @@ def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel
     Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
     """
     data = read_text_file(path)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"is not JSON ({error})", where=str(path), remedy="is the file whole?") from None
+    document = parse_json(data, path)
     if not is_workload(document):
         raise ModelFileError("has no 'nodes' and 'edges'", where=str(path), remedy="see docs/formats.md")
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "workload")
@@ -58,6 +55,14 @@ def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel
     except InputError as error:
         raise error.at(str(path)) from None
     return ImportedModel(problem.graph, problem)
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """The JSON document in a file. Raises ModelFileError with the path."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"is not JSON ({error})", where=str(path), remedy="is the file whole?") from None
 
 
 def _build_problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:

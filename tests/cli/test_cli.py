@@ -48,12 +48,13 @@ NAMES = (
         "mincut",
         "multilevel",
         "pack",
+        "parallel_dp",
         "paths",
         "pipedream",
         "placeto",
         "random",
     ),
-    *("round_robin", "sct", "single", "temper", "topo", "two_way", "windows"),
+    *("round_robin", "sct", "single", "temper", "topo", "two_way", "uniform", "windows"),
 )
 
 

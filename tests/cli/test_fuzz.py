@@ -131,3 +131,21 @@ def test_processes_keep_out_of_each_others_folders(tmp_path: Path, monkeypatch: 
     done = list(pool.run_all([("any", number) for number in range(60)], runner, tmp_path, 2))
     assert sorted(one.number for one in done) == list(range(60))
     assert not [one.number for one in done if one.verdict.outcome == FAULT]
+
+
+def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case that computes on and on is ended; one that takes long because the machine has other work is not."""
+    monkeypatch.setattr(pool, "PATIENCE", 0.3)
+    monkeypatch.setattr(pool, "SECONDS", 0.5)
+    (tmp_path / "0").mkdir()
+
+    def runner(_: str, number: int, folder: Path) -> Verdict:
+        time.sleep(2.5 * (number == 1))
+        while number == 2:
+            pass
+        return Verdict(LOADED)
+
+    done = pool.run_all([("any", number) for number in range(4)], runner, tmp_path, 1)
+    outcomes = {one.number: one.verdict for one in done}
+    assert [outcomes[number].outcome for number in range(4)] == [LOADED, LOADED, FAULT, LOADED]
+    assert "no answer" in outcomes[2].words and "in runner" in outcomes[2].words

@@ -133,11 +133,11 @@ def test_a_crew_is_interrupted(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("safetensors")
     kept = tmp_path / "kept.json"
-    said = "train zoo:random-branchy --dim n_ops=30 -d 2xV100-16GB --policy colocrl --controllers 1 --time-limit 100s"
+    said = "train zoo:random-branchy --dim n_ops=30 -d 2xV100-16GB --policy colocrl --controllers 1 --time-limit 200s"
     command = [sys.executable, "-m", "placewise", *said.split(), "--checkpoint", str(kept), "--every", "1", "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, start_new_session=True, **pipes) as running:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while not kept.exists() and running.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
         os.killpg(running.pid, signal.SIGINT)

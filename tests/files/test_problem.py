@@ -267,7 +267,7 @@ def test_ways_come_back(tmp_path: Path, seed: int) -> None:
     ("name", "array", "message"),
     [
         ("unit", np.full(3, 7, np.int32), "units are numbered from 0, and each has an op"),
-        ("degree", np.zeros(4, np.int32), "a degree outside 1 to"),
+        ("degree", np.array([0, 2, 0, 2], np.int32), "a degree outside 1 to"),
         ("degree", np.ones(3, np.int32), r"has shape \(3,\) instead of 4"),
         ("seconds", np.full((4, 1), np.nan), "the seconds of a way are negative, missing"),
         ("held_bytes", np.full((4, 2), -1.0), "a figure of held_bytes is negative"),

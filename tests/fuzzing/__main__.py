@@ -31,6 +31,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         folder = Path(name)
         os.chdir(folder)
+        os.environ["XDG_CACHE_HOME"] = str(
+            folder / "cache"
+        )  # empty: what reading takes is imported once, before all cases
         furnished(folder)
         seeds = model_seeds() | other_seeds()
         if asked.family:

@@ -1,7 +1,8 @@
-"""Small PyTorch models, and a worker that splits them for real: `python -m tests.helpers.split_modules JOB RANK`.
+"""Small PyTorch models, and a worker that splits them for real: `python split_modules.py JOB RANK`.
 
-The job is a JSON file: model, degree, whether tokens are split, and the style of every module. Each worker of a group
-(gloo, joined through a file) runs the model whole and split by torch.distributed.tensor, and writes down what it saw.
+The job is a JSON file: how many workers there are, and cases with a model, whether tokens are split, and the style of
+every module. Each worker of a group (gloo, joined through a file) runs every model whole and split by
+torch.distributed.tensor, and writes down what it saw.
 """
 
 from __future__ import annotations
@@ -137,20 +138,28 @@ def _plan(job):
     return plan
 
 
-def _work(job, rank: int) -> dict:
+def _work(job, rank: int) -> list[dict]:
     import torch.distributed as dist
-    from torch.distributed.tensor import DTensor, init_device_mesh
-    from torch.distributed.tensor.debug import CommDebugMode
-    from torch.distributed.tensor.parallel import parallelize_module
+    from torch.distributed.tensor import init_device_mesh
 
     torch.set_num_threads(1)
     store = f"file://{job['folder']}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=job["degree"])
-    whole, split = make_model(job["model"]), make_model(job["model"])
     mesh = init_device_mesh("cpu", (job["degree"],))
-    parallelize_module(split, mesh, _plan(job))
+    seen = [_run_case(case, mesh) for case in job["cases"]]
+    dist.destroy_process_group()
+    return seen
+
+
+def _run_case(case, mesh) -> dict:
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    whole, split = make_model(case["model"]), make_model(case["model"])
+    parallelize_module(split, mesh, _plan(case))
     sizes = {}
-    for path in job["modules"]:
+    for path in case["modules"]:
         split.get_submodule(path).register_forward_hook(
             lambda _, __, result, path=path: sizes.update({path: list(_local(result).shape)})
         )
@@ -162,17 +171,18 @@ def _work(job, rank: int) -> dict:
     with CommDebugMode() as backward:
         (result * weight).sum().backward()
     (expected * weight).sum().backward()
-    gradients = 0.0
-    for (name, one), (_, other) in zip(whole.named_parameters(), split.named_parameters(), strict=True):
+    gradients = {}
+    for (name, one), other in zip(whole.named_parameters(), split.parameters(), strict=True):
         gradient = other.grad.full_tensor() if isinstance(other.grad, DTensor) else other.grad
-        gradients = max(gradients, float((one.grad - gradient).abs().max()))
-        assert name
-    shards = {name: list(_local(value).shape) for name, value in split.named_parameters()}
-    dist.destroy_process_group()
+        gradients[name] = float((one.grad - gradient).abs().max())
     return {
-        "error": float((expected - result).abs().max()), "gradients": gradients, "sizes": sizes, "shards": shards,
-        "forward": _count(forward), "backward": _count(backward),
-    }  # fmt: skip
+        "error": float((expected - result).abs().max()),
+        "gradients": gradients,
+        "sizes": sizes,
+        "shards": {name: list(_local(value).shape) for name, value in split.named_parameters()},
+        "forward": _count(forward),
+        "backward": _count(backward),
+    }
 
 
 def _local(value):

@@ -129,6 +129,7 @@ def _ways(
         passes=2 if trains else 1,
         gradient_factor=draw.one((2.0, 4.0)) if trains else 0.0,
         in_flight=draw.one(("1f1b", "1f1b", "gpipe", "one")) if trains else "one",
+        workspace=np.array([amount(draw, 4, exact) if draw.chance(0.3) else 0.0 for _ in {row[1] for row in rows}]),
     )
 
 

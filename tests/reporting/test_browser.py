@@ -57,7 +57,7 @@ def inception(folder: Path) -> Path:
     """The page of a real plan for latency."""
     model = ROOT / "examples" / "models" / "inception_v3.onnx"
     slow = {r"^stem\.": "cpu"}  # so that the stem takes long enough to be unfolded at first
-    plan = pw.place(str(model), devices="2xL4,cpu", dims={"batch": 1}, budget="1s", placer="heft", pins=slow)
+    plan = pw.place(str(model), devices="2xL4,cpu", dims={"batch": 1}, budget="60s", placer="heft", pins=slow)
     shown = make_view(plan_of(plan.result), "inception_v3.onnx", plan.problem, plan.placement, plan.result.judgement)
     page = folder / "inception.html"
     page.write_text(render_page(shown), encoding="utf-8")

@@ -191,7 +191,7 @@ def test_all_ways_of_cutting_agree(branches):
     for how in ("operator", "few", "calls"):
         with OnnxRuntime().prepare(job_of(branches, device, pieces=how)) as prepared:
             equal(prepared.run(inputs), wanted)
-    with pytest.raises(InputError, match="no method 'none' to cut"):
+    with pytest.raises(InputError, match="there is no method 'none' to cut pieces"):
         OnnxRuntime().prepare(job_of(branches, device, pieces="none"))
 
 

@@ -43,6 +43,7 @@ class PlainStages:
         self.degree, self.seconds = ways.degree.tolist(), ways.seconds.tolist()
         self.gradients, self.in_flight = ways.gradient_bytes.tolist(), ways.bytes_in_flight.tolist()
         self.fixed, self.sync = [sum(row) for row in ways.held_bytes.tolist()], ways.sync_bytes.tolist()
+        self.workspace = dict(zip(sorted(set(self.degree)), ways.workspace.tolist(), strict=True))
         offsets = ways.reader_offsets.tolist()
         self.tensors = [
             (maker, size, ways.reader.tolist()[offsets[t] : offsets[t + 1]])
@@ -101,7 +102,8 @@ class PlainStages:
 
     def bytes_of(self, stage: PlainStage, way: dict[int, int]) -> float:
         """Bytes on each device of a stage."""
-        return sum(stage.in_flight * self.in_flight[way[unit]] + self.fixed[way[unit]] for unit in stage.units)
+        held = sum(stage.in_flight * self.in_flight[way[unit]] + self.fixed[way[unit]] for unit in stage.units)
+        return held + self.workspace.get(stage.degree, 0.0)
 
     def fits(self, stage: PlainStage, way: dict[int, int]) -> bool:
         """Whether its devices hold that."""

@@ -120,6 +120,7 @@ def _contract(ways: Ways, home: Ints) -> MergedWays:
         reader_offsets=np.array(offsets, np.int64),
         reader=position[np.array(readers, np.int32)],
         sync_bytes=ways.sync_bytes[np.ix_(kept, np.array(tensors, np.int32))],
+        workspace=ways.workspace[np.isin(ways.degrees, ways.degree[kept])],
         unit_names=(),
     )
     return MergedWays(ways, merged, position[label], kept)

@@ -13,6 +13,8 @@ from placewise.model.tables import Interned
 
 LONGEST_NAME = 400
 """Characters of a text that a page shows; longer ones are cut in the middle."""
+LONGEST_SENTENCE = 2_000
+"""The same for a sentence with several names."""
 
 _TYPES = ("f8", "f4", "i4", "u2", "u1")
 
@@ -37,9 +39,9 @@ def pack_words(column: Interned[str]) -> dict[str, Any]:
     return {"values": [clean_text(word) for word in column.values], "codes": pack_integers(column.codes)}
 
 
-def clean_text(text: str) -> str:
+def clean_text(text: str, longest: int = LONGEST_NAME) -> str:
     """A text on one line, of bounded length, with control characters escaped."""
-    if len(text) > LONGEST_NAME:
-        half = LONGEST_NAME // 2
+    if len(text) > longest:
+        half = longest // 2
         text = f"{text[:half]} … {text[-half:]}"
     return visible(text)

@@ -12,17 +12,18 @@ from placewise.model.columns import Longs
 from placewise.model.dtypes import DTYPES
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Timeline
+from placewise.model.result import Judgement, Timeline
 from placewise.reporting.copies import Copies, group_by_route, list_copies
 from placewise.reporting.devices import peak_line
 from placewise.reporting.leaderboard import finite
-from placewise.reporting.page.columns import clean_text, pack_column, pack_integers, pack_words
+from placewise.reporting.page.columns import LONGEST_SENTENCE, clean_text, pack_column, pack_integers, pack_words
 from placewise.reporting.page.modules import module_tree
 from placewise.reporting.page.overview import overview_part
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.page.provenance import provenance
 from placewise.reporting.page.summary import summarize_plan
 from placewise.reporting.page.timeline import copied_tensors, timeline_part, why_no_timeline
+from placewise.reporting.stages import stage_rows
 from placewise.simulate import memory_peaks, memory_while
 
 VERSION = 1
@@ -55,9 +56,10 @@ def page_data(view: PlanView) -> dict[str, Any]:
         "timeline": timeline,
         "no_timeline": "" if timeline else clean_text(why_no_timeline(view)),
         "held": pack_column(memory_while(*run), "f4") if run and timeline else None,
-        "peaks": [clean_text(peak_line(peak)) for peak in memory_peaks(*run)] if run else [],
+        "peaks": [clean_text(peak_line(peak), LONGEST_SENTENCE) for peak in memory_peaks(*run)] if run else [],
         "graph": module_tree(placed.problem, placed.placement) if placed else None,
         "cuts": cuts_part(*run) if run else None,
+        "stages": stages_part(placed.problem, placed.placement, placed.judgement) if placed else [],
         "history": [[step.seconds, finite(step.value), step.placer] for step in plan.history],
         "leaderboard": [_rank(rank) for rank in plan.leaderboard],
         "provenance": provenance(view),
@@ -76,6 +78,31 @@ def _devices(view: PlanView) -> list[dict[str, Any]]:
             entry |= {"waits_for": clean_text(use.waits_for), "repeats": clean_text(use.repeats)}
         devices.append(entry)
     return devices
+
+
+def stages_part(problem: Problem, placement: Placement, judgement: Judgement) -> list[dict[str, Any]]:
+    """The stages of a pipeline whose ops are split: words, seconds by part, bytes by what holds them; empty without."""
+    if not judgement.stages:
+        return []
+    capacity = problem.capacity
+    return [
+        {
+            "words": [clean_text(word) for word in row[1:6]],
+            "seconds": [
+                ["compute", use.compute - use.collective],
+                ["collectives", use.collective],
+                ["send", use.send],
+                ["receive", use.receive],
+                ["gradients", use.gradients],
+            ],
+            "bytes": [[clean_text(part), amount] for part, amount in use.memory.items()],
+            "capacity": finite(min(float(capacity[d]) for d in group.devices)),
+            "in_flight": use.in_flight,
+        }
+        for row, use, group in zip(
+            stage_rows(problem, placement, judgement), judgement.stages, placement.stages, strict=True
+        )
+    ]
 
 
 def _mode(view: PlanView) -> dict[str, str]:

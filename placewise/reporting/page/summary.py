@@ -15,11 +15,11 @@ from placewise.reporting.breakdown import COMPUTE, COPY, ValuePart, break_down_v
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import clean_text
 from placewise.reporting.page.plan_view import PlanView
-from placewise.reporting.sentences import list_baselines, phase_line, value_name
+from placewise.reporting.sentences import list_baselines, phase_line, value_name, whole_op_line
 
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
 """Shares from which a page gives a hint: memory in use, idle time, transfers in the value."""
-MAX_PARTS = 4
+MAX_PARTS, MAX_FULL = 4, 8
 
 
 def summarize_plan(view: PlanView) -> dict[str, Any]:
@@ -136,6 +136,8 @@ def _describe_bound(view: PlanView, value: float) -> str:
 
 def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[str]:
     plan, objective = view.plan, _objective(view)
+    if view.problem is not None and (remark := whole_op_line(view.problem)):
+        yield remark
     if plan.reason == "time limit" and plan.status != "optimal" and gap_of(value, plan.lower_bound) > 0.01:
         yield "The search ended at its time limit: a longer --time-limit, with --start and this plan, may find better."
     whole = math.fsum(part.seconds for part in parts)
@@ -147,13 +149,15 @@ def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> I
             f"Transfers make {share:.0%} of what sets the {measure}, most of it on {moved[0].where}: a faster link "
             "there, or smaller tensors across it, would help. The cuts below name them."
         )
-    for use in view.uses:
-        if use.ops and use.capacity > 0 and math.isfinite(use.capacity) and use.peak >= FULL * use.capacity:
-            free = f"{format_bytes(use.capacity - use.peak)} free" if use.peak <= use.capacity else "more than there is"
-            yield (
-                f"{use.device} is {use.peak / use.capacity:.0%} full ({free}): a larger batch, or longer inputs, meet "
-                "this limit first."
-            )
+    full = [use for use in view.uses if use.ops and 0 < use.capacity < math.inf and use.peak >= FULL * use.capacity]
+    for use in full[:MAX_FULL]:
+        free = f"{format_bytes(use.capacity - use.peak)} free" if use.peak <= use.capacity else "more than there is"
+        yield (
+            f"{use.device} is {use.peak / use.capacity:.0%} full ({free}): a larger batch, or longer inputs, meet "
+            "this limit first."
+        )
+    if len(full) > MAX_FULL:
+        yield f"{len(full) - MAX_FULL} more devices are at least {FULL:.0%} full."
     idle = [use.device for use in view.uses if use.ops and math.isfinite(value) and use.idle > IDLE * value]
     if len(idle) > 1 and objective is not None and objective.kind == "latency":
         yield (

@@ -122,7 +122,7 @@ def test_models_that_cannot_be_measured_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be measured: the outputs of this model are random"):
         MeasuredReward(random, SETTING, QUICK)
     onnx.save(modelled([make_node("Relu", ["x"], ["y"])], {"x": [8]}, {"y": [8]}), path)
-    with pytest.raises(InputError, match="has changed"):
+    with pytest.raises(InputError, match="has changed since the plan was made"):
         MeasuredReward(random, SETTING, QUICK)
     with pytest.raises(InputError, match="nothing here runs a model"):
         MeasuredReward(build("zoo:inception-v3", "2xcore", ProblemOptions()), SETTING, QUICK)

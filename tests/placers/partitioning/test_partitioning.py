@@ -194,3 +194,17 @@ def test_a_missing_library_is_a_refusal_that_names_the_extra(monkeypatch: pytest
     assert entries["single"].result is not None
     for name in NAMES:
         assert entries[name].result is None and "partition" in entries[name].refusal
+
+
+@pytest.mark.filterwarnings("error")
+def test_devices_without_memory_share_by_speed() -> None:
+    """Two devices of which nothing may be used, and weights that need some: the shares are numbers, and no warning."""
+    builder = GraphBuilder()
+    for op in range(2):
+        builder.use_weight(builder.add_weight(f"w{op}", shape=(4,), dtype="float32"), builder.add_op(f"op{op}", "Op"))
+    cluster = machines(2, memory=0.0)
+    costs = CostTable.given(np.array([[1.0, 2.0], [1.0, 2.0]]), np.zeros((0, len(cluster.class_bandwidth))))
+    problem = Problem(builder.build(), cluster, costs, Objective("throughput"))
+    devices = list_working_devices(problem)
+    share = build_hypergraph(problem, build_packing_instance(problem), devices).share
+    assert share.tolist() == pytest.approx([2 / 3, 1 / 3])

@@ -78,7 +78,7 @@ def build_hypergraph(problem: Problem, instance: PackingInstance, devices: Ints)
     speed = np.where(spent > 0, pace / np.where(spent > 0, spent, 1.0), 1.0)
     share = speed / speed.sum()
     size, room = instance.own[node].astype(np.float64), problem.capacity[devices]
-    if size.sum() > TIGHT * room.sum():
+    if size.sum() > TIGHT * room.sum() > 0:
         share = (share + room / room.sum()) / 2
         work = work / max(float(work.sum()), np.finfo(float).tiny) + size / size.sum()
     index = np.full(problem.n_blocks, -1, np.int64)

@@ -8,6 +8,7 @@
 
   const tasks = placewise.tasks(), view = tasks ? placewise.timeView(tasks.end + samplesAfter(tasks)) : null;
   placewise.headline(at("headline"));
+  placewise.stages(at("stages"));
   timeline(at("timeline"));
   placewise.memory(at("memory"), tasks, view);
   placewise.load(at("load"));
@@ -79,7 +80,7 @@
   }
 
   function contents() {
-    const names = {headline: "In one minute", timeline: "Timeline", memory: "Memory", load: "Load", graph: "Graph", cuts: "Cuts", search: "Search", leaderboard: "Leaderboard", provenance: "Where from"};
+    const names = {headline: "In one minute", stages: "Stages", timeline: "Timeline", memory: "Memory", load: "Load", graph: "Graph", cuts: "Cuts", search: "Search", leaderboard: "Leaderboard", provenance: "Where from"};
     at("contents").append(...Object.entries(names).filter(([id]) => at(id).childElementCount).map(([id, name]) => make("a", {href: `#${id}`}, name)));
   }
 })();

@@ -167,6 +167,36 @@
     return bar;
   }
 
+  /* A bar of parts that add up, each with a pattern of its own; the figures stand in its label. */
+  function partBar(parts, whole, say) {
+    const shown = parts.filter(([, amount]) => amount > 0);
+    const bar = make("span", {class: "stagebar", role: "img", "aria-label": shown.map(([name, amount]) => `${name} ${say(amount)}`).join(", ")});
+    for (const [name, amount, k] of parts.map(([name_, amount_], k_) => [name_, amount_, k_])) {
+      if (!(amount > 0)) continue;
+      const inner = make("span", {class: `part p${k % 6}`, title: `${name} ${say(amount)}`});
+      inner.style.width = `${Math.min(100 * amount / whole, 100)}%`;
+      bar.append(inner);
+    }
+    return bar;
+  }
+
+  const partKey = (names) => make("p", {class: "legends"}, names.map((name, k) =>
+    make("span", {class: "legend"}, make("span", {class: `part key p${k % 6}`, "aria-hidden": "true"}), name)));
+
+  function stages(section) {
+    const rows = data.stages;
+    if (!rows.length) return;
+    const total = (parts) => parts.reduce((sum, [, amount]) => sum + amount, 0);
+    const slowest = Math.max(...rows.map(({seconds}) => total(seconds)), 1e-12);
+    titled(section, "Stages", note(`A full bar of time is the slowest stage, ${format.seconds(slowest)}; a full bar of memory is a device.`),
+      partKey(rows[0].seconds.map(([name]) => name)));
+    section.append(table("Time of each stage", ["stage", "holds", "devices", "split", "replicas", "recomputed", "time ", "parts of the time"],
+      rows.map(({words, seconds}, k) => [String(k), ...words, format.seconds(total(seconds)), partBar(seconds, slowest, format.seconds)])));
+    section.append(make("h3", {}, "Memory of each device of a stage"), partKey(rows[0].bytes.map(([name]) => name)),
+      table("Memory of each stage", ["stage", "in flight ", "bytes ", "capacity ", "held by"], rows.map(({bytes, capacity, in_flight: held}, k) =>
+        [String(k), format.count(held), format.bytes(total(bytes)), format.bytes(capacity), partBar(bytes, capacity ?? total(bytes), format.bytes)])));
+  }
+
   function search(section) {
     const found = data.history.filter(([, value]) => value !== null);
     if (!found.length) return;
@@ -198,5 +228,5 @@
     list("Figures of the devices that are the catalogue's or assumed", assumed, false);
   }
 
-  Object.assign(window.placewise, {headline, load, memory, cuts, search, leaderboard, provenance, table, titled, note, opLink});
+  Object.assign(window.placewise, {headline, stages, load, memory, cuts, search, leaderboard, provenance, table, titled, note, opLink});
 })();
