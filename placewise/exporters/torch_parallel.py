@@ -75,9 +75,9 @@ def whole_step(reference, inputs, spec, loss):
     return [torch.stack(column) for column in zip(*outputs)], gradients
 
 
-def require_close(what, one, other):
-    """Raise AssertionError where two tensors differ by more than 1e-4 of the largest entry."""
-    scale = max(float(other.abs().max()) if other.numel() else 0.0, 1e-3)
+def require_close(what, one, other, least=1e-30):
+    """Raise AssertionError where two tensors differ by more than 1e-4 of the largest entry, or of `least`."""
+    scale = max(float(other.abs().max()) if other.numel() else 0.0, least)
     error = float((one.cpu() - other.cpu()).abs().max()) if other.numel() else 0.0
     if not error <= 1e-4 * scale:
         raise AssertionError(f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}} at most")
@@ -109,8 +109,9 @@ def main(model, micro_batches, loss):
     wanted, gradients = whole_step(reference, inputs, spec, loss)
     for number, value in enumerate(outputs):
         require_close(f"output {{number}}", value, wanted[number][parallel.replica :: parallel.replicas])
+    least = 1e-3 * max(float(value.abs().max()) for value in gradients.values())
     for name, value in parallel.whole_gradients().items():
-        require_close(f"the gradient of {{name}}", value, gradients[name])
+        require_close(f"the gradient of {{name}}", value, gradients[name], least)
     dist.barrier()
     begin = time.perf_counter()
     parallel.step(own)

@@ -99,6 +99,11 @@ def make_plan(name: str, stages: int, replicas: int, degree: int, *, recompute: 
     }
 
 
-def largest_error(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference, as a share of the largest entry."""
-    return float(np.abs(one - other).max(initial=0.0)) / max(float(np.abs(other).max(initial=0.0)), 1e-6)
+def largest_error(one: np.ndarray, other: np.ndarray, scale: float = 0.0) -> float:
+    """The largest difference, as a share of the largest entry, or of `scale` if that is more."""
+    return float(np.abs(one - other).max(initial=0.0)) / max(float(np.abs(other).max(initial=0.0)), scale, 1e-30)
+
+
+def gradient_scale(gradients: dict[str, np.ndarray]) -> float:
+    """A thousandth of the largest gradient: gradients below, as of a key's bias, are zero but for rounding."""
+    return 1e-3 * max(float(np.abs(value).max(initial=0.0)) for value in gradients.values())

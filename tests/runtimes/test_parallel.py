@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from parallel_plans import PARTS, draw, example, largest_error, make_plan, reference
+from parallel_plans import PARTS, draw, example, gradient_scale, largest_error, make_plan, reference
 
 from placewise.runtimes.torch.parallel import ParallelRun, WholeRun
 
@@ -22,7 +22,7 @@ def compare(name: str, plan: dict) -> None:
         seen = set()
         for gradients in run.gradients(inputs):
             for key, value in gradients.items():
-                assert largest_error(value, wanted[key]) < TOLERANCE, key
+                assert largest_error(value, wanted[key], gradient_scale(wanted)) < TOLERANCE, key
             seen |= gradients.keys()
         assert seen == wanted.keys()
 
