@@ -1,4 +1,4 @@
-"""The object in the worker of a device: its part of a live model that is split, replicated and cut into stages."""
+"""The object in the worker of a device: its parts of live models that are split, replicated and cut into stages."""
 
 from __future__ import annotations
 
@@ -11,101 +11,143 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch.utils import _pytree as pytree
 
 from placewise.errors import RunError
-from placewise.readers.torch.parallel_model import ParallelModel, make_model
+from placewise.readers.torch.parallel_model import ParallelModel, make_model, mean_square
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 
 Arrays = Sequence[npt.NDArray[Any]]
 
 
 class ParallelRank:
-    """Process number `rank` of a plan (`ParallelModel`); all of them connect through the file `meeting`.
+    """Process number `rank` of `world`, which connect by gloo through the file `meeting`; it computes with one thread.
 
-    `model` names the function that makes the model, and `options` are its arguments.
+    Models are added by key: parts of a plan's (`ParallelModel`), or whole ones, to compare with.
     """
 
-    def __init__(
-        self, model: str, options: Mapping[str, Any], plan: Mapping[str, Any], rank: int, meeting: str, seconds: float
-    ) -> None:
+    def __init__(self, rank: int, world: int, meeting: str, seconds: float) -> None:
         torch.set_num_threads(1)
-        made, args, kwargs = make_model(model, options)
-        world = len(plan["stages"]) * plan["data_parallel"] * plan["tensor_parallel"]
         dist.init_process_group(
             "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
         )
+        self._parts: dict[str, ParallelModel] = {}
+        self._wholes: dict[str, _WholeModel] = {}
+
+    def add(self, key: str, model: str, options: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+        """Take this process's part of a model, which a function makes (`make_model`), under a plan."""
+        made, args, kwargs = make_model(model, options)
         try:
-            self._model = ParallelModel(made, args, kwargs, plan)
+            self._parts[key] = ParallelModel(made, args, kwargs, plan)
         except ValueError as error:
             raise RunError(f"this plan cannot run: {error}") from None
 
-    def outputs(self, inputs: Arrays) -> list[npt.NDArray[Any]]:
+    def outputs(self, key: str, inputs: Arrays) -> list[npt.NDArray[Any]]:
         """The outputs of this replica's micro-batches in the last stage; `inputs` are those of all micro-batches."""
-        return [array_of(value) for value in self._model.forward(self._own(inputs))]
+        return [array_of(value) for value in self._parts[key].forward(self._own(key, inputs))]
 
-    def step(self, inputs: Arrays) -> tuple[float, dict[str, npt.NDArray[Any]]]:
-        """The loss in the last stage, and the gradients of this stage's weights, whole."""
-        loss = self._model.step(self._own(inputs))
-        return loss, {name: array_of(value) for name, value in self._model.whole_gradients().items()}
+    def gradients(self, key: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The gradients of this stage's weights after one step, whole."""
+        self._parts[key].step(self._own(key, inputs))
+        return {name: array_of(value) for name, value in self._parts[key].whole_gradients().items()}
 
-    def time(self, inputs: Arrays, steps: int, train: bool) -> list[float]:
+    def time(self, key: str, inputs: Arrays, steps: int, train: bool) -> list[float]:
         """Seconds of each of some steps, or forward passes, between two barriers."""
-        own, found = self._own(inputs), []
+        own, found = self._own(key, inputs), []
+        run = self._parts[key].step if train else self._parts[key].forward
         for _ in range(steps):
             dist.barrier()
             begin = time.perf_counter()
-            if train:
-                self._model.step(own)
-            else:
-                self._model.forward(own)
+            run(own)
             dist.barrier()
             found.append(time.perf_counter() - begin)
         return found
 
-    def weights(self) -> dict[str, int]:
+    def weights(self, key: str) -> dict[str, int]:
         """Bytes of the weights that this process holds, by name."""
-        return {name: _held_bytes(value) for name, value in self._model.named_parameters()}
+        return {name: _held_bytes(value) for name, value in self._parts[key].named_parameters()}
 
-    def _own(self, inputs: Arrays) -> list[torch.Tensor]:
+    def time_exchange(self, size: int, count: int) -> list[float]:
+        """Seconds of an all-reduce of so many bytes among all processes, as often as `count` says."""
+        value, found = torch.zeros(max(size // 4, 1)), []
+        for _ in range(count):
+            dist.barrier()
+            begin = time.perf_counter()
+            dist.all_reduce(value)
+            found.append(time.perf_counter() - begin)
+        return found
+
+    def time_transfer(self, size: int, count: int) -> list[float]:
+        """Seconds of a tensor of so many bytes from process 0 to process 1 and back, halved."""
+        value, rank, found = torch.zeros(max(size // 4, 1)), dist.get_rank(), []
+        for _ in range(count):
+            dist.barrier()
+            begin = time.perf_counter()
+            if rank == 0:
+                dist.send(value, 1)
+                dist.recv(value, 1)
+            elif rank == 1:
+                dist.recv(value, 0)
+                dist.send(value, 0)
+            found.append((time.perf_counter() - begin) / 2)
+        return found
+
+    def add_whole(self, key: str, model: str, options: Mapping[str, Any]) -> None:
+        """Take a whole model."""
+        self._wholes[key] = _WholeModel(model, options)
+
+    def whole_outputs(self, key: str, inputs: Arrays) -> list[npt.NDArray[Any]]:
+        """The outputs of all micro-batches of a whole model, stacked."""
+        return self._wholes[key].outputs(inputs)
+
+    def whole_gradients(self, key: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The gradients of the mean loss of all micro-batches of a whole model."""
+        return self._wholes[key].gradients(inputs)
+
+    def time_whole(self, key: str, inputs: Arrays, steps: int, train: bool) -> list[float]:
+        """Seconds of each of some steps, or forward passes, of a whole model."""
+        return [self._wholes[key].time(inputs, train) for _ in range(steps)]
+
+    def _own(self, key: str, inputs: Arrays) -> list[torch.Tensor]:
         """The micro-batches of this replica: every d-th one."""
-        model = self._model
+        model = self._parts[key]
         return [tensor_of(np.ascontiguousarray(array[model.replica :: model.replicas])) for array in inputs]
 
 
-class WholeRank:
-    """The same model in one process, as it is: outputs and gradients to compare with."""
+class _WholeModel:
+    """A model as it is; micro-batches one after the other."""
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
-        torch.set_num_threads(1)
-        from placewise.readers.torch.parallel_model import mean_square
-
-        self._model, self._args, self._kwargs = make_model(model, options)
-        self._loss = mean_square
+        self._model, args, kwargs = make_model(model, options)
+        self._spec = pytree.tree_structure((args, kwargs))
 
     def outputs(self, inputs: Arrays) -> list[npt.NDArray[Any]]:
-        """The outputs of all micro-batches, stacked."""
-        from torch.utils import _pytree as pytree
-
         with torch.no_grad():
             rows = [pytree.tree_leaves(self._run(inputs, number)) for number in range(len(inputs[0]))]
         return [array_of(torch.stack(column)) for column in zip(*rows, strict=True)]
 
-    def step(self, inputs: Arrays) -> tuple[float, dict[str, npt.NDArray[Any]]]:
-        """The mean loss of all micro-batches, and the gradients of all weights."""
-        count, total = len(inputs[0]), 0.0
-        self._model.zero_grad()
-        for number in range(count):
-            loss = self._loss(self._run(inputs, number), None) / count
-            loss.backward()
-            total += float(loss.detach())
+    def gradients(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        self._step(inputs)
         named = self._model.named_parameters()
-        return total, {name: array_of(value.grad) for name, value in named if value.grad is not None}
+        return {name: array_of(value.grad) for name, value in named if value.grad is not None}
+
+    def time(self, inputs: Arrays, train: bool) -> float:
+        begin = time.perf_counter()
+        if train:
+            self._step(inputs)
+        else:
+            with torch.no_grad():
+                for number in range(len(inputs[0])):
+                    self._run(inputs, number)
+        return time.perf_counter() - begin
+
+    def _step(self, inputs: Arrays) -> None:
+        self._model.zero_grad()
+        for number in range(len(inputs[0])):
+            (mean_square(self._run(inputs, number), None) / len(inputs[0])).backward()
 
     def _run(self, inputs: Arrays, number: int) -> Any:
-        from torch.utils import _pytree as pytree
-
-        spec = pytree.tree_structure((self._args, self._kwargs))
-        args, kwargs = pytree.tree_unflatten([tensor_of(array[number]) for array in inputs], spec)
+        args, kwargs = pytree.tree_unflatten([tensor_of(array[number]) for array in inputs], self._spec)
         return self._model(*args, **kwargs)
 
 
