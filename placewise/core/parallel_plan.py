@@ -42,7 +42,7 @@ def describe_modules(problem: Problem, placement: Placement) -> dict[str, Any]:
     whole = [[""]] if len(stages) == 1 else [whole_modules(graph, stage == s) for s in range(len(stages))]
     calls = _calls_outside(graph, stage.tolist(), [path for paths in whole for path in paths])
     sharding = shard_graph(graph, degree, unit=ways.unit)
-    splits = _describe_splits(graph, sharding) if degree > 1 else {}
+    splits = _describe_splits(graph, sharding, _gather_early(graph, sharding)) if degree > 1 else {}
     _require_inside(splits, [path for paths in whole for path in paths])
     again = _recomputed_modules(problem, placement)
     return {
@@ -120,7 +120,36 @@ def _is_inside(path: str, parts: Iterable[str]) -> bool:
     return not set(_prefixes(path)).isdisjoint(parts)
 
 
-def _describe_splits(graph: Graph, sharding: Sharding) -> dict[str, Any]:
+def gathered_early(problem: Problem, placement: Placement) -> list[str]:
+    """Modules whose results are gathered at once, where the plan goes on with the parts, as in a loss."""
+    graph, ways, degree = problem.graph, problem.require_ways(), placement.stages[0].tensor_parallel
+    sharding = shard_graph(graph, degree, unit=ways.unit)
+    splits = module_splits(graph, sharding)
+    return [path for path in _gather_early(graph, sharding) if not splits[path].gathers]
+
+
+def _gather_early(graph: Graph, sharding: Sharding) -> list[str]:
+    """Column-parallel modules whose parts reach an op that has to exchange them and is in no module that does so.
+
+    Code that is written for whole tensors cannot do so either: a loss, a softmax over what is split. Raises ExportError
+    where the parts are needed as well.
+    """
+    gathered: dict[int, None] = {}
+    passed: set[int] = set()
+    for collective in sharding.collectives:
+        maker = int(graph.tensors.producer[collective.tensor])
+        if collective.backward or (maker >= 0 and _makes_sums(graph, sharding, maker)):
+            continue
+        gathers = collective.kind == "all-gather"
+        passed |= set() if gathers else {collective.op}
+        for tensor in [collective.tensor] if gathers else graph.inputs_of(collective.op).tolist():
+            _find_sources(graph, sharding, int(tensor), gathered, passed)
+    for op in gathered:
+        _require_no_parts(graph, sharding, op, passed)
+    return list(dict.fromkeys(graph.ops.scope[op] for op in gathered))
+
+
+def _describe_splits(graph: Graph, sharding: Sharding, early: list[str]) -> dict[str, Any]:
     styles: dict[str, set[str]] = {}
     for op in np.flatnonzero(~graph.ops.backward & (sharding.style > 0)).tolist():
         style = sharding.style_of(op)
@@ -137,11 +166,47 @@ def _describe_splits(graph: Graph, sharding: Sharding) -> dict[str, Any]:
             "style": split.style,
             "weights": {_own_name(name, path): dim for name, dim in split.weights.items()},
             "parts": {_own_name(name, path): list(lengths) for name, lengths in split.parts.items()},
-            "gathers": split.gathers,
+            "gathers": split.gathers or path in early,
         }
         for path, split in module_splits(graph, sharding).items()
         if path and split.style != "tokens"
     }
+
+
+def _makes_sums(graph: Graph, sharding: Sharding, op: int) -> bool:
+    """Whether an op is a product or an embedding whose results are summed over the devices."""
+    weighs = any(sharding.weight_split[w] >= 0 for w in graph.weights_of(op).tolist())
+    return weighs and sharding.style_of(op) in ("rowwise", "embedding")
+
+
+def _find_sources(graph: Graph, sharding: Sharding, tensor: int, gathered: dict[int, None], passed: set[int]) -> None:
+    """Add the column-parallel ops from which a split tensor comes to `gathered`, and the ops between to `passed`."""
+    stack = [tensor]
+    while stack:
+        one = stack.pop()
+        op = int(graph.tensors.producer[one])
+        if op < 0 or sharding.split[one] < 0 or op in passed or op in gathered or _makes_sums(graph, sharding, op):
+            continue
+        style = sharding.style_of(op)
+        if style == "colwise":
+            gathered[op] = None
+        elif style == "follows":
+            passed.add(op)
+            stack += graph.inputs_of(op).tolist()
+        else:
+            name = graph.ops.scope[op] or graph.ops.name[op]
+            raise ExportError(f"what {name!r} makes is split, and PyTorch's styles gather the results of products only")
+
+
+def _require_no_parts(graph: Graph, sharding: Sharding, op: int, passed: set[int]) -> None:
+    for tensor in graph.outputs_of(op):
+        for reader in graph.consumers_of(tensor).tolist():
+            if graph.ops.backward[reader] or reader in passed or sharding.share[reader] >= 1:
+                continue
+            name = graph.ops.scope[op] or graph.ops.name[op]
+            raise ExportError(
+                f"what {name!r} makes is needed whole and in parts, which PyTorch's styles cannot express"
+            )
 
 
 def _own_name(name: str, path: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewise.core.parallel_plan import call_name, describe_modules
+from placewise.core.parallel_plan import call_name, describe_modules, gathered_early
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.equal_stages import find_equal_stages
@@ -155,7 +155,9 @@ class TorchExporter:
         source = problem.graph.source
         document = {"model": source.path if source else "", **document}
         files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
-        return Exported(files | {f"{name}.py": _read_copy(name) for name in COPIES}, projected)
+        early = gathered_early(problem, projected)
+        notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
+        return Exported(files | {f"{name}.py": _read_copy(name) for name in COPIES}, projected, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
