@@ -77,6 +77,7 @@ class ParallelModel:
         stages = [StagePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
         program = export_model(model, args, kwargs, stages) if self.stages > 1 else None
         ties = tied_parameters(model)
+        self._first_name = {name: names[0] for names in ties for name in names}
         self._splits = {
             path: ModuleSplit(split["style"], split["weights"], split["parts"], split["gathers"])
             for path, split in plan["splits"].items()
@@ -100,8 +101,9 @@ class ParallelModel:
         return self.place == self.stages - 1
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The weights of this process that train, by their names in the model."""
-        yield from (self.stage or self.model).named_parameters()
+        """The parameters of this process by their names in the model; one that has several has its first."""
+        for name, value in (self.stage or self.model).named_parameters():
+            yield self._first_name.get(name, name), value
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The outputs of every micro-batch of this replica, stacked; empty except in the last stage.
@@ -181,9 +183,8 @@ class ParallelModel:
         """Sum what devices of a split, or stages with one weight, have parts of, and average over replicas."""
         gradients = {name: _local(p.grad) for name, p in self.named_parameters() if p.grad is not None}
         for names, group in self._tie_groups:
-            own = next((gradients[name] for name in names if name in gradients), None)
-            if own is not None:
-                dist.all_reduce(own, group=group)
+            if names[0] in gradients:
+                dist.all_reduce(gradients[names[0]], group=group)
         if self.mesh["tp"].size() > 1:
             _reduce([gradients[name] for name in gradients if name in self._summed], self.mesh["tp"].get_group(), 1)
         if self.replicas > 1:

@@ -23,6 +23,8 @@ HEAD_COUNTS = (
     "all_head_size", "inner_dim", "split_size",
 )  # fmt: skip
 """Attributes of attentions that count heads, or their widths together: each device has a part of them."""
+WIDTHS = ("out_features", "out_channels", "nf")
+"""Attributes of products that are as many as their results."""
 
 
 class ModuleSplit(NamedTuple):
@@ -58,7 +60,7 @@ def split_modules(
         except AttributeError:
             raise ValueError(f"the model has no module {path!r}") from None
         if split.style == "heads":
-            _divide_heads(module, mesh.size())
+            _divide(module, HEAD_COUNTS, mesh.size())
         if split.weights:
             styles[path] = _choose_style(path, module, split)
     _share_inputs(model, mesh, {path: style for path, style in styles.items() if splits[path].style == "colwise"})
@@ -106,9 +108,9 @@ class ShardedModule(ParallelStyle):  # type: ignore[misc]
             else:
                 trains = getattr(module, name).requires_grad
                 module.register_parameter(name, nn.Parameter(held, requires_grad=trains))
-        groups = "num_groups" if isinstance(module, nn.GroupNorm) else "groups"
-        if int(getattr(module, groups, 1)) > 1:
-            setattr(module, groups, getattr(module, groups) // size)
+        _divide(module, ("num_groups",) if isinstance(module, nn.GroupNorm) else ("groups",), size)
+        if split.style == "colwise":
+            _divide(module, WIDTHS, size)
         if split.style == "rowwise":
             self._sum_results(module, group)
         if split.gathers:
@@ -164,10 +166,11 @@ def _take_share(tensor: torch.Tensor, dim: int, parts: Sequence[int], rank: int,
     return torch.cat([piece.chunk(size, dim)[rank] for piece in whole], dim).contiguous()
 
 
-def _divide_heads(module: nn.Module, size: int) -> None:
-    for name in HEAD_COUNTS:
+def _divide(module: nn.Module, names: Sequence[str], size: int) -> None:
+    """Divide those of the attributes that are numbers of this or more."""
+    for name in names:
         count = getattr(module, name, None)
-        if isinstance(count, int) and count % size == 0:
+        if isinstance(count, int) and count >= size and count % size == 0:
             setattr(module, name, count // size)
 
 

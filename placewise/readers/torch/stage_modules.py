@@ -20,6 +20,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 
+_UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
+"""Operators that may return their argument itself."""
+
+
 class StagePlan(NamedTuple):
     """The modules of a stage by path ("" is the whole model), and the calls outside of modules by name."""
 
@@ -113,7 +117,7 @@ class StageModule(nn.Module):
                 results = pytree.tree_leaves(module(*args, **kwargs), is_leaf=lambda item: item is None)
                 env.update(zip(step.makes, results, strict=True))
             else:
-                env[step.makes[0]] = self._call(step.node, env)
+                env[step.makes[0]] = self._call(step, env)
         return tuple(_wait(env[value.name]) for value in self.returns)
 
     def arrange(self, outputs: Sequence[torch.Tensor]) -> Any:
@@ -123,9 +127,12 @@ class StageModule(nn.Module):
             [flat[item] if isinstance(item, str) else item[0] for item in self._outputs], self._out_spec
         )
 
-    def _call(self, node: Any, env: Mapping[str, Any]) -> Any:
+    def _call(self, step: _Step, env: Mapping[str, Any]) -> Any:
+        node: Any = step.node
+        given = dict(zip(node.all_input_nodes, step.reads, strict=True))
+
         def value(read: fx.Node) -> Any:
-            return getattr(self._graphs, str(read.target)) if read.op == "get_attr" else env[read.name]
+            return getattr(self._graphs, str(read.target)) if read.op == "get_attr" else env[given[read]]
 
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
         return node.target(*args, **kwargs)
@@ -195,27 +202,53 @@ def checkpoint_modules(model: nn.Module, paths: Sequence[str]) -> None:
 
 
 def _list_steps(program: ExportedProgram, paths: set[str]) -> list[_Step]:
-    """The calls of a program in order, those inside of a module at one of `paths` as one step."""
+    """The calls of a program in order, those inside of a module at one of `paths` as one step.
+
+    Raises ValueError where something reads what a module makes inside and does not return.
+    """
     calls = {entry.fqn: entry.signature for entry in program.module_call_graph if entry.signature is not None}
     inner = {node: _module_call(node, calls, paths) for node in program.graph.nodes if node.op == "call_function"}
+    same = _same_values(inner)
     steps: list[_Step] = []
     seen: set[str] = set()
     for node, call in inner.items():
         if call is None:
-            steps.append(_Step(tuple(read.name for read in node.all_input_nodes), (node.name,), node=node))
+            reads = tuple(same.get(read.name, read.name) for read in node.all_input_nodes)
+            steps.append(_Step(reads, (node.name,), node=node))
         elif call not in seen:
             seen.add(call)
             signature = calls[call]
-            arguments = [_argument(item) for item in signature.inputs]
+            arguments = [_argument(item, same) for item in signature.inputs]
             reads = tuple(item for item in arguments if isinstance(item, str))
             makes = tuple(
                 name if isinstance(name := _argument(item), str) else f"nothing_{call}_{place}"
                 for place, item in enumerate(signature.outputs)
             )
-            steps.append(
-                _Step(reads, makes, path=call.partition("@")[0], arguments=arguments, in_spec=signature.in_spec)
-            )
+            path = call.partition("@")[0]
+            steps.append(_Step(reads, makes, path=path, arguments=arguments, in_spec=signature.in_spec))
+    _require_returned(steps, inner)
     return steps
+
+
+def _same_values(inner: Mapping[fx.Node, str | None]) -> dict[str, str]:
+    """Values inside of modules that are those from outside, as those of casts that change nothing."""
+    same: dict[str, str] = {}
+    for node, call in inner.items():
+        source = node.args[0] if node.args else None
+        if call is None or not isinstance(source, fx.Node) or not str(node.target).startswith(_UNCHANGED):
+            continue
+        own, given = node.meta.get("val"), source.meta.get("val")
+        if isinstance(own, torch.Tensor) and isinstance(given, torch.Tensor) and own.dtype == given.dtype:
+            same[node.name] = same.get(source.name, source.name)
+    return same
+
+
+def _require_returned(steps: Sequence[_Step], inner: Mapping[fx.Node, str | None]) -> None:
+    made = {name for step in steps for name in step.makes}
+    hidden = {node.name: call for node, call in inner.items() if call is not None and node.name not in made}
+    leak = next((read for step in steps for read in step.reads if read in hidden), None)
+    if leak is not None:
+        raise ValueError(f"the module {hidden[leak]!r} makes {leak!r}, which others read, and does not return it")
 
 
 def _module_call(node: fx.Node, calls: Mapping[str, Any], paths: set[str]) -> str | None:
@@ -230,9 +263,9 @@ def _module_call(node: fx.Node, calls: Mapping[str, Any], paths: set[str]) -> st
     return None
 
 
-def _argument(item: Any) -> Any:
+def _argument(item: Any, same: Mapping[str, str] = {}) -> Any:
     """The name of a value, or a constant in a tuple of its own."""
-    return (item.value,) if isinstance(item, ConstantArgument) else item.name
+    return (item.value,) if isinstance(item, ConstantArgument) else same.get(item.name, item.name)
 
 
 def _list_inputs(program: ExportedProgram) -> list[str]:
