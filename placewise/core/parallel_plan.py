@@ -157,10 +157,16 @@ def _describe_splits(graph: Graph, sharding: Sharding, early: list[str]) -> dict
             raise ExportError("experts that are split over devices are no style of PyTorch's parallelize_module")
         if style in _WITH_WEIGHTS and any(sharding.weight_split[w] >= 0 for w in graph.weights_of(op)):
             styles.setdefault(graph.ops.scope[op], set()).add(style)
+    _require_no_slices(graph, sharding)
     mixed = next((path for path, own in styles.items() if len(own) > 1), None)
     if mixed is not None:
         said = f"the module {mixed!r} holds several products, of which each is split in its own way"
         raise ExportError(said, remedy="write them as modules of their own")
+    strange = next(
+        (p for p, own in module_splits(graph, sharding).items() if own.style == "heads" and own.weights), None
+    )
+    if strange is not None:
+        raise ExportError(f"the attention {strange!r} holds weights of its own that are split by heads")
     return {
         path: {
             "style": split.style,
@@ -209,6 +215,24 @@ def _require_no_parts(graph: Graph, sharding: Sharding, op: int, passed: set[int
             )
 
 
+def _require_no_slices(graph: Graph, sharding: Sharding) -> None:
+    """Raise ExportError where a split op takes its part of a value that is whole: no code of a module does so."""
+    shape, split = graph.tensors.shape, sharding.split
+    for op in np.flatnonzero(~graph.ops.backward & (sharding.share < 1)).tolist():
+        style, outputs = sharding.style_of(op), graph.outputs_of(op)
+        given = [t for t in graph.inputs_of(op).tolist() if graph.tensors.producer[t] >= 0]
+        place = int(split[outputs[0]]) if len(outputs) else WHOLE
+        fault = style == "rowwise" and all(split[t] == WHOLE for t in given)
+        if style in ("heads", "follows") and place >= 0:
+            rank, most = len(shape[outputs[0]]), shape[outputs[0]][place]
+            alike = [t for t in given if len(shape[t]) == rank and split[t] == WHOLE]
+            lengths = [shape[t][place] for t in alike]
+            fault = any(n == most > 1 or (style == "heads" and n > 1) for n in lengths)
+        if fault:
+            name = graph.ops.scope[op] or graph.ops.name[op]
+            raise ExportError(f"{name!r} computes on parts of values that are whole, which no module of the model does")
+
+
 def _own_name(name: str, path: str) -> str:
     """The name of a weight within its module; a tied one is called after another module."""
     return name.removeprefix(f"{path}.") if name.startswith(f"{path}.") else name.rpartition(".")[2]
@@ -226,8 +250,8 @@ def _partial_gradients(graph: Graph, sharding: Sharding) -> list[str]:
     found: dict[str, None] = {}
     for op in np.flatnonzero(~graph.ops.backward & (sharding.share < 1)).tolist():
         if sharding.style_of(op) in ("follows", "heads", "tokens"):
-            whole = [w for w in graph.weights_of(op).tolist() if sharding.weight_split[w] == WHOLE]
-            found |= dict.fromkeys(graph.weights.name[w] for w in whole)
+            whole = [graph.weights.name[w] for w in graph.weights_of(op).tolist() if sharding.weight_split[w] == WHOLE]
+            found |= dict.fromkeys(name for name in whole if "." in name or not graph.ops.scope[op])
     return list(found)
 
 

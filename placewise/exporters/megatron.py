@@ -56,7 +56,7 @@ class MegatronExporter:
 
     def _export_split(self, problem: Problem, placement: Placement) -> Exported:
         stages = find_split_stages(problem, placement, self.info.name, first_layers=True)
-        ways, count, layout = problem.require_ways(), len(stages.layers), write_layout(stages.layers)
+        ways, count, layout = problem.require_ways(), len(stages.entries), write_layout(stages.entries)
         line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
         batch = int(problem.graph.source.options.get("dims", {}).get("batch", 1)) if problem.graph.source else 1
         if ways.trains:

@@ -113,3 +113,17 @@ def test_what_auto_finds_is_exported_with_the_value_that_the_files_have(training
     sizes = [int(size) for size in re.findall(r"--\w+-parallel-size (\d+)", text)]
     assert int(np.prod(sizes)) == used
     assert made.said.value >= result.lower_bound * (1 - 1e-9)
+
+
+def test_deepspeed_has_the_stages_replicas_splits_and_layers_that_recompute(training: Problem) -> None:
+    """The module says all that the plan says: any layers may recompute, and what comes before them stands apart."""
+    groups = [StageGroup((0, 1), 2, 1), StageGroup((2, 3), 2, 1)]
+    plan = staged(training, [5, 7], groups, again=(0, 4, 7))
+    made = export_placement(training, plan, "deepspeed")
+    text = str(made.exported.files["planned_pipeline.py"])
+    assert not made.projected
+    assert "PARTS = [0, 6, 14]" in text and "DATA, MODEL = 2, 1" in text and "RECOMPUTED = [1, 5, 8]" in text
+    assert '"gradient_accumulation_steps": 4' in text and '"train_micro_batch_size_per_gpu": 4' in text
+    uneven = staged(training, [5, 7], [StageGroup((0, 1), 1, 2), StageGroup((2,), 1, 1)])
+    made = export_placement(training, uneven, "deepspeed")
+    assert made.projected and made.said.valid
