@@ -80,7 +80,7 @@ def require_close(what, one, other, least=1e-30):
     scale = max(float(other.abs().max()) if other.numel() else 0.0, least)
     error = float((one.cpu() - other.cpu()).abs().max()) if other.numel() else 0.0
     if not error <= 1e-4 * scale:
-        raise AssertionError(f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}} at most")
+        raise AssertionError(f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}}")
 
 
 def main(model, micro_batches, loss):

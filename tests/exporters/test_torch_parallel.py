@@ -76,7 +76,7 @@ def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> Non
 
 
 def test_the_plan_names_modules_and_their_styles() -> None:
-    """Whole modules of each stage, calls between them, styles as parallelize_module takes them, units that recompute."""
+    """Whole modules of each stage, styles as parallelize_module takes them, and units that recompute."""
     problem = problem_of("llama")
     plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], again=True)
     said = json.loads(str(export_placement(problem, plan, "torch").exported.files["parallel.json"]))

@@ -14,7 +14,8 @@ LAYERS = 4
 PARTS = {
     "llama": ["embed_tokens", *(f"layers.{n}" for n in range(LAYERS)), "norm", "lm_head"],
     "bert": [
-        "word_embeddings", "position_embeddings", "embedding_norm", *(f"layer.{n}" for n in range(LAYERS)), "classifier",
+        "word_embeddings", "position_embeddings", "embedding_norm", *(f"layer.{n}" for n in range(LAYERS)),
+        "classifier",
     ],
     "resnet": ["conv1", "bn1", "layer1.0", "layer1.1", "layer2.0", "layer2.1", "fc"],
 }  # fmt: skip

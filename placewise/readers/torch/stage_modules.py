@@ -19,7 +19,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
-
 _UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
 """Operators that may return their argument itself."""
 
