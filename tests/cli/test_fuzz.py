@@ -16,6 +16,8 @@ from fuzzing import names, pool
 from fuzzing.bombs import xml_bomb, zip_bomb
 from fuzzing.cases import SHARES, Case, Damage, case, run
 from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
+from fuzzing.pool import Done
+from fuzzing.report import document_of, merged
 from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
 from fuzzing.verdict import FAULT, LOADED, REFUSED, Verdict, flaw_of, kind_of, verdict_on
 
@@ -149,3 +151,16 @@ def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: p
     outcomes = {one.number: one.verdict for one in done}
     assert [outcomes[number].outcome for number in range(4)] == [LOADED, LOADED, FAULT, LOADED]
     assert "no answer" in outcomes[2].words and "in runner" in outcomes[2].words
+
+
+def test_rounds_are_added_up() -> None:
+    """Cases and faults of two seeds, and the slowest of both."""
+    rounds = [
+        document_of([Done("plan", 1, Verdict(LOADED), 1.0), Done("onnx", 2, Verdict(FAULT, "odd"), 3.0)], 7, 10.0, 1),
+        document_of([Done("plan", 1, Verdict(REFUSED), 2.0)], 8, 20.0, 1),
+    ]
+    found = merged(rounds)
+    assert (found["cases"], found["seconds"], found["seeds"], found["faults"]) == (3, 30, [7, 8], {"odd": 1})
+    plan = found["families"]["plan"]
+    assert (plan["cases"], plan["loaded"], plan["refused"], plan["slowest"]) == (2, 1, 1, 2.0)
+    assert [(one["case"], one["seed"]) for one in found["slowest"]] == [("onnx:2", 7), ("plan:1", 8), ("plan:1", 7)]

@@ -204,7 +204,9 @@ def _limits(rng: Random, odd: float, placer: Any) -> dict[str, Any]:
         finite = 0 <= float(str(limits.get("time_limit", "inf")).removesuffix("s").removesuffix("m")) < 100
     except ValueError:
         finite = False
-    if endless and not finite and (limits.get("time_limit") in (None, math.inf, "inf") or "budget" in limits):
+    limit = limits.get("time_limit")
+    unlimited = limit is None or (isinstance(limit, (str, float)) and limit in (math.inf, "inf"))
+    if endless and not finite and (unlimited or "budget" in limits):
         limits["time_limit"] = 0.2
         limits.pop("budget", None)
     elif endless and not finite:
