@@ -35,6 +35,7 @@ To train, take `ParallelModel` from {COPIES[0]}.py: its `step` leaves gradients 
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -97,11 +98,14 @@ def main(model, micro_batches, loss):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    loss = load_function(loss) if loss else mean_square
-    made, args, kwargs = make_model(model)
+    try:
+        loss = load_function(loss) if loss else mean_square
+        made, args, kwargs = make_model(model)
+        reference, _, _ = make_model(model)
+        parallel = ParallelModel(made, args, kwargs, PLAN, loss=loss, device=str(device))
+    except ValueError as error:
+        raise SystemExit(f"{PLAN} cannot run: {{error}}")
     spec = pytree.tree_structure((args, kwargs))
-    reference, _, _ = make_model(model)
-    parallel = ParallelModel(made, args, kwargs, PLAN, loss=loss, device=str(device))
     inputs = draw(args, kwargs, PLAN["microbatches"])
     own = [value[parallel.replica :: parallel.replicas].to(device) for value in inputs]
     outputs = parallel.forward(own)
@@ -120,7 +124,9 @@ def main(model, micro_batches, loss):
     if rank == world - 1:
         shape = f"{{parallel.stages}} stages × {{parallel.replicas}} replicas × {{PLAN['tensor_parallel']}} devices"
         print(f"{{shape}}, outputs and gradients as those of the whole model, {{seconds * 1e3:.3f}} ms per micro-batch")
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # threads of gloo and of autograd may outlive the interpreter, whose end then aborts the process
 
 
 if __name__ == "__main__":

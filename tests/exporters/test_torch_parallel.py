@@ -8,41 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from parallel_plans import MODELS, example
+from parallel_plans import MODELS, example, problem_of, staged
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement, write_files
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
 from placewise.model.ways import StageGroup
 from placewise.simulate import judge_placement
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-
-def problem_of(name: str, devices: str = "4xA100-80GB", **options: object) -> Problem:
-    """An example in training, with ways to split it."""
-    model, args = example(name)
-    given = {"tensor_parallel": 2, "microbatches": 4, "graph": "training", "objective": "throughput"} | options
-    return build(model, devices, ProblemOptions(**given), example_inputs=args)
-
-
-def staged(problem: Problem, groups: list[StageGroup], last: list[int], *, again: bool = False) -> Placement:
-    """Stages up to these units; with `again`, units recompute where they can."""
-    ways = problem.require_ways()
-    stage = np.searchsorted(last, np.arange(ways.n_units)).astype(np.int32)
-    way = [
-        max(
-            ways.ways_of(unit, groups[stage[unit]].tensor_parallel).tolist(),
-            key=lambda w: bool(ways.recompute[w]) == again,
-        )
-        for unit in range(ways.n_units)
-    ]
-    return Placement.of_stages(ways, tuple(groups), stage, np.array(way, np.int32))
 
 
 def run(folder: Path, name: str, processes: int) -> str:
@@ -60,19 +37,33 @@ def run(folder: Path, name: str, processes: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
-def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> None:
-    """Two stages of two cores each that recompute: the script compares outputs and gradients with the whole model."""
-    problem = problem_of(name, "4xcore")
-    plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], again=True)
-    made = export_placement(problem, plan, "torch")
+def export_and_run(name: str, groups: list[StageGroup], last: list[int], folder: Path) -> tuple[dict, str]:
+    """The plan that was written for a model, and what the script prints, which compares with the whole model."""
+    cores = sum(len(group.devices) for group in groups)
+    problem = problem_of(name, f"{cores}xcore")
+    made = export_placement(problem, staged(problem, groups, last, again=True), "torch")
     assert not made.projected
-    write_files(made.exported, made.info, tmp_path / "out")
-    said = json.loads((tmp_path / "out" / "parallel.json").read_text())
+    write_files(made.exported, made.info, folder)
+    return json.loads((folder / "parallel.json").read_text()), run(folder, name, cores)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", pytest.param("bert", marks=pytest.mark.soak), pytest.param("resnet", marks=pytest.mark.soak)]
+)
+def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> None:
+    """Two stages of two cores each that recompute: outputs and gradients are those of the whole model."""
+    said, printed = export_and_run(name, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], tmp_path / "out")
     assert said["tensor_parallel"] == 2 and said["microbatches"] == 4
     assert [stage["devices"] for stage in said["stages"]] == [["core:0", "core:1"], ["core:2", "core:3"]]
     assert said["stages"][0]["recompute"]
-    assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in run(tmp_path / "out", name, 4)
+    assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
+
+
+def test_torchrun_runs_replicas(tmp_path: Path) -> None:
+    """Two cores take micro-batches in turns, and average their gradients."""
+    said, printed = export_and_run("resnet", [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")
+    assert said["data_parallel"] == 2 and said["stages"][0]["modules"] == [""]
+    assert "1 stages × 2 replicas × 1 devices, outputs and gradients as those" in printed
 
 
 def test_the_plan_names_modules_and_their_styles() -> None:

@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 from locations import ROOT
 
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.ways import StageGroup
+
 MODELS = ROOT / "examples" / "parallel" / "models.py"
 LAYERS = 4
 PARTS = {
@@ -35,6 +41,27 @@ def example(name: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
 
     made: tuple[Any, tuple[Any, ...]] = getattr(models, name)(**options)
     return made
+
+
+def problem_of(name: str, devices: str = "4xA100-80GB", **options: object) -> Problem:
+    """An example in training, with ways to split it."""
+    model, args = example(name)
+    given = {"tensor_parallel": 2, "microbatches": 4, "graph": "training", "objective": "throughput"} | options
+    return build(model, devices, ProblemOptions(**given), example_inputs=args)
+
+
+def staged(problem: Problem, groups: list[StageGroup], last: list[int], *, again: bool = False) -> Placement:
+    """Stages up to these units; with `again`, units recompute where they can."""
+    ways = problem.require_ways()
+    stage = np.searchsorted(last, np.arange(ways.n_units)).astype(np.int32)
+    way = [
+        max(
+            ways.ways_of(unit, groups[stage[unit]].tensor_parallel).tolist(),
+            key=lambda w: bool(ways.recompute[w]) == again,
+        )
+        for unit in range(ways.n_units)
+    ]
+    return Placement.of_stages(ways, tuple(groups), stage, np.array(way, np.int32))
 
 
 def draw(args: Sequence[Any], count: int = MICROBATCHES, seed: int = 0) -> list[np.ndarray]:

@@ -245,7 +245,9 @@ def load_function(reference: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(where)
-    function: Callable[..., Any] = getattr(module, name)
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"there is no function {name!r} in {where}")
     return function
 
 
@@ -270,7 +272,7 @@ def _reduce(tensors: Sequence[torch.Tensor], group: Any, count: int) -> None:
     for bucket in buckets:
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)
-        parts = (flat / count).split([tensor.numel() for tensor in bucket])
+        parts = torch.split(flat / count, [tensor.numel() for tensor in bucket])
         for tensor, part in zip(bucket, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 

@@ -83,11 +83,11 @@ def whole_tensor(tensor: torch.Tensor, split: tuple[int, Sequence[int]] | None, 
     shares = [torch.empty_like(tensor) for _ in range(mesh.size())]
     dist.all_gather(shares, tensor.contiguous(), group=mesh.get_group())
     own = [length // mesh.size() for length in lengths] or [tensor.shape[dim]]
-    pieces = [share.split(own, dim) for share in shares]
+    pieces = [torch.split(share, own, dim) for share in shares]
     return torch.cat([piece[number] for number in range(len(own)) for piece in pieces], dim)
 
 
-class ShardedModule(ParallelStyle):  # type: ignore[misc]
+class ShardedModule(ParallelStyle):
     """A module of any class on the parts of its weights: convolutions, norms of split channels, fused products.
 
     `colwise` reads whole arguments and makes a part of the results, `rowwise` sums the results of all devices, and
@@ -115,16 +115,16 @@ class ShardedModule(ParallelStyle):  # type: ignore[misc]
             self._sum_results(module, group)
         if split.gathers:
             last = 1 if _is_convolution(module) else -1
-            module.register_forward_hook(lambda _, __, result: _Gather.apply(result, group, last % result.dim()))
+            module.register_forward_hook(lambda _, __, result: _gather(result, group, last % result.dim()))
         return module
 
     def _sum_results(self, module: nn.Module, group: Any) -> None:
         """Sum the results of all devices, and add the bias to the sum."""
         bias = getattr(module, "bias", None)
         if bias is None:
-            module.register_forward_hook(lambda _, __, result: _Sum.apply(result, group))
+            module.register_forward_hook(lambda _, __, result: _sum(result, group))
             return
-        nothing = torch.zeros_like(bias)
+        nothing: Any = torch.zeros_like(bias)
 
         def leave_out(own: nn.Module, _: Any) -> None:
             own._parameters["bias"] = nothing  # noqa: SLF001
@@ -132,7 +132,7 @@ class ShardedModule(ParallelStyle):  # type: ignore[misc]
         def add(own: nn.Module, _: Any, result: torch.Tensor) -> torch.Tensor:
             own._parameters["bias"] = bias  # noqa: SLF001
             shape = [-1, *[1] * (result.dim() - 2)] if _is_convolution(own) else [-1]
-            return _Sum.apply(result, group) + bias.reshape(shape)
+            return torch.add(_sum(result, group), bias.reshape(shape))
 
         module.register_forward_pre_hook(leave_out)
         module.register_forward_hook(add)
@@ -159,7 +159,7 @@ def _is_convolution(module: nn.Module) -> bool:
 
 def _take_share(tensor: torch.Tensor, dim: int, parts: Sequence[int], rank: int, size: int) -> torch.Tensor:
     """The part of a device: of each of the matrices that stand side by side."""
-    whole = tensor.split(list(parts) or [tensor.shape[dim]], dim)
+    whole = torch.split(tensor, list(parts) or [tensor.shape[dim]], dim)
     for piece in whole:
         if piece.shape[dim] % size:
             raise ValueError(f"{piece.shape[dim]} rows or columns cannot be split over {size} devices")
@@ -207,7 +207,7 @@ class _SharedInput:
             if self.distributed:
                 self.shared = DTensor.from_local(source, self.mesh, [Replicate()], run_check=False)
             else:
-                self.shared = _Copy.apply(source, self.mesh.get_group())
+                self.shared = _copy(source, self.mesh.get_group())
         shared = self.shared
         self.left -= 1
         if self.left == 0:
@@ -270,3 +270,18 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         own = gradient.chunk(dist.get_world_size(ctx.group), ctx.dim)[dist.get_rank(ctx.group)]
         return own, None, None
+
+
+def _copy(value: torch.Tensor, group: Any) -> torch.Tensor:
+    copied: torch.Tensor = _Copy.apply(value, group)  # type: ignore[no-untyped-call]
+    return copied
+
+
+def _sum(value: torch.Tensor, group: Any) -> torch.Tensor:
+    total: torch.Tensor = _Sum.apply(value, group)  # type: ignore[no-untyped-call]
+    return total
+
+
+def _gather(value: torch.Tensor, group: Any, dim: int) -> torch.Tensor:
+    gathered: torch.Tensor = _Gather.apply(value, group, dim)  # type: ignore[no-untyped-call]
+    return gathered

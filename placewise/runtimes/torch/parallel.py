@@ -78,9 +78,10 @@ class ParallelGroup(Closing):
         """Bytes of the weights that every process holds, by name."""
         return self._ask("weights", key)
 
-    def exchange_seconds(self, size: int, count: int) -> list[float]:
-        """Seconds of all-reduces of so many bytes among all processes."""
-        return [max(times) for times in zip(*self._ask("time_exchange", size, count), strict=True)]
+    def exchange_seconds(self, size: int, count: int, degree: int | None = None) -> list[float]:
+        """Seconds of all-reduces of so many bytes in groups of `degree` neighbours at once. Default: all processes."""
+        asked = self._ask("time_exchange", size, count, degree or self.world)
+        return [max(times) for times in zip(*asked, strict=True)]
 
     def transfer_seconds(self, size: int, count: int) -> list[float]:
         """Seconds of tensors of so many bytes from one process to another."""
@@ -88,8 +89,8 @@ class ParallelGroup(Closing):
         return found
 
     def add_whole(self, key: str, model: str, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-        """Prepare a whole model in the first process."""
-        self._ask_first("add_whole", key, model, dict(options))
+        """Prepare a whole model in every process."""
+        self._ask("add_whole", key, model, dict(options))
 
     def whole_outputs(self, key: str, inputs: Arrays) -> list[npt.NDArray[Any]]:
         """The outputs of all micro-batches of a whole model, stacked."""
@@ -101,10 +102,16 @@ class ParallelGroup(Closing):
         found: dict[str, npt.NDArray[Any]] = self._ask_first("whole_gradients", key, list(inputs))
         return found
 
-    def time_whole(self, key: str, inputs: Arrays, steps: int = 1, *, train: bool = True) -> list[float]:
-        """Seconds of each of some training steps, or of forward passes, of a whole model in one process."""
-        found: list[float] = self._ask_first("time_whole", key, list(inputs), steps, train)
-        return found
+    def time_whole(
+        self, key: str, inputs: Arrays, steps: int = 1, *, train: bool = True, everywhere: bool = False
+    ) -> list[float]:
+        """Seconds of each of some training steps, or of forward passes, of a whole model in one process.
+
+        With `everywhere`, all processes run it at the same time, and the slowest one counts.
+        """
+        workers = self._workers if everywhere else self._workers[:1]
+        asked = self._collect(workers, "time_whole", (key, list(inputs), steps, train, everywhere))
+        return [max(times) for times in zip(*asked, strict=True)]
 
     def close(self) -> None:
         """End the processes."""

@@ -33,6 +33,7 @@ class ParallelRank:
         )
         self._parts: dict[str, ParallelModel] = {}
         self._wholes: dict[str, _WholeModel] = {}
+        self._groups: dict[int, Any] = {}
 
     def add(self, key: str, model: str, options: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         """Take this process's part of a model, which a function makes (`make_model`), under a plan."""
@@ -67,13 +68,15 @@ class ParallelRank:
         """Bytes of the weights that this process holds, by name."""
         return {name: _held_bytes(value) for name, value in self._parts[key].named_parameters()}
 
-    def time_exchange(self, size: int, count: int) -> list[float]:
-        """Seconds of an all-reduce of so many bytes among all processes, as often as `count` says."""
+    def time_exchange(self, size: int, count: int, degree: int) -> list[float]:
+        """Seconds of an all-reduce of so many bytes in groups of `degree` processes, as often as `count` says."""
+        if degree not in self._groups:
+            self._groups[degree] = dist.new_subgroups(degree)[0]  # type: ignore[no-untyped-call]
         value, found = torch.zeros(max(size // 4, 1)), []
         for _ in range(count):
             dist.barrier()
             begin = time.perf_counter()
-            dist.all_reduce(value)
+            dist.all_reduce(value, group=self._groups[degree])
             found.append(time.perf_counter() - begin)
         return found
 
@@ -104,9 +107,14 @@ class ParallelRank:
         """The gradients of the mean loss of all micro-batches of a whole model."""
         return self._wholes[key].gradients(inputs)
 
-    def time_whole(self, key: str, inputs: Arrays, steps: int, train: bool) -> list[float]:
-        """Seconds of each of some steps, or forward passes, of a whole model."""
-        return [self._wholes[key].time(inputs, train) for _ in range(steps)]
+    def time_whole(self, key: str, inputs: Arrays, steps: int, train: bool, everywhere: bool) -> list[float]:
+        """Seconds of each of some steps, or forward passes, of a whole model; `everywhere` they begin together."""
+        found = []
+        for _ in range(steps):
+            if everywhere:
+                dist.barrier()
+            found.append(self._wholes[key].time(inputs, train))
+        return found
 
     def _own(self, key: str, inputs: Arrays) -> list[torch.Tensor]:
         """The micro-batches of this replica: every d-th one."""
@@ -144,7 +152,7 @@ class _WholeModel:
     def _step(self, inputs: Arrays) -> None:
         self._model.zero_grad()
         for number in range(len(inputs[0])):
-            (mean_square(self._run(inputs, number), None) / len(inputs[0])).backward()
+            torch.autograd.backward(mean_square(self._run(inputs, number), None) / len(inputs[0]))
 
     def _run(self, inputs: Arrays, number: int) -> Any:
         args, kwargs = pytree.tree_unflatten([tensor_of(array[number]) for array in inputs], self._spec)
