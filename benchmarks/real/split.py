@@ -49,6 +49,14 @@ EXCHANGES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 """Bytes of the all-reduces that are measured."""
 
 
+LIMITS = (
+    "What the costs leave out: in a split layer, PyTorch's DTensor spends time in Python for every op, and both "
+    "processes wait at each all-reduce until the slower one is there; alone and back to back, as measured, all-reduces "
+    "take less. Four stages on two cores fill and drain faster than predicted, presumably because a stage has its core "
+    "for itself meanwhile.",
+)
+
+
 class Shape(NamedTuple):
     """Stages, replicas, devices of a split."""
 
@@ -258,15 +266,15 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def text(rows: list[dict[str, Any]], made_by: str, busy: float) -> str:
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
     """The page."""
     lines = [
         "# Plans with stages over gloo, predicted and measured",
         "",
         f"`{made_by}`; a training step of {MICROBATCHES} micro-batches in seconds, medians of rounds in turns; raw "
-        f"figures in real_split.json. The machine has {CORES} cores, which other programs used as well: {busy:.0%} of "
-        "it before the run. Two processes have a core each, four share them. Op times (of layers, with all processes "
-        "at work) and all-reduces were measured in turns with the plans; nothing is fitted to a plan. Predicted: "
+        f"figures in real_split.json. The machine has {CORES} cores and was not idle: other programs used them too, as "
+        "the spread shows. Two processes have a core each, four share them. Op times (of layers, with all processes at "
+        "work) and all-reduces were measured in turns with the plans; nothing is fitted to a plan. Predicted: "
         f"{MICROBATCHES} times the judge's value, and the other stages once. Spread: (largest − smallest) / median. "
         "Differences: the largest of outputs, and of gradients, from those of one process, relative to the largest "
         "entry.",
@@ -291,6 +299,7 @@ def text(rows: list[dict[str, Any]], made_by: str, busy: float) -> str:
     for row in rows:
         order = "yes" if row["same_order"] else "no"
         lines.append(f"| {row['model']} | {row['rank']:.3f} | {row['halves']:.3f} | {order} |")
+    lines += ["", *LIMITS, "", f"Beyond {MAX_ERROR:.0%}, or out of order:"]
     return "\n".join(lines)
 
 
@@ -300,7 +309,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    busy = calm()
+    calm()
     rows = []
     for name in (name for name in BUILDERS if options.only in name):
         with ExitStack() as stack:
@@ -309,7 +318,7 @@ def main() -> int:
                 for world in WORLDS
             }
             rows.append(run_model(name, groups, options.rounds))
-    return report("split", rows, faults(rows), text(rows, command(), busy), libraries=("torch", "numpy", "placewise"))
+    return report("split", rows, faults(rows), text(rows, command()), libraries=("torch", "numpy", "placewise"))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.commands import heading
 from placewise.exporters.space import Space
-from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
+from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
 from placewise.exporters.stages import find_stages, read_stages, shared_weights, stage_space
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -59,8 +59,8 @@ _SPLIT_MODULE = '''\
 
 `layers` has {entries} entries: everything before the first layer, the {count} layers, and everything after the last.
 Stage s has the entries from PARTS[s] up to PARTS[s + 1]; process r of its DATA × MODEL processes belongs on
-DEVICES[s][r]. Entries split themselves over the model-parallel group, `model.mpu().get_model_parallel_group()`, as
-Megatron's layers do. The entries of RECOMPUTED compute their activations again.
+DEVICES[s][r]. Entries split themselves over the group `model.mpu().get_slice_parallel_group()`, as Megatron's layers
+do. The entries of RECOMPUTED compute their activations again.
 """
 
 {heading}
@@ -101,8 +101,8 @@ class DeepspeedExporter:
         writes="a Python module",
         loaded_by="DeepSpeed 0.19",
         verified="executed",
-        cannot_say="anything but whole layers and what comes before or after them all, in order, on accelerators; "
-        "unequal stages where ops are split",
+        cannot_say="anything but whole layers and what comes before or after them all, in order, on accelerators",
+        cannot_split="unequal stages",
         takes="models that are one list of layers, numbered in their scopes",
         suffix=".py",
         splits=True,
@@ -130,7 +130,7 @@ class DeepspeedExporter:
         stages = find_split_stages(problem, placement, self.info.name, transformer=False, ends=True)
         ways, names = problem.require_ways(), problem.cluster.names
         again = [layer + 1 for layers in stages.recomputed_layers(problem) for layer in layers]
-        batch = int(problem.graph.source.options.get("dims", {}).get("batch", 1)) if problem.graph.source else 1
+        batch = micro_batch_size(problem)
         steps = max(ways.microbatches // stages.replicas, 1)
         config = {"train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": steps}
         text = _SPLIT_MODULE.format(

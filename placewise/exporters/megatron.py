@@ -9,7 +9,7 @@ from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
 from placewise.exporters.space import Space
-from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
+from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
 from placewise.exporters.stages import (
     entry_bounds,
     find_stages,
@@ -36,8 +36,8 @@ class MegatronExporter:
         writes="a line of arguments",
         loaded_by="Megatron-LM (Megatron Core 0.16)",
         verified="parsed by the tool's own code",
-        cannot_say="anything but whole layers, in order, on accelerators; unequal stages where ops are split; "
-        "recomputation of other layers than the first ones of every stage",
+        cannot_say="anything but whole layers, in order, on accelerators",
+        cannot_split="unequal stages, recomputation of other layers than the first ones of every stage",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=("fp16", "bf16"),
@@ -58,7 +58,7 @@ class MegatronExporter:
         stages = find_split_stages(problem, placement, self.info.name, first_layers=True)
         ways, count, layout = problem.require_ways(), len(stages.entries), write_layout(stages.entries)
         line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
-        batch = int(problem.graph.source.options.get("dims", {}).get("batch", 1)) if problem.graph.source else 1
+        batch = micro_batch_size(problem)
         if ways.trains:
             line += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
         again = max((len(layers) for layers in stages.recomputed_layers(problem)), default=0)

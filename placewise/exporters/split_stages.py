@@ -96,6 +96,12 @@ def split_heading(problem: Problem, stages: SplitStages, *, ends: bool = False) 
     return lines
 
 
+def micro_batch_size(problem: Problem) -> int:
+    """The dimension `batch` of the model, which is one micro-batch; 1 if it has none."""
+    source = problem.graph.source
+    return int(source.options.get("dims", {}).get("batch", 1)) if source else 1
+
+
 def read_split_stages(
     problem: Problem, target: str, text: str, entries: Sequence[int], degree: int, replicas: int, *,
     transformer: bool = True, ends: bool = False,

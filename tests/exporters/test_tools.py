@@ -133,7 +133,7 @@ def stage(rank, world, port):
     engine, *_ = deepspeed.initialize(model=made, config=config)
     loss = engine.train_batch(iter([(torch.ones(2, 2), torch.ones(2, 2))] * CONFIG["gradient_accumulation_steps"]))
     held = sorted(int(name.split(".")[0]) for name, _ in made.named_parameters() if name.endswith("weight"))
-    group = torch.distributed.get_process_group_ranks(made.mpu().get_model_parallel_group())
+    group = torch.distributed.get_process_group_ranks(made.mpu().get_slice_parallel_group())
     seen = {"held": held, "group": group, "again": made.is_checkpointable_results, "loss": float(loss)}
     open(f"stage{rank}", "w").write(json.dumps(seen))
     torch.distributed.barrier()

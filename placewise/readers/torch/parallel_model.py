@@ -138,7 +138,7 @@ class ParallelModel:
             target = {"target": targets, "losses": losses} if self.is_last else {}
             self._schedule(train=True).step(*given, return_outputs=False, **target)
         self._finish_gradients()
-        return float(sum(losses)) / self.micro_batches if losses else 0.0
+        return float(torch.stack(losses).detach().mean()) if losses else 0.0
 
     def whole_gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of this stage's parameters, put together from all devices that split them."""
