@@ -116,7 +116,8 @@ def describe_projection(export: Export, n_ops: int) -> str:
     limits = [export.info.cannot_say]
     if export.exported.placement.stages and export.info.cannot_split:
         limits = [export.info.cannot_split, *limits]
-    return f"{export.info.name} cannot express {', or '.join(limits)}; in the {which} placement that it can, {moved}, {change}"
+    limit = f"{export.info.name} cannot express {', or '.join(limits)}"
+    return f"{limit}; in the {which} placement that it can, {moved}, {change}"
 
 
 def write_files(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:
