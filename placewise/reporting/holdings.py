@@ -13,8 +13,15 @@ MAX_PARTS = 4
 
 
 def describe_holdings(problem: Problem, placement: Placement) -> list[str]:
-    """What each device [n_devices] holds, in words; "" for one that runs nothing."""
-    return describe_parts(parts_of(problem, placement), problem.n_devices)
+    """What each device [n_devices] holds, in words; "" for one that runs nothing.
+
+    All devices of a split stage hold the same, each its share.
+    """
+    words = describe_parts(parts_of(problem, placement), problem.n_devices)
+    for group in placement.stages:
+        for device in group.devices:
+            words[device] = words[group.devices[0]]
+    return words
 
 
 def describe_parts(parts: ModuleParts, n_devices: int) -> list[str]:
