@@ -53,7 +53,9 @@ class _LoadedPlan:
         if self.plan is None:
             return {}
         staged = {
-            op: describe_place(name_range(stage.devices), stage.data_parallel, stage.tensor_parallel, stage.ways[op])
+            op: describe_place(
+                name_range(stage.devices), stage.data_parallel, stage.tensor_parallel, stage.ways.get(op, "")
+            )
             for stage in self.plan.stages or ()
             for op in stage.ops
         }
