@@ -130,13 +130,18 @@ def ratio(lines: Sequence[dict[str, Any]], slow: str, fast: str) -> float:
     return statistics.median(a / b for a, b in zip(one, other, strict=False))
 
 
-def report(name: str, rows: list[dict[str, Any]], wrong: list[str], text: str) -> int:
+LIBRARIES = ("onnxruntime", "openvino", "numpy", "placewise")
+
+
+def report(
+    name: str, rows: list[dict[str, Any]], wrong: list[str], text: str, libraries: Sequence[str] = LIBRARIES
+) -> int:
     """Write raw results, with the machine and the command that they are from, and the table; the exit code."""
     about = {
         "processor": processor_title(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "libraries": {library: version(library) for library in ("onnxruntime", "openvino", "numpy", "placewise")},
+        "libraries": {library: version(library) for library in libraries},
     }
     document = {"machine": about, "command": command(), "rows": rows, "faults": wrong}
     (RESULTS / f"real_{name}.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -127,7 +127,7 @@ def _show_targets(as_json: bool) -> None:
 
     infos = [create_exporter(name).info for name in names()]
     if as_json:
-        columns = ("name", "writes", "loaded_by", "verified", "cannot_say", "takes", "extra")
+        columns = ("name", "writes", "loaded_by", "verified", "cannot_say", "cannot_split", "takes", "extra")
         show_json([{column: getattr(info, column) for column in columns} for info in infos])
         return
     rows = [(info.name, info.writes, info.loaded_by, info.verified, info.takes) for info in infos]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
 from placewise.exporters.space import Space
-from placewise.exporters.split_stages import SplitStages, find_split_stages, read_split_stages, split_heading
+from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
 from placewise.exporters.stages import (
     entry_bounds,
     find_stages,
@@ -24,6 +22,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 _TENSOR = "--tensor-model-parallel-size"
+_RECOMPUTE, _AGAIN = "--recompute-granularity", "--recompute-num-layers"
+"""With the method "block", the first so many layers of every stage (Megatron Core, `TransformerBlock`)."""
 LAYOUT, SIZE = "--pipeline-model-parallel-layout", "--pipeline-model-parallel-size"
 _STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
 
@@ -37,6 +37,7 @@ class MegatronExporter:
         loaded_by="Megatron-LM (Megatron Core 0.16)",
         verified="parsed by the tool's own code",
         cannot_say="anything but whole layers, in order, on accelerators",
+        cannot_split="unequal stages, recomputation of other layers than the first ones of every stage",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=("fp16", "bf16"),
@@ -54,23 +55,19 @@ class MegatronExporter:
         return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
 
     def _export_split(self, problem: Problem, placement: Placement) -> Exported:
-        stages, ways = find_split_stages(problem, placement, self.info.name), problem.require_ways()
-        count, layout = len(stages.layers), write_layout(stages.layers)
+        stages = find_split_stages(problem, placement, self.info.name, first_layers=True)
+        ways, count, layout = problem.require_ways(), len(stages.entries), write_layout(stages.entries)
         line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
-        batch = int(problem.graph.source.options.get("dims", {}).get("batch", 1)) if problem.graph.source else 1
+        batch = micro_batch_size(problem)
         if ways.trains:
             line += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
-        notes: tuple[str, ...] = ()
-        if stages.recomputed:
-            layers = _recomputed_layers(problem, stages)
-            line += f" --recompute-granularity full --recompute-method block --recompute-num-layers {max(layers)}"
-            if len(set(layers)) > 1:
-                shown = ", ".join(map(str, layers))
-                notes = (f"Megatron recomputes equally many layers of every stage: {max(layers)} in place of {shown}",)
+        again = max((len(layers) for layers in stages.recomputed_layers(problem)), default=0)
+        if again:
+            line += f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}"
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
         world = f"# world size {count * stages.degree * stages.replicas}: {stages.replicas} data-parallel replicas"
         return Exported(
-            {"megatron.sh": "\n".join((*split_heading(problem, stages), world, line, ""))}, stages.placement, notes
+            {"megatron.sh": "\n".join((*split_heading(problem, stages), world, line, ""))}, stages.placement
         )
 
     def space(self, problem: Problem) -> Space:
@@ -92,15 +89,6 @@ class MegatronExporter:
         if int(read_option(text, SIZE)) != len(layers):
             raise ExportError(f"{SIZE} is {read_option(text, SIZE)}, and the layout has {len(layers)} stages")
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
-
-
-def _recomputed_layers(problem: Problem, stages: SplitStages) -> list[int]:
-    """How many layers of each stage recompute."""
-    ways, placement = problem.require_ways(), stages.placement
-    again = ways.recompute[np.asarray(placement.way)][ways.unit]
-    inside = (stages.stack.of >= 0) & (stages.stack.of < stages.stack.count)
-    stage = np.asarray(placement.stage)
-    return [len(np.unique(stages.stack.of[again & inside & (stage == s)])) for s in range(len(stages.layers))]
 
 
 def write_layout(layers: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ _TARGETS: dict[str, str] = {
     "openvino": "placewise.exporters.openvino:OpenvinoExporter",
     "pipelining": "placewise.exporters.pipelining:PipeliningExporter",
     "tensorflow": "placewise.exporters.tensorflow:TensorflowExporter",
+    "torch": "placewise.exporters.torch_parallel:TorchExporter",
     "trace": "placewise.exporters.trace:TraceExporter",
     "vllm": "placewise.exporters.vllm:VllmExporter",
 }

@@ -1,183 +1,124 @@
-"""Pipelines of equal stages: one degree of tensor parallelism, one number of replicas, whole layers in every stage.
-
-What vLLM and Megatron-LM can say of a plan whose ops are split. The plan itself, where it is such a pipeline, else the
-fastest that its degrees, replicas and cuts, or an even division, give: judged, and within all rules.
-"""
+"""Equal stages of whole layers: what tools of layers can express of a plan whose ops are split."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.commands import printable
+from placewise.exporters.equal_stages import find_equal_stages
 from placewise.exporters.stack import Stack
 from placewise.exporters.stages import require_stack
-from placewise.model.columns import Ints
+from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.ways import StageGroup, Ways
-from placewise.simulate import judge_placement
+from placewise.model.ways import Ways
 
 _STAGE = re.compile(r"^# stage (\d+) is (\[.*\])", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitStages:
-    """Layers per stage, devices over which each replica splits its ops, replicas of each stage, and the placement.
+    """Entries per stage, devices over which each replica splits its ops, replicas of each stage, and the placement.
 
-    `recomputed` are the units of the model that recompute their activations.
+    Entries are layers, or with `ends`, everything before the first layer, the layers, and everything after the last.
     """
 
     stack: Stack
-    layers: tuple[int, ...]
+    entries: tuple[int, ...]
     degree: int
     replicas: int
     placement: Placement
-    recomputed: int
+
+    def recomputed_layers(self, problem: Problem) -> list[list[int]]:
+        """The layers of each stage, by number, of which a unit recomputes."""
+        ways, stage = problem.require_ways(), np.asarray(self.placement.stage)
+        again = ways.recompute[np.asarray(self.placement.way)][ways.unit]
+        again &= (self.stack.of >= 0) & (self.stack.of < self.stack.count)
+        return [np.unique(self.stack.of[again & (stage == s)]).tolist() for s in range(len(self.entries))]
 
 
-def find_split_stages(problem: Problem, placement: Placement, target: str) -> SplitStages:
+def find_split_stages(
+    problem: Problem, placement: Placement, target: str, *, transformer: bool = True, ends: bool = False,
+    first_layers: bool = False,
+) -> SplitStages:  # fmt: skip
     """The pipeline of equal stages that is the plan, or else the fastest that was found.
 
-    Raises ExportError for a model without one list of layers, and where no such pipeline keeps the rules.
+    With `first_layers`, a target recomputes equally many layers of every stage, the first ones, or all. Raises
+    ExportError for a model without one list of layers, and where no such pipeline keeps the rules.
     """
-    stack = require_stack(problem, target)
-    best: tuple[float, SplitStages] | None = None
-    for layers, degree, replicas in _list_shapes(problem, placement, stack):
-        made = _build(problem, placement, stack, layers, degree, replicas)
-        if made is None:
-            continue
-        if made.placement == placement:
-            return made
-        judged = judge_placement(problem, made.placement)
-        if judged.valid and (best is None or judged.value < best[0]):
-            best = (judged.value, made)
-    if best is None:
-        remedy = "see what the plan does with placewise judge, or place with --tensor-parallel of one number"
-        raise ExportError(f"no pipeline of equal stages that {target} can run keeps the rules", remedy=remedy)
-    return best[1]
+    stack = require_stack(problem, target, transformer=transformer)
+    choices = None
+    if first_layers and problem.require_ways().recompute.any():
+        choices = partial(_recompute_first, problem.require_ways(), stack)
+    made = find_equal_stages(problem, placement, _entries(stack, ends=ends), target, choices)
+    cut = made.cut
+    if ends:
+        cut = (*cut[:-1], stack.count + 2 - sum(cut[:-1]))
+    return SplitStages(stack, cut, made.degree, made.replicas, made.placement)
 
 
-def _list_shapes(problem: Problem, placement: Placement, stack: Stack) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Layers per stage, degree and replicas: those of the plan first, then even divisions."""
-    ways, replicates = problem.require_ways(), problem.objective.kind == "throughput"
-    own = _layers_of(placement, stack)
-    widths = dict.fromkeys((group.tensor_parallel, group.data_parallel) for group in placement.stages)
-    if own is not None:
-        for degree, replicas in widths:
-            yield own, degree, replicas
-    usable = int((ways.device_class >= 0).sum())
-    for degree in ways.degrees.tolist():
-        for p in range(1, min(usable // degree, stack.count) + 1):
-            even = tuple(np.diff(np.linspace(0, stack.count, p + 1).round().astype(int)).tolist())
-            most = usable // (degree * p) if replicates else 1
-            fitting = [d for d in range(1, most + 1) if not ways.trains or ways.microbatches % d == 0]
-            yield even, degree, fitting[-1]
+def _entries(stack: Stack, *, ends: bool) -> Ints:
+    """The entry [n_ops] of every op."""
+    entry: Ints = (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
+    return entry
 
 
-def _layers_of(placement: Placement, stack: Stack) -> tuple[int, ...] | None:
-    """How many layers each stage of a plan has; None if a layer is in two, or a stage has none."""
-    stage = np.asarray(placement.stage)
-    layer = np.clip(stack.of, 0, stack.count - 1)
-    of_layer = np.full(stack.count, -1)
-    of_layer[layer] = stage
-    counts = np.bincount(of_layer, minlength=len(placement.stages))
-    whole = (of_layer[layer] == stage).all() and (np.diff(of_layer) >= 0).all() and counts.min() > 0
-    return tuple(counts.tolist()) if whole else None
+def _recompute_first(ways: Ways, stack: Stack, unit_stage: Ints) -> list[Bools]:
+    """The choices [n_units] to recompute the first layers of every stage, none to all."""
+    layer = np.full(ways.n_units, -1, np.int64)
+    inside = (stack.of >= 0) & (stack.of < stack.count)
+    np.maximum.at(layer, ways.unit[inside], stack.of[inside])
+    start = np.full(int(unit_stage.max(initial=0)) + 1, stack.count)
+    np.minimum.at(start, unit_stage[layer >= 0], layer[layer >= 0])
+    place = layer - start[unit_stage]
+    return [(layer >= 0) & (place < count) for count in range(int(place.max(initial=0)) + 2)]
 
 
-def _build(
-    problem: Problem, plan: Placement, stack: Stack, layers: tuple[int, ...], degree: int, replicas: int
-) -> SplitStages | None:
-    ways = problem.require_ways()
-    way = _choose_ways(ways, np.asarray(plan.way), degree)
-    groups = _take_devices(problem, plan, len(layers), degree, replicas)
-    if way is None or groups is None:
-        return None
-    layer = np.clip(stack.of, 0, stack.count - 1)
-    stage = np.searchsorted(np.cumsum(layers), layer, side="right")
-    unit_stage = np.full(ways.n_units, -1, np.int32)
-    unit_stage[ways.unit] = stage
-    placement = Placement.of_stages(ways, groups, unit_stage, way)
-    recomputed = int(ways.recompute[way].sum())
-    return SplitStages(stack, layers, degree, replicas, placement, recomputed)
-
-
-def _choose_ways(ways: Ways, own: Ints, degree: int) -> Ints | None:
-    """Ways [n_units] of a degree that recompute as the plan does; None if a unit has none."""
-    chosen = np.empty(ways.n_units, np.int32)
-    for unit in range(ways.n_units):
-        fitting = ways.ways_of(unit, degree)
-        if not len(fitting):
-            return None
-        alike = fitting[ways.recompute[fitting] == ways.recompute[own[unit]]]
-        chosen[unit] = (alike if len(alike) else fitting)[0]
-    return chosen
-
-
-def _take_devices(
-    problem: Problem, plan: Placement, count: int, degree: int, replicas: int
-) -> tuple[StageGroup, ...] | None:
-    """Devices for equal stages, those of the plan in its order first; each replica inside one node."""
-    ways = problem.require_ways()
-    used = [d for group in plan.stages for d in group.devices]
-    rest = [d for d in np.flatnonzero(ways.device_class >= 0).tolist() if d not in set(used)]
-    left, groups = [*used, *rest], []
-    for _ in range(count):
-        devices: list[int] = []
-        for _ in range(replicas):
-            start = next(
-                (i for i in range(len(left) - degree + 1) if _alike(ways, left[i : i + degree], devices)), None
-            )
-            if start is None:
-                return None
-            devices += left[start : start + degree]
-            del left[start : start + degree]
-        groups.append(StageGroup(tuple(devices), replicas, degree))
-    return tuple(groups)
-
-
-def _alike(ways: Ways, devices: list[int], others: list[int]) -> bool:
-    kinds = {int(ways.device_class[d]) for d in (*devices, *others)}
-    return len(kinds) == 1 and len({int(ways.node[d]) for d in devices}) == 1
-
-
-def split_heading(problem: Problem, stages: SplitStages) -> list[str]:
+def split_heading(problem: Problem, stages: SplitStages, *, ends: bool = False) -> list[str]:
     """Comment lines with the model, and with the devices and layers of every stage."""
-    source = problem.graph.source
+    source, count = problem.graph.source, stages.stack.count
     model = printable(source.path) if source else "a model"
-    lines = [f"# {stages.stack.count} layers ({printable(stages.stack.path)}) of {model}, placed by Placewise"]
-    start = 0
-    for s, (group, layers) in enumerate(zip(stages.placement.stages, stages.layers, strict=True)):
+    lines = [f"# {count} layers ({printable(stages.stack.path)}) of {model}, placed by Placewise"]
+    start = -1 if ends else 0
+    for s, (group, entries) in enumerate(zip(stages.placement.stages, stages.entries, strict=True)):
         names = json.dumps([problem.cluster.names[d] for d in group.devices])
-        lines.append(f"# stage {s} is {names}: layers {start} to {start + layers - 1}")
-        start += layers
+        first, last = max(start, 0), min(start + entries, count) - 1
+        here = f"layers {first} to {last}" if first <= last else "what comes before or after all layers"
+        lines.append(f"# stage {s} is {names}: {here}")
+        start += entries
     return lines
 
 
-def read_split_stages(problem: Problem, target: str, text: str, layers: list[int], degree: int, replicas: int) -> Ints:
+def micro_batch_size(problem: Problem) -> int:
+    """The dimension `batch` of the model, which is one micro-batch; 1 if it has none."""
+    source = problem.graph.source
+    return int(source.options.get("dims", {}).get("batch", 1)) if source else 1
+
+
+def read_split_stages(
+    problem: Problem, target: str, text: str, entries: Sequence[int], degree: int, replicas: int, *,
+    transformer: bool = True, ends: bool = False,
+) -> Ints:  # fmt: skip
     """The first device of each op's stage [n_ops], from the devices in the comments and the options of a command.
 
     Raises ExportError where they do not fit together.
     """
-    stack = require_stack(problem, target)
+    stack = require_stack(problem, target, transformer=transformer)
     found = [json.loads(names) for _, names in _STAGE.findall(text)]
-    if [int(number) for number, _ in _STAGE.findall(text)] != list(range(len(layers))) or min(layers, default=0) < 1:
+    if [int(number) for number, _ in _STAGE.findall(text)] != list(range(len(entries))) or min(entries, default=0) < 1:
         raise ExportError("the comments do not name the devices of every stage")
-    if any(len(names) != degree * replicas for names in found) or sum(layers) != stack.count:
+    if any(len(names) != degree * replicas for names in found) or sum(entries) != stack.count + 2 * ends:
         raise ExportError(f"the sizes of the command do not fit {stack.count} layers and the devices of its stages")
     everything = [name for names in found for name in names]
     if len(set(everything)) < len(everything):
         raise ExportError("a device is in two stages")
     first = np.array([problem.cluster.index(names[0]) for names in found], np.int32)
-    ends = np.cumsum(layers)
-    if any(a >= b for a, b in pairwise([0, *ends.tolist()])):
-        raise ExportError("a stage has no layers")
-    device: Ints = first[np.searchsorted(ends, np.clip(stack.of, 0, stack.count - 1), side="right")]
+    device: Ints = first[np.searchsorted(np.cumsum(entries), _entries(stack, ends=ends), side="right")]
     return device

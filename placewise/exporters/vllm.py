@@ -41,6 +41,7 @@ class VllmExporter:
         loaded_by="vLLM 0.33",
         verified="parsed by the tool's own code",
         cannot_say="anything but whole layers, in order, on accelerators",
+        cannot_split="unequal stages",
         takes="transformers whose scopes number their layers",
         suffix=".sh",
         precisions=tuple(_FLAGS),
@@ -68,9 +69,9 @@ class VllmExporter:
     def _export_split(self, problem: Problem, placement: Placement) -> Exported:
         stages = find_split_stages(problem, placement, self.info.name)
         names = [problem.cluster.names[d] for group in stages.placement.stages for d in group.devices]
-        sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.layers)}"
+        sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.entries)}"
         sizes += f" {_DATA} {stages.replicas}" if stages.replicas > 1 else ""
-        partition = f"{PARTITION}={','.join(map(str, stages.layers))} " if len(stages.layers) > 1 else ""
+        partition = f"{PARTITION}={','.join(map(str, stages.entries))} " if len(stages.entries) > 1 else ""
         run = f'{set_visible_devices(names)}{partition}vllm serve "${{MODEL:?a folder or a repository}}"'
         command = f"{run} {sizes}{_FLAGS.get(asked_precision(problem), '')}"
         text = "\n".join((*split_heading(problem, stages), command, ""))

@@ -65,7 +65,7 @@ def export_placement(
     if placement.stages and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
-            remedy="export to vllm or megatron, or place without --tensor-parallel",
+            remedy="export to torch, vllm, megatron or deepspeed, or place without --tensor-parallel",
         )
     asked = judge_placement(problem, placement)
     unplaced = np.flatnonzero(placement.device < 0)
@@ -113,8 +113,10 @@ def describe_projection(export: Export, n_ops: int) -> str:
     if abs(export.loss) >= SMALLEST:
         change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
     which = "fastest" if export.fastest else "nearest"
-    limit = f"{export.info.name} cannot express {export.info.cannot_say}"
-    return f"{limit}; in the {which} placement that it can, {moved}, {change}"
+    limits = [export.info.cannot_say]
+    if export.exported.placement.stages and export.info.cannot_split:
+        limits = [export.info.cannot_split, *limits]
+    return f"{export.info.name} cannot express {', or '.join(limits)}; in the {which} placement that it can, {moved}, {change}"
 
 
 def write_files(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:

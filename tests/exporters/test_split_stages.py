@@ -78,18 +78,27 @@ def test_unequal_stages_become_the_best_equal_ones_and_the_loss_is_reported(trai
 
 
 def test_recomputed_layers_are_arguments_of_megatron(training: Problem) -> None:
-    """As many layers per stage as recompute; where stages differ, a note says so."""
+    """Equally many first layers of every stage are said as they are; other layers become the fastest such choice."""
     groups = [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)]
-    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 6)), "megatron")
+    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 6, 7)), "megatron")
     text = str(made.exported.files["megatron.sh"])
     assert "--recompute-granularity full --recompute-method block --recompute-num-layers 2" in text
-    assert "2 in place of 2, 1" in made.exported.notes[0]
+    assert not made.projected
+    made = export_placement(training, staged(training, [6, 6], groups, again=(0, 1, 11)), "megatron")
+    ways, layer = training.require_ways(), find_stack(training)
+    assert made.projected and made.said.valid and layer is not None
+    again = ways.recompute[np.asarray(made.exported.placement.way)][ways.unit]
+    counts = {np.unique(layer.of[again & (np.asarray(made.exported.placement.stage) == s)]).size for s in (0, 1)}
+    count = max(counts)
+    assert len(counts) == 1 and (f"--recompute-num-layers {count}" in str(made.exported.files["megatron.sh"])) == (
+        count > 0
+    )
 
 
 def test_targets_that_cannot_split_refuse_in_one_sentence(training: Problem) -> None:
     """No target falls back to whole ops without a word."""
     plan = staged(training, [12], [StageGroup((0, 1), 1, 2)])
-    for target in ("deepspeed", "device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
+    for target in ("device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
         with pytest.raises(ExportError, match="cannot express ops that are split"):
             export_placement(training, plan, target)
 
@@ -104,3 +113,17 @@ def test_what_auto_finds_is_exported_with_the_value_that_the_files_have(training
     sizes = [int(size) for size in re.findall(r"--\w+-parallel-size (\d+)", text)]
     assert int(np.prod(sizes)) == used
     assert made.said.value >= result.lower_bound * (1 - 1e-9)
+
+
+def test_deepspeed_has_the_stages_replicas_splits_and_layers_that_recompute(training: Problem) -> None:
+    """The module says all that the plan says: any layers may recompute, and what comes before them stands apart."""
+    groups = [StageGroup((0, 1), 2, 1), StageGroup((2, 3), 2, 1)]
+    plan = staged(training, [5, 7], groups, again=(0, 4, 7))
+    made = export_placement(training, plan, "deepspeed")
+    text = str(made.exported.files["planned_pipeline.py"])
+    assert not made.projected
+    assert "PARTS = [0, 6, 14]" in text and "DATA, MODEL = 2, 1" in text and "RECOMPUTED = [1, 5, 8]" in text
+    assert '"gradient_accumulation_steps": 4' in text and '"train_micro_batch_size_per_gpu": 4' in text
+    uneven = staged(training, [5, 7], [StageGroup((0, 1), 1, 2), StageGroup((2,), 1, 1)])
+    made = export_placement(training, uneven, "deepspeed")
+    assert made.projected and made.said.valid

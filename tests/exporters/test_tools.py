@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from export_models import on, stack_graph, stack_problem
+from parallel_plans import problem_of, staged
 from tensorflow_files import DATA
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.exporters.writing import export_placement
 from placewise.model.placement import Placement
+from placewise.model.ways import StageGroup
 
 LAYERS = (2, 4, 3)
 """Of nine layers, how many are on each of three devices."""
@@ -102,6 +105,56 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     held = [(tmp_path / f"stage{rank}").read_text() for rank in range(3)]
     assert held == ["0..2", "3..6", "7..10"]
+
+
+def test_deepspeed_builds_and_trains_stages_of_split_layers(tmp_path: Path) -> None:
+    """Four processes (gloo): two stages, each split over two. They hold their entries, and the right ones recompute."""
+    needs("deepspeed")
+    pytest.importorskip("torch")
+    problem = problem_of("llama")
+    plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], again=True)
+    made = export_placement(problem, plan, "deepspeed")
+    assert not made.projected
+    (tmp_path / "planned_pipeline.py").write_text(str(made.exported.files["planned_pipeline.py"]))
+    code = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+import torch.multiprocessing as mp
+
+def stage(rank, world, port):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "DS_ACCELERATOR": "cpu"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    import torch, deepspeed
+    from planned_pipeline import CONFIG, DEVICES, PARTS, PlannedPipeline
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+    entries = [torch.nn.Linear(2, 2) for _ in range(PARTS[-1])]
+    made = PlannedPipeline(entries, loss_fn=torch.nn.functional.mse_loss)
+    config = {**CONFIG, "optimizer": {"type": "SGD", "params": {"lr": 0.1}, "torch_adam": True}}
+    engine, *_ = deepspeed.initialize(model=made, config=config)
+    loss = engine.train_batch(iter([(torch.ones(2, 2), torch.ones(2, 2))] * CONFIG["gradient_accumulation_steps"]))
+    held = sorted(int(name.split(".")[0]) for name, _ in made.named_parameters() if name.endswith("weight"))
+    group = torch.distributed.get_process_group_ranks(made.mpu().get_slice_parallel_group())
+    seen = {"held": held, "group": group, "again": made.is_checkpointable_results, "loss": float(loss)}
+    open(f"stage{rank}", "w").write(json.dumps(seen))
+    torch.distributed.barrier()
+    os._exit(0)
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    mp.spawn(stage, (4, port), nprocs=4)
+"""
+    (tmp_path / "train.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = [json.loads((tmp_path / f"stage{rank}").read_text()) for rank in range(4)]
+    assert [one["held"] for one in seen] == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
+    assert [one["group"] for one in seen] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [one["again"] for one in seen] == [[False, True, True]] * 2 + [[True, True, False]] * 2
+    assert all(np.isfinite(one["loss"]) for one in seen)
 
 
 def test_tensorflow_runs_nodes_where_it_is_told(tmp_path: Path) -> None:

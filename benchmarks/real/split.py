@@ -1,0 +1,325 @@
+"""Predicted and measured training steps of plans with tensor, pipeline and data parallelism, over gloo on two cores.
+
+    python benchmarks/real/split.py [--rounds 7] [--only llama]
+
+Two models, five plans each: on two processes, one per core, and on four, two per core. What the judge needs is measured
+in the same processes, in turns with the plans: the mean seconds of the parts of a model (what comes before the layers,
+a layer, what comes after them) while all processes compute, and of all-reduces between pairs. No plan is part of it.
+The judge's value is that of a full pipeline; a step of N micro-batches takes N times the value and, once, all other
+stages.
+Outputs and gradients of every plan are compared with those of one process. Reported: the error of every prediction; the
+rank correlation of prediction and measurement, beside that of the halves of the rounds. Writes results/real_split.json
+and .md. Exits with 1 if a prediction is off by more than 5 %, or the order of the plans is not the predicted one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from common import HERE, calm, command, report
+from split_parts import BUILDERS
+
+from placewise.catalog.detect import this_core
+from placewise.coarsen.units import group_units
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.parallel_plan import describe_modules
+from placewise.core.split_ways import add_ways
+from placewise.costing.sharding.backward import OPTIMIZER
+from placewise.model.cluster import HOST, Cluster, Link
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.ways import StageGroup
+from placewise.profiling.calibrate import rank_correlation
+from placewise.runtimes.torch.parallel import ParallelGroup
+from placewise.simulate import judge_placement
+
+SIZES = {"words": 1000, "width": 384, "layers": 8, "batch": 4, "length": 128}
+MICROBATCHES, CORES, MAX_ERROR, TOLERANCE = 16, 2, 0.05, 1e-4
+PARTS = ("start", "layer", "end", "nothing")
+CHECKED, PART_STEPS, EXCHANGE_STEPS = 4, 4, 25
+EXCHANGES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+"""Bytes of the all-reduces that are measured."""
+
+
+LIMITS = (
+    "What the costs leave out: in a split layer, PyTorch's DTensor spends time in Python for every op, and both "
+    "processes wait at each all-reduce until the slower one is there; alone and back to back, as measured, all-reduces "
+    "take less. Four stages on two cores fill and drain faster than predicted, presumably because a stage has its core "
+    "for itself meanwhile.",
+)
+
+
+class Shape(NamedTuple):
+    """Stages, replicas, devices of a split."""
+
+    stages: int
+    replicas: int
+    degree: int
+
+    @property
+    def world(self) -> int:
+        return self.stages * self.replicas * self.degree
+
+    def __str__(self) -> str:
+        sizes = {"pp": self.stages, "dp": self.replicas, "tp": self.degree}
+        return " × ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
+
+
+SHAPES = (Shape(1, 1, 2), Shape(2, 1, 1), Shape(1, 2, 1), Shape(2, 1, 2), Shape(4, 1, 1))
+WORLDS = sorted({shape.world for shape in SHAPES})
+
+
+def draw(count: int) -> list[np.ndarray]:
+    """Words of so many micro-batches."""
+    return [np.random.default_rng(0).integers(0, SIZES["words"], (count, SIZES["batch"], SIZES["length"]))]
+
+
+def hidden(count: int) -> list[np.ndarray]:
+    """Hidden values of so many micro-batches."""
+    shape = count, SIZES["batch"], SIZES["length"], SIZES["width"]
+    return [np.random.default_rng(0).standard_normal(shape, np.float32)]
+
+
+def base_problem(name: str, world: int, latency: float, bandwidth: float) -> Problem:
+    """The training step on as many processes, with the measured link between any two, and the roofline's costs."""
+    devices = tuple(replace(this_core(), name=f"core:{number}") for number in range(world))
+    names = [device.name for device in devices]
+    links = [Link(a, b, bandwidth, latency) for a in names for b in names if a != b]
+    links += [Link(*pair, 1e15) for a in names for pair in ((a, HOST), (HOST, a))]
+    model, args = BUILDERS[name](**SIZES)
+    options = ProblemOptions(graph="training", objective="throughput")
+    return build(model, Cluster(devices, tuple(links), "direct"), options, example_inputs=args)
+
+
+def with_measured(problem: Problem, seconds: Mapping[str, tuple[float, float]]) -> Problem:
+    """The problem whose units take the measured seconds (forward, both passes), and no optimizer; with ways."""
+    graph, costs = problem.graph, problem.costs.op_seconds.copy()
+    unit = group_units(graph).unit
+    updates = np.array([kind.startswith(OPTIMIZER) for kind in graph.ops.kind.values])[graph.ops.kind.codes]
+    costs[updates] = 0.0
+    for number in range(unit.max() + 1):
+        which = "start" if number == 0 else "end" if number == unit.max() else "layer"
+        forward, both = seconds[which]
+        for ops, target in (
+            ((unit == number) & ~graph.ops.backward, forward),
+            ((unit == number) & graph.ops.backward & ~updates, both - forward),
+        ):
+            costs[ops] *= max(target, 0.0) / costs[ops, 0].sum()
+    made = problem.with_(costs=replace(problem.costs, op_seconds=costs))
+    options = ProblemOptions(
+        graph="training", objective="throughput", tensor_parallel=2, recompute="never", microbatches=MICROBATCHES
+    )
+    return add_ways(made, None, options)
+
+
+def make_placement(problem: Problem, shape: Shape) -> Placement:
+    """Stages of equally many layers."""
+    ways, width = problem.require_ways(), shape.replicas * shape.degree
+    groups = [
+        StageGroup(tuple(range(first, first + width)), shape.replicas, shape.degree)
+        for first in range(0, shape.world, width)
+    ]
+    layer = np.clip(np.arange(ways.n_units) - 1, 0, SIZES["layers"] - 1)
+    stage = (layer * shape.stages // SIZES["layers"]).astype(np.int32)
+    way = [int(ways.ways_of(unit, shape.degree)[0]) for unit in range(ways.n_units)]
+    return Placement.of_stages(ways, tuple(groups), stage, np.array(way, np.int32))
+
+
+def predict_step(problem: Problem, placement: Placement) -> tuple[float, float]:
+    """The judge's seconds per micro-batch of a full pipeline, and those of a step that fills and drains it."""
+    judged = judge_placement(problem, placement)
+    if not judged.valid:
+        raise SystemExit(f"a plan breaks rules: {judged.violations}")
+    once = [
+        (stage.seconds - stage.gradients) * group.data_parallel
+        for stage, group in zip(judged.stages, placement.stages, strict=True)
+    ]
+    return judged.value, MICROBATCHES * judged.value + sum(once) - max(once)
+
+
+def measure_parts(group: ParallelGroup, name: str) -> dict[str, tuple[float, float]]:
+    """Seconds of a forward pass, and of both passes, per micro-batch of each part, in all processes at once."""
+    found = {}
+    for which in PARTS:
+        inputs = draw(PART_STEPS) if which == "start" else hidden(PART_STEPS)
+        found[which] = tuple(
+            statistics.fmean(group.time_whole(f"{name} {which}", inputs, 3, train=train, everywhere=True)) / PART_STEPS
+            for train in (False, True)
+        )
+    return found
+
+
+def fit_link(times: Mapping[int, float]) -> tuple[float, float]:
+    """Latency and bandwidth with which seconds of all-reduces by their bytes agree best, relatively."""
+    sizes, seconds = np.array(list(times)), np.array(list(times.values()))
+    rows = np.stack([1 / seconds, sizes / seconds], axis=1)
+    latency, pace = np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0].tolist()
+    return max(latency, 0.0), 1 / max(pace, 1e-15)
+
+
+def compare(group: ParallelGroup, name: str, key: str) -> dict[str, float]:
+    """The largest errors of outputs, and of gradients as a share of the largest one, beside one process."""
+    inputs = draw(CHECKED)
+    outputs = zip(group.outputs(f"check {key}", inputs), group.whole_outputs(name, inputs), strict=True)
+    errors = {"output_error": max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in outputs)}
+    wanted = group.whole_gradients(name, inputs)
+    scale = max(float(np.abs(value).max()) for value in wanted.values())
+    held = group.gradients(f"check {key}", inputs)
+    differences = [np.abs(value - wanted[n]).max() / scale for own in held for n, value in own.items()]
+    return errors | {"gradient_error": float(max(differences))}
+
+
+def run_model(name: str, groups: Mapping[int, ParallelGroup], rounds: int) -> dict[str, Any]:
+    """Costs, predictions and measurements of one model."""
+    model, inputs = f"{HERE.parents[1] / 'examples' / 'parallel' / 'models.py'}:{name}", draw(MICROBATCHES)
+    parts = f"{HERE / 'split_parts.py'}:part"
+    errors = {}
+    for world, group in groups.items():
+        for which in PARTS:
+            group.add_whole(f"{name} {which}", parts, {"name": name, "which": which, "sizes": SIZES})
+        group.add_whole(name, model, SIZES)
+        problem = with_measured(base_problem(name, world, 1e-4, 1e9), dict.fromkeys(PARTS, (1e-3, 3e-3)))
+        for shape in (shape for shape in SHAPES if shape.world == world):
+            document = describe_modules(problem, make_placement(problem, shape))
+            key = f"{name} {shape}"
+            group.add(key, model, document, SIZES)
+            group.add(f"check {key}", model, {**document, "microbatches": CHECKED}, SIZES)
+            errors[shape] = compare(group, name, key)
+            print(key, errors[shape], flush=True)
+    steps: dict[Shape, list[float]] = {shape: [] for shape in SHAPES}
+    costs: dict[int, list[dict[str, tuple[float, float]]]] = {world: [] for world in groups}
+    exchanges: dict[int, list[dict[int, float]]] = {world: [] for world in groups}
+    whole: list[float] = []
+    for number in range(rounds + 1):
+        for world, group in groups.items():
+            costs[world].append(measure_parts(group, name))
+            found = {size: statistics.fmean(group.exchange_seconds(size, EXCHANGE_STEPS, 2)) for size in EXCHANGES}
+            exchanges[world].append(found)
+        for shape in SHAPES[number % len(SHAPES) :] + SHAPES[: number % len(SHAPES)]:
+            steps[shape] += groups[shape.world].time(f"{name} {shape}", inputs)
+        whole += groups[WORLDS[0]].time_whole(name, inputs)
+        print(name, number, {str(shape): round(times[-1], 3) for shape, times in steps.items()}, flush=True)
+    for column in (*steps.values(), *costs.values(), *exchanges.values(), whole):
+        del column[0]  # the round that warms up
+    return summarize(name, steps, costs, exchanges, whole, errors)
+
+
+def summarize(
+    name: str,
+    steps: Mapping[Shape, list[float]],
+    costs: Mapping[int, list[dict[str, tuple[float, float]]]],
+    exchanges: Mapping[int, list[dict[int, float]]],
+    whole: list[float],
+    errors: Mapping[Shape, dict[str, float]],
+) -> dict[str, Any]:
+    """The predictions from the medians over rounds of what was measured, beside the plans."""
+    problems, measured = {}, {}
+    for world, rounds in costs.items():
+        seconds = {
+            which: tuple(statistics.median(one[which][k] - one["nothing"][k] for one in rounds) for k in (0, 1))
+            for which in PARTS
+        }
+        times = {size: statistics.median(one[size] for one in exchanges[world]) for size in EXCHANGES}
+        latency, bandwidth = fit_link(times)
+        problems[world] = with_measured(base_problem(name, world, latency, bandwidth), seconds)
+        measured[world] = {"parts": seconds, "all_reduces": times, "latency": latency, "bandwidth": bandwidth}
+    plans = []
+    for shape, times in steps.items():
+        problem = problems[shape.world]
+        value, predicted = predict_step(problem, make_placement(problem, shape))
+        plans.append(
+            {
+                "plan": str(shape), "processes": shape.world, "value": value, "predicted": predicted,
+                "measured": statistics.median(times), "rounds": times,
+                "error": predicted / statistics.median(times) - 1, **errors[shape],
+            }
+        )  # fmt: skip
+    halves = [[statistics.median(plan["rounds"][start::2]) for plan in plans] for start in (0, 1)]
+    predicted, seen = [np.array([plan[key] for plan in plans]) for key in ("predicted", "measured")]
+    return {
+        "model": name, "sizes": SIZES, "microbatches": MICROBATCHES, "one_process": statistics.median(whole),
+        "plans": plans, "measured": {str(world): figures for world, figures in measured.items()},
+        "rank": rank_correlation(predicted, seen), "halves": rank_correlation(*map(np.array, halves)),
+        "same_order": bool((np.argsort(predicted) == np.argsort(seen)).all()),
+    }  # fmt: skip
+
+
+def faults(rows: list[dict[str, Any]]) -> list[str]:
+    """What misses the goals."""
+    found = []
+    for row in rows:
+        for plan in row["plans"]:
+            if abs(plan["error"]) > MAX_ERROR:
+                found.append(f"{row['model']}, {plan['plan']}: the prediction is off by {plan['error']:+.1%}")
+            if max(plan["output_error"], plan["gradient_error"]) > TOLERANCE:
+                found.append(f"{row['model']}, {plan['plan']}: results differ from those of one process")
+        if not row["same_order"]:
+            found.append(f"{row['model']}: the order of the plans is not the predicted one")
+    return found
+
+
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
+    """The page."""
+    lines = [
+        "# Plans with stages over gloo, predicted and measured",
+        "",
+        f"`{made_by}`; a training step of {MICROBATCHES} micro-batches in seconds, medians of rounds in turns; raw "
+        f"figures in real_split.json. The machine has {CORES} cores and was not idle: other programs used them too, as "
+        "the spread shows. Two processes have a core each, four share them. Op times (of layers, with all processes at "
+        "work) and all-reduces were measured in turns with the plans; nothing is fitted to a plan. Predicted: "
+        f"{MICROBATCHES} times the judge's value, and the other stages once. Spread: (largest − smallest) / median. "
+        "Differences: the largest of outputs, and of gradients, from those of one process, relative to the largest "
+        "entry.",
+        "",
+        "| model | plan | processes | measured | spread | predicted | error | differences |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        lines.append(f"| {row['model']} | whole | 1 | {row['one_process']:.3f} | | | | |")
+        for plan in row["plans"]:
+            spread = (max(plan["rounds"]) - min(plan["rounds"])) / plan["measured"]
+            lines.append(
+                f"| {row['model']} | {plan['plan']} | {plan['processes']} | {plan['measured']:.3f} | {spread:.0%} | "
+                f"{plan['predicted']:.3f} | {plan['error']:+.1%} | "
+                f"{plan['output_error']:.0e}, {plan['gradient_error']:.0e} |"
+            )
+    lines += [
+        "",
+        "| model | rank correlation | of halves of the rounds | plans in the predicted order |",
+        "|---|--:|--:|---|",
+    ]
+    for row in rows:
+        order = "yes" if row["same_order"] else "no"
+        lines.append(f"| {row['model']} | {row['rank']:.3f} | {row['halves']:.3f} | {order} |")
+    lines += ["", *LIMITS, "", f"Beyond {MAX_ERROR:.0%}, or out of order:"]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Every model; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    calm()
+    rows = []
+    for name in (name for name in BUILDERS if options.only in name):
+        with ExitStack() as stack:
+            groups = {
+                world: stack.enter_context(ParallelGroup(world, cores=[[rank % CORES] for rank in range(world)]))
+                for world in WORLDS
+            }
+            rows.append(run_model(name, groups, options.rounds))
+    return report("split", rows, faults(rows), text(rows, command()), libraries=("torch", "numpy", "placewise"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""PyTorch with every kind of parallelism: a device mesh, split modules, pipeline stages, replicas and recomputation."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from placewise.core.parallel_plan import call_name, describe_modules, gathered_early
+from placewise.errors import ExportError
+from placewise.exporters.base import Exported, ExportInfo, OptionValues
+from placewise.exporters.equal_stages import find_equal_stages
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+PLAN, SCRIPT = "parallel.json", "run_parallel.py"
+COPIES = ("parallel_model", "parallel_modules", "stage_modules")
+_PACKAGE = "placewise.readers.torch"
+_SCRIPT = f'''\
+"""Run the model of {PLAN} on many devices: torchrun --nproc-per-node PROCESSES {SCRIPT} MODEL [MICRO-BATCHES]
+
+MODEL is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns the module and the example arguments of
+one micro-batch: `return module, args` or `return module, args, kwargs`. Every process calls it, so it has to make the
+same weights each time. Inputs are those of the example, drawn again for every micro-batch; outputs, and the gradients
+of one training step, are compared with those of the whole model on one device. --loss FILE.py:FUNCTION names a function
+of outputs and a target (default: the mean square of all outputs).
+
+To train, take `ParallelModel` from {COPIES[0]}.py: its `step` leaves gradients in `named_parameters()`.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from {COPIES[0]} import ParallelModel, load_function, make_model, mean_square
+
+PLAN = json.loads((Path(__file__).resolve().parent / "{PLAN}").read_text())
+
+
+def draw(args, kwargs, count):
+    """Inputs like the example for every micro-batch, the same in all processes."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = []
+    for value in pytree.tree_leaves((args, kwargs)):
+        if not isinstance(value, torch.Tensor):
+            raise SystemExit("arguments of the model have to be tensors: bind the others in the function")
+        rows = torch.stack([value] * count)
+        if value.is_floating_point():
+            rows = torch.randn(rows.shape, generator=generator).to(value.dtype)
+        elif value.dtype == torch.int64 and value.numel():
+            rows = torch.randint(int(value.min()), int(value.max()) + 1, rows.shape, generator=generator)
+        drawn.append(rows)
+    return drawn
+
+
+def whole_step(reference, inputs, spec, loss):
+    """Outputs and gradients of the whole model, micro-batch by micro-batch."""
+    outputs = []
+    for number in range(len(inputs[0])):
+        args, kwargs = pytree.tree_unflatten([value[number] for value in inputs], spec)
+        made = reference(*args, **kwargs)
+        outputs.append([value.detach() for value in pytree.tree_leaves(made) if isinstance(value, torch.Tensor)])
+        (loss(made, torch.zeros(())) / len(inputs[0])).backward()
+    gradients = {{name: value.grad for name, value in reference.named_parameters() if value.grad is not None}}
+    return [torch.stack(column) for column in zip(*outputs)], gradients
+
+
+def require_close(what, one, other, least=1e-30):
+    """Raise AssertionError where two tensors differ by more than 1e-4 of the largest entry, or of `least`."""
+    scale = max(float(other.abs().max()) if other.numel() else 0.0, least)
+    error = float((one.cpu() - other.cpu()).abs().max()) if other.numel() else 0.0
+    if not error <= 1e-4 * scale:
+        raise AssertionError(f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}}")
+
+
+def main(model, micro_batches, loss):
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    wanted = sum(len(stage["devices"]) for stage in PLAN["stages"])
+    if world != wanted:
+        raise SystemExit(f"{PLAN} is for {{wanted}} processes: torchrun --nproc-per-node {{wanted}}")
+    PLAN["microbatches"] = micro_batches or PLAN["microbatches"]
+    name = [name for stage in PLAN["stages"] for name in stage["devices"]][rank]
+    device = torch.device("cpu")
+    if name.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise SystemExit(f"process {{rank}} is on {{name}}, and PyTorch sees no GPU here")
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        loss = load_function(loss) if loss else mean_square
+        made, args, kwargs = make_model(model)
+        reference, _, _ = make_model(model)
+        parallel = ParallelModel(made, args, kwargs, PLAN, loss=loss, device=str(device))
+    except ValueError as error:
+        raise SystemExit(f"{PLAN} cannot run: {{error}}")
+    spec = pytree.tree_structure((args, kwargs))
+    inputs = draw(args, kwargs, PLAN["microbatches"])
+    own = [value[parallel.replica :: parallel.replicas].to(device) for value in inputs]
+    outputs = parallel.forward(own)
+    parallel.step(own)
+    wanted, gradients = whole_step(reference, inputs, spec, loss)
+    for number, value in enumerate(outputs):
+        require_close(f"output {{number}}", value, wanted[number][parallel.replica :: parallel.replicas])
+    least = 1e-3 * max(float(value.abs().max()) for value in gradients.values())
+    for name, value in parallel.whole_gradients().items():
+        require_close(f"the gradient of {{name}}", value, gradients[name], least)
+    dist.barrier()
+    begin = time.perf_counter()
+    parallel.step(own)
+    dist.barrier()
+    seconds = (time.perf_counter() - begin) / PLAN["microbatches"]
+    if rank == world - 1:
+        shape = f"{{parallel.stages}} stages × {{parallel.replicas}} replicas × {{PLAN['tensor_parallel']}} devices"
+        print(f"{{shape}}, outputs and gradients as those of the whole model, {{seconds * 1e3:.3f}} ms per micro-batch")
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # threads of gloo and of autograd may outlive the interpreter, whose end then aborts the process
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("micro_batches", nargs="?", type=int, default=0)
+    parser.add_argument("--loss", default="")
+    main(**vars(parser.parse_args()))
+'''
+
+
+class TorchExporter:
+    """Stages of whole modules; all of one degree and one number of replicas, as a mesh has them."""
+
+    info = ExportInfo(
+        "torch",
+        writes=f"{PLAN} (mesh, stages, styles by module), {SCRIPT} (for torchrun) and the modules that it needs",
+        loaded_by="PyTorch 2.13 (DeviceMesh, parallelize_module, torch.distributed.pipelining)",
+        verified="executed",
+        cannot_say="stages of different degrees or numbers of replicas",
+        takes="plans with stages, of PyTorch modules",
+        splits=True,
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`. Process r of the script is device r of the stages, in their order."""
+        if not placement.stages:
+            said = "the target 'torch' is for plans with stages, and this one places whole ops"
+            raise ExportError(said, remedy="place with --tensor-parallel, or export to pipelining")
+        projected = find_equal_stages(problem, placement, _order_units(problem, placement), self.info.name).placement
+        document = describe_modules(problem, projected)
+        source = problem.graph.source
+        document = {"model": source.path if source else "", **document}
+        files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
+        early = gathered_early(problem, projected)
+        notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
+        return Exported(files | {f"{name}.py": _read_copy(name) for name in COPIES}, projected, notes)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        stages = json.loads(str(exported.files[PLAN]))["stages"]
+        first = [problem.cluster.index(stage["devices"][0]) for stage in stages]
+        everything = [name for stage in stages for name in stage["devices"]]
+        if len(set(everything)) < len(everything):
+            raise ExportError("a device is in two stages")
+        module = {path: s for s, stage in enumerate(stages) for path in stage["modules"]}
+        call = {name: s for s, stage in enumerate(stages) for name in stage["calls"]}
+        if sum(len(stage["modules"]) for stage in stages) > len(module):
+            raise ExportError(f"a module is in {PLAN} twice")
+        graph, found = problem.graph, np.full(problem.n_ops, -1, np.int32)
+
+        for op in range(graph.n_ops):
+            s = _find_stage(graph.ops.scope[op], module)
+            s = call.get(call_name(graph.ops.name[op])) if s is None else s
+            if s is not None and not graph.ops.backward[op]:
+                found[op] = first[s]
+
+        unit = problem.require_ways().unit
+        of_unit = {int(u): int(d) for u, d in zip(unit.tolist(), found.tolist(), strict=True) if d >= 0}
+        for op in np.flatnonzero(graph.ops.backward).tolist():
+            found[op] = of_unit.get(int(unit[op]), -1)
+        return found
+
+
+def _order_units(problem: Problem, placement: Placement) -> Ints:
+    """The place [n_ops] of each op's unit in the order of the plan's stages, and within them of the units."""
+    ways = problem.require_ways()
+    stage = np.zeros(ways.n_units, np.int32)
+    stage[ways.unit] = np.asarray(placement.stage)
+    place = np.empty(ways.n_units, np.int32)
+    place[np.lexsort((np.arange(ways.n_units), stage))] = np.arange(ways.n_units)
+    line: Ints = place[ways.unit]
+    return line
+
+
+def _find_stage(scope: str, module: dict[str, int]) -> int | None:
+    """The stage of the outermost module around a scope that has one."""
+    if "" in module:
+        return module[""]
+    parts = scope.split(".")
+    paths = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((module[path] for path in paths if path in module), None)
+
+
+def _read_copy(name: str) -> str:
+    """The source of a module that needs PyTorch only, importing its neighbours from its own folder."""
+    spec = find_spec(f"{_PACKAGE}.{name}")
+    if spec is None or spec.origin is None:
+        raise ExportError(f"the module {name} is not installed")
+    return re.sub(rf"from {re.escape(_PACKAGE)}\.", "from ", Path(spec.origin).read_text(encoding="utf-8"))

@@ -1,0 +1,287 @@
+"""Split the modules of a live model over the devices of a mesh, by their paths: tensor parallelism.
+
+Products and embeddings take PyTorch's own styles of `parallelize_module`; any other module with split weights, and
+weights that consist of several matrices side by side, take `ShardedModule`.
+
+This module depends on PyTorch only: exports contain a copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+HEAD_COUNTS = (
+    "num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "n_heads", "n_head", "n_kv_heads",
+    "all_head_size", "inner_dim", "split_size",
+)  # fmt: skip
+"""Attributes of attentions that count heads, or their widths together: each device has a part of them."""
+WIDTHS = ("out_features", "out_channels", "nf")
+"""Attributes of products that are as many as their results."""
+
+
+class ModuleSplit(NamedTuple):
+    """How one module is split: a style, and by name within the module, the split dimension of each split weight.
+
+    `style` is colwise (a product or convolution by its results), rowwise (by its arguments; results are summed),
+    embedding (by rows of the table; results are summed), heads (an attention) or follows. `parts` has the lengths of
+    matrices side by side in a split dimension: each device has a part of each. With `gathers`, the split result is
+    gathered at once.
+    """
+
+    style: str
+    weights: Mapping[str, int]
+    parts: Mapping[str, Sequence[int]] = {}
+    gathers: bool = False
+
+
+def split_modules(
+    model: nn.Module, mesh: DeviceMesh, splits: Mapping[str, ModuleSplit], within: Sequence[str] = ("",)
+) -> None:
+    """Split the modules at these paths over a one-dimensional mesh, in place, by `parallelize_module`.
+
+    Modules that read the same tensor share its gradient's sum. Weights that are one stay one, as far as they are inside
+    of modules at the paths `within`. Raises ValueError for a module that is not there or that cannot be split so.
+    """
+    if mesh.size() == 1:
+        return
+    ties = [[name for name in names if is_inside(name, within)] for names in tied_parameters(model)]
+    styles: dict[str, ParallelStyle] = {}
+    for path, split in splits.items():
+        try:
+            module = model.get_submodule(path)
+        except AttributeError:
+            raise ValueError(f"the model has no module {path!r}") from None
+        if split.style == "heads":
+            _divide(module, HEAD_COUNTS, mesh.size())
+        if split.weights:
+            styles[path] = _choose_style(path, module, split)
+    _share_inputs(model, mesh, {path: style for path, style in styles.items() if splits[path].style == "colwise"})
+    parallelize_module(model, mesh, styles)
+    _tie_again(model, ties)
+
+
+def is_inside(path: str, parts: Sequence[str]) -> bool:
+    """Whether a module or weight is that at one of these paths, or inside of it; "" is the whole model."""
+    return any(not part or path == part or path.startswith(f"{part}.") for part in parts)
+
+
+def whole_tensor(tensor: torch.Tensor, split: tuple[int, Sequence[int]] | None, mesh: DeviceMesh) -> torch.Tensor:
+    """A weight, or its gradient, from the parts of all devices; `split` is the dimension and the lengths of parts."""
+    if isinstance(tensor, DTensor):
+        return tensor.full_tensor()
+    if split is None or mesh.size() == 1:
+        return tensor
+    dim, lengths = split
+    shares = [torch.empty_like(tensor) for _ in range(mesh.size())]
+    dist.all_gather(shares, tensor.contiguous(), group=mesh.get_group())
+    own = [length // mesh.size() for length in lengths] or [tensor.shape[dim]]
+    pieces = [torch.split(share, own, dim) for share in shares]
+    return torch.cat([piece[number] for number in range(len(own)) for piece in pieces], dim)
+
+
+class ShardedModule(ParallelStyle):
+    """A module of any class on the parts of its weights: convolutions, norms of split channels, fused products.
+
+    `colwise` reads whole arguments and makes a part of the results, `rowwise` sums the results of all devices, and
+    `follows` computes on the part that a device has.
+    """
+
+    def __init__(self, split: ModuleSplit) -> None:
+        super().__init__()
+        self.split = split
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        split, group = self.split, device_mesh.get_group()
+        rank, size = device_mesh.get_local_rank(), device_mesh.size()
+        for name, dim in split.weights.items():
+            held = _take_share(getattr(module, name).detach(), dim, split.parts.get(name, ()), rank, size)
+            if name in dict(module.named_buffers(recurse=False)):
+                module.register_buffer(name, held)
+            else:
+                trains = getattr(module, name).requires_grad
+                module.register_parameter(name, nn.Parameter(held, requires_grad=trains))
+        _divide(module, ("num_groups",) if isinstance(module, nn.GroupNorm) else ("groups",), size)
+        if split.style == "colwise":
+            _divide(module, WIDTHS, size)
+        if split.style == "rowwise":
+            self._sum_results(module, group)
+        if split.gathers:
+            last = 1 if _is_convolution(module) else -1
+            module.register_forward_hook(lambda _, __, result: _gather(result, group, last % result.dim()))
+        return module
+
+    def _sum_results(self, module: nn.Module, group: Any) -> None:
+        """Sum the results of all devices, and add the bias to the sum."""
+        bias = getattr(module, "bias", None)
+        if bias is None:
+            module.register_forward_hook(lambda _, __, result: _sum(result, group))
+            return
+        nothing: Any = torch.zeros_like(bias)
+
+        def leave_out(own: nn.Module, _: Any) -> None:
+            own._parameters["bias"] = nothing  # noqa: SLF001
+
+        def add(own: nn.Module, _: Any, result: torch.Tensor) -> torch.Tensor:
+            own._parameters["bias"] = bias  # noqa: SLF001
+            shape = [-1, *[1] * (result.dim() - 2)] if _is_convolution(own) else [-1]
+            return torch.add(_sum(result, group), bias.reshape(shape))
+
+        module.register_forward_pre_hook(leave_out)
+        module.register_forward_hook(add)
+
+
+def _choose_style(path: str, module: nn.Module, split: ModuleSplit) -> ParallelStyle:
+    plain = isinstance(module, nn.Linear) and not split.parts
+    if split.style == "colwise" and plain:
+        return ColwiseParallel(output_layouts=Replicate() if split.gathers else Shard(-1))
+    if split.style == "rowwise" and plain:
+        return RowwiseParallel()
+    if split.style == "embedding" and isinstance(module, nn.Embedding):
+        return RowwiseParallel(input_layouts=Replicate())
+    opens_groups = split.style == "colwise" and int(getattr(module, "groups", 1)) > 1
+    known = split.style in ("colwise", "rowwise", "follows")
+    if not known or opens_groups or isinstance(module, nn.MultiheadAttention):
+        raise ValueError(f"{path}, a {type(module).__name__}, cannot be split by {split.style}")
+    return ShardedModule(split)
+
+
+def _is_convolution(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.conv._ConvNd)  # noqa: SLF001
+
+
+def _take_share(tensor: torch.Tensor, dim: int, parts: Sequence[int], rank: int, size: int) -> torch.Tensor:
+    """The part of a device: of each of the matrices that stand side by side."""
+    whole = torch.split(tensor, list(parts) or [tensor.shape[dim]], dim)
+    for piece in whole:
+        if piece.shape[dim] % size:
+            raise ValueError(f"{piece.shape[dim]} rows or columns cannot be split over {size} devices")
+    return torch.cat([piece.chunk(size, dim)[rank] for piece in whole], dim).contiguous()
+
+
+def _divide(module: nn.Module, names: Sequence[str], size: int) -> None:
+    """Divide those of the attributes that are numbers of this or more."""
+    for name in names:
+        count = getattr(module, name, None)
+        if isinstance(count, int) and count >= size and count % size == 0:
+            setattr(module, name, count // size)
+
+
+def tied_parameters(model: nn.Module) -> list[tuple[str, ...]]:
+    """Names of parameters that are one tensor, as those of tied embeddings."""
+    names: dict[int, list[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(value), []).append(name)
+    return [tuple(group) for group in names.values() if len(group) > 1]
+
+
+def _tie_again(model: nn.Module, ties: Sequence[Sequence[str]]) -> None:
+    for first, *others in filter(None, ties):
+        held = model.get_parameter(first)
+        for name in others:
+            if model.get_parameter(name).shape != held.shape:
+                raise ValueError(f"{first} and {name} are one weight and would be split in different ways")
+            path, _, own = name.rpartition(".")
+            model.get_submodule(path).register_parameter(own, held)
+
+
+class _SharedInput:
+    """The tensor that several modules read, made ready for all of them: its gradients are summed once."""
+
+    def __init__(self, mesh: DeviceMesh, readers: int, *, distributed: bool) -> None:
+        self.mesh, self.readers, self.distributed, self.left = mesh, readers, distributed, 0
+        self.source: torch.Tensor | None = None
+        self.shared: torch.Tensor | None = None
+
+    def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        source = inputs[0]
+        if source is not self.source or self.left == 0:
+            self.source, self.left = source, self.readers
+            if self.distributed:
+                self.shared = DTensor.from_local(source, self.mesh, [Replicate()], run_check=False)
+            else:
+                self.shared = _copy(source, self.mesh.get_group())
+        shared = self.shared
+        self.left -= 1
+        if self.left == 0:
+            self.source = self.shared = None
+        return (shared, *inputs[1:])
+
+
+def _share_inputs(model: nn.Module, mesh: DeviceMesh, styles: Mapping[str, ParallelStyle]) -> None:
+    """Let column-parallel modules of one parent share what they read."""
+    siblings: dict[tuple[str, bool], list[nn.Module]] = {}
+    for path, style in styles.items():
+        key = path.rpartition(".")[0], isinstance(style, ColwiseParallel)
+        siblings.setdefault(key, []).append(model.get_submodule(path))
+    for (_, distributed), modules in siblings.items():
+        shared = _SharedInput(mesh, len(modules), distributed=distributed)
+        for module in modules:
+            module.register_forward_pre_hook(shared)
+
+
+class _Copy(torch.autograd.Function):
+    """The same value on all devices; gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all devices; each has its whole gradient already."""
+
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
+        total = value.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+class _Gather(torch.autograd.Function):
+    """All parts side by side along `dim`; a device's gradient is that of its part."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: Any, dim: int) -> torch.Tensor:
+        ctx.group, ctx.dim = group, dim
+        parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, value.contiguous(), group=group)
+        return torch.cat(parts, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        own = gradient.chunk(dist.get_world_size(ctx.group), ctx.dim)[dist.get_rank(ctx.group)]
+        return own, None, None
+
+
+def _copy(value: torch.Tensor, group: Any) -> torch.Tensor:
+    copied: torch.Tensor = _Copy.apply(value, group)  # type: ignore[no-untyped-call]
+    return copied
+
+
+def _sum(value: torch.Tensor, group: Any) -> torch.Tensor:
+    total: torch.Tensor = _Sum.apply(value, group)  # type: ignore[no-untyped-call]
+    return total
+
+
+def _gather(value: torch.Tensor, group: Any, dim: int) -> torch.Tensor:
+    gathered: torch.Tensor = _Gather.apply(value, group, dim)  # type: ignore[no-untyped-call]
+    return gathered

@@ -1,0 +1,105 @@
+"""The target `torch`: meshes, split modules and stages, which torchrun runs with the files that were written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from parallel_plans import MODELS, example, problem_of, staged
+
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.errors import ExportError
+from placewise.exporters.writing import export_placement, write_files
+from placewise.model.placement import Placement
+from placewise.model.ways import StageGroup
+from placewise.simulate import judge_placement
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+def run(folder: Path, name: str, processes: int) -> str:
+    """What torchrun prints."""
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, str(folder / "run_parallel.py"), f"{MODELS}:{name}"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def export_and_run(name: str, groups: list[StageGroup], last: list[int], folder: Path) -> tuple[dict, str]:
+    """The plan that was written for a model, and what the script prints, which compares with the whole model."""
+    cores = sum(len(group.devices) for group in groups)
+    problem = problem_of(name, f"{cores}xcore")
+    made = export_placement(problem, staged(problem, groups, last, again=True), "torch")
+    assert not made.projected
+    write_files(made.exported, made.info, folder)
+    return json.loads((folder / "parallel.json").read_text()), run(folder, name, cores)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", pytest.param("bert", marks=pytest.mark.soak), pytest.param("resnet", marks=pytest.mark.soak)]
+)
+def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> None:
+    """Two stages of two cores each that recompute: outputs and gradients are those of the whole model."""
+    said, printed = export_and_run(name, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], tmp_path / "out")
+    assert said["tensor_parallel"] == 2 and said["microbatches"] == 4
+    assert [stage["devices"] for stage in said["stages"]] == [["core:0", "core:1"], ["core:2", "core:3"]]
+    assert said["stages"][0]["recompute"]
+    assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
+
+
+def test_torchrun_runs_replicas(tmp_path: Path) -> None:
+    """Two cores take micro-batches in turns, and average their gradients."""
+    said, printed = export_and_run("resnet", [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")
+    assert said["data_parallel"] == 2 and said["stages"][0]["modules"] == [""]
+    assert "1 stages × 2 replicas × 1 devices, outputs and gradients as those" in printed
+
+
+def test_the_plan_names_modules_and_their_styles() -> None:
+    """Whole modules of each stage, styles as parallelize_module takes them, and units that recompute."""
+    problem = problem_of("llama")
+    plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], again=True)
+    said = json.loads(str(export_placement(problem, plan, "torch").exported.files["parallel.json"]))
+    first, second = said["stages"]
+    assert first["modules"] == ["embed_tokens", "layers.0", "layers.1"]
+    assert second["modules"] == ["layers.2", "layers.3", "norm", "lm_head"]
+    assert first["recompute"] == ["layers.0", "layers.1"] and second["recompute"][:2] == ["layers.2", "layers.3"]
+    styles = {path: split["style"] for path, split in said["splits"].items()}
+    assert styles["layers.0.self_attn.q_proj"] == styles["layers.3.mlp.up_proj"] == "colwise"
+    assert styles["layers.0.self_attn.o_proj"] == "rowwise" and styles["embed_tokens"] == "embedding"
+    assert said["splits"]["lm_head"] == {"style": "colwise", "weights": {"weight": 0}, "parts": {}, "gathers": True}
+
+
+def test_unequal_stages_are_projected_and_judged() -> None:
+    """A mesh has one degree and one number of replicas."""
+    problem = problem_of("bert")
+    plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2,), 1, 1)], [2])
+    made = export_placement(problem, plan, "torch")
+    assert made.projected and made.said.valid
+    groups = {(group.tensor_parallel, group.data_parallel) for group in made.exported.placement.stages}
+    assert len(groups) == 1
+    assert made.said.value == judge_placement(problem, made.exported.placement).value
+
+
+def test_models_and_plans_without_modules_or_stages() -> None:
+    """One sentence each."""
+    problem = build("zoo:random-layered", "2xA100-80GB", ProblemOptions(tensor_parallel=1, objective="throughput"))
+    ways = problem.require_ways()
+    plan = staged(problem, [StageGroup((0,), 1, 1)], [ways.n_units])
+    with pytest.raises(ExportError, match="no PyTorch module"):
+        export_placement(problem, plan, "torch")
+    model, args = example("bert")
+    whole = build(model, "2xA100-80GB", example_inputs=args)
+    with pytest.raises(ExportError, match="is for plans with stages"):
+        export_placement(whole, Placement.on(0, whole.n_ops), "torch")

@@ -1,0 +1,82 @@
+"""Live models that are really split, replicated, cut into stages and recomputed, over gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from parallel_plans import MODELS, PARTS, draw, example, gradient_scale, largest_error, make_plan, reference
+
+from placewise.errors import RunError
+from placewise.runtimes.torch.parallel import ParallelGroup
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[ParallelGroup]:
+    """Two processes."""
+    with ParallelGroup(2) as group:
+        yield group
+
+
+def compare(group: ParallelGroup, name: str, plan: dict) -> None:
+    """Outputs and gradients of a plan against one process."""
+    inputs = draw(example(name)[1])
+    group.add("parts", reference(name), plan)
+    group.add_whole("whole", reference(name))
+    for one, other in zip(group.outputs("parts", inputs), group.whole_outputs("whole", inputs), strict=True):
+        assert one.shape == other.shape and largest_error(one, other) < TOLERANCE
+    wanted = group.whole_gradients("whole", inputs)
+    seen = set()
+    for gradients in group.gradients("parts", inputs):
+        for key, value in gradients.items():
+            assert largest_error(value, wanted[key], gradient_scale(wanted)) < TOLERANCE, key
+        seen |= gradients.keys()
+    assert seen == wanted.keys()
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 1, 1), (1, 2, 1)], ids=["split", "stages", "replicas"])
+def test_two_processes_compute_what_one_does(pair: ParallelGroup, name: str, sizes: tuple[int, int, int]) -> None:
+    """Outputs and the gradients of one step, to 1e-4."""
+    compare(pair, name, make_plan(name, *sizes))
+
+
+def test_four_processes_compute_what_one_does() -> None:
+    """Two stages of two devices each, whose layers recompute; and two replicas of two devices each."""
+    with ParallelGroup(4) as group:
+        for name, parts in PARTS.items():
+            layers = [part for part in parts if part.startswith("layer")]
+            compare(group, name, make_plan(name, 2, 1, 2, recompute=layers))
+        compare(group, "llama", make_plan("llama", 1, 2, 2))
+
+
+def test_devices_hold_their_parts_of_the_weights(pair: ParallelGroup) -> None:
+    """Of split weights each process holds a half, of stages only its own."""
+    whole = {name: 4 * value.numel() for name, value in example("llama")[0].named_parameters()}
+    pair.add("split", reference("llama"), make_plan("llama", 1, 1, 2))
+    for held in pair.weight_bytes("split"):
+        for name, size in whole.items():
+            assert held[name] == (size if "norm" in name else size // 2)
+    pair.add("stages", reference("llama"), make_plan("llama", 2, 1, 1))
+    first, second = pair.weight_bytes("stages")
+    assert first | second == whole and not first.keys() & second.keys()
+
+
+def test_recomputation_gives_the_same_gradients(pair: ParallelGroup) -> None:
+    """To the last bit on one machine: the same ops run twice."""
+    inputs = draw(example("bert")[1])
+    pair.add("kept", reference("bert"), make_plan("bert", 2, 1, 1))
+    pair.add("again", reference("bert"), make_plan("bert", 2, 1, 1, recompute=["layer.0", "layer.3"]))
+    for one, other in zip(pair.gradients("kept", inputs), pair.gradients("again", inputs), strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+def test_a_plan_of_another_size_is_refused_in_one_sentence() -> None:
+    """And its processes end."""
+    with ParallelGroup(2) as group, pytest.raises(RunError, match="the plan has 2 × 1 × 2 processes, and there are 2"):
+        group.add("parts", f"{MODELS}:llama", make_plan("llama", 2, 1, 2))
