@@ -12,7 +12,7 @@ MAX_PARTS = 4
 """How many parts of a device are named; of one more, all are."""
 
 
-def describe_holdings(problem: Problem, placement: Placement) -> list[str]:
+def describe_device_parts(problem: Problem, placement: Placement) -> list[str]:
     """What each device [n_devices] holds, in words; "" for one that runs nothing."""
     return describe_parts(parts_of(problem, placement), problem.n_devices)
 
