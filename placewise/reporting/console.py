@@ -44,8 +44,8 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        said = verdict(result)
-        parts += [shown_text(line) for line in (said, targets, whole_op_line(problem)) if line]
+        sentence = verdict(result)
+        parts += [shown_text(line) for line in (sentence, targets, whole_op_line(problem)) if line]
         parts += [Text(), *use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
