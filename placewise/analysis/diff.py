@@ -20,8 +20,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
 from placewise.reporting.breakdown import break_down_pace, break_down_value
+from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.difference import Difference, PlanSide
-from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.moves import list_moves, match_interchangeable, module_paths
 from placewise.reporting.ranges import name_range
 from placewise.reporting.sentences import value_name
@@ -173,7 +173,9 @@ def _make_side(side: _LoadedPlan, name: str, notes: list[str]) -> PlanSide:
             lower_bound=side.plan.lower_bound if side.plan is not None else 0.0,
             parts=break_down_value(side.problem, side.placement, judged),
             uses=_device_figures(judged.devices),
-            holds=dict(zip(side.problem.cluster.names, describe_holdings(side.problem, side.placement), strict=True)),
+            holds=dict(
+                zip(side.problem.cluster.names, describe_device_parts(side.problem, side.placement), strict=True)
+            ),
         )
     assert side.plan is not None
     return _read_side(side.plan, name, notes)
