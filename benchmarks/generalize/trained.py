@@ -31,7 +31,7 @@ class Batch(Method):
     """What a policy found for a problem while it was trained on all of them: GDP-batch.
 
     `number` is the problem's in the corpus. The row has the best placement that the training kept for it, and
-    `favourite`: what the policy itself chooses in the end. Evaluations are the samples that training made for a
+    `greedy`: what the policy itself chooses in the end. Evaluations are the samples that training made for a
     problem, seconds its share of the whole.
     """
 
@@ -51,5 +51,5 @@ class Batch(Method):
         return {
             "status": f"{header.updates} updates", "evaluations": samples // count,
             "updates": header.updates, "units": chosen["units"], "begun": chosen["begun"],
-            "favourite": chosen["favourite"], "seconds": round(header.seconds / count, 3), "value": value,
+            "greedy": chosen["greedy"], "seconds": round(header.seconds / count, 3), "value": value,
         }  # fmt: skip

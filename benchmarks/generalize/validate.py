@@ -3,7 +3,7 @@
     python benchmarks/generalize/validate.py CHECKPOINT … [--seconds 2]
 
 Random graphs of the zoo with seeds 900 to 919, inference and training, on two to eight P100s and a CPU. A row per
-checkpoint: the geometric mean over graphs of the seconds of the policy's favourites over those of `temper` with as many
+checkpoint: the geometric mean over graphs of the seconds of the policy's placements over those of `temper` with as many
 seconds as said, and how many graphs are within 5, 10 and 20 % of it; the same for the best single device, for `etf`
 and for the untrained policy.
 """
@@ -41,7 +41,7 @@ def problems(n: int = 20) -> list[Problem]:
     return found
 
 
-def favourites(problem: Problem, options: dict[str, object]) -> float:
+def price_greedy(problem: Problem, options: dict[str, object]) -> float:
     """Seconds of the policy's own best, asked once."""
     policy = create("gdp", options).policy(problem, 0)  # type: ignore[attr-defined]
     pricing = Pricing(problem)
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     best = [place(problem, "temper", Budget(seconds=given.seconds)).value for problem in asked]
     rows = {name: [place(problem, name).value for problem in asked] for name in ("single", "etf")}
     plain: dict[str, object] = {"updates": 0, "pretrained": False}
-    rows["untrained"] = [favourites(problem, plain) for problem in asked]
+    rows["untrained"] = [price_greedy(problem, plain) for problem in asked]
     for path in given.checkpoints:
         began = time.monotonic()
-        rows[path] = [favourites(problem, plain | {"checkpoint": path}) for problem in asked]
+        rows[path] = [price_greedy(problem, plain | {"checkpoint": path}) for problem in asked]
         print(f"{path}: {(time.monotonic() - began) / len(asked):.2f} s a graph")
     print(
         f"\n| over temper, {given.seconds:g} s | mean | within 5 % | 10 % | 20 % | worst |\n|---|--:|--:|--:|--:|--:|"

@@ -168,7 +168,7 @@ def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | 
 
 
 def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
-    """Trained from nothing; `begun`: the best single device, `favourite`: what the policy itself chooses at the end."""
+    """Trained from nothing; `begun`: the best single device, `greedy`: what the policy itself chooses at the end."""
     placer: Any = registry.create(method.placer, method.options)
     trainer = placer.trainer(problem, None, seed)
     trainer.begin()
@@ -177,8 +177,8 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
     proposal = build_proposal(problem, trainer, method.placer, reason)
-    favourites = trainer.pricing(trainer.policy.greedy(trainer.pricing))
-    favourite = float(np.nanmin(favourites)) if np.isfinite(favourites).any() else None
+    values = trainer.pricing(trainer.policy.greedy(trainer.pricing))
+    greedy = float(np.nanmin(values)) if np.isfinite(values).any() else None
     status = "diverged" if trainer.diverged else "out of time" if reason is Reason.TIME_LIMIT else str(reason)
     return proposal.placement, {
         "status": status,
@@ -187,6 +187,6 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
         "updates": trainer.learner.updates,
         "units": trainer.policy.view.n,
         "begun": begun if math.isfinite(begun) else None,
-        "favourite": favourite,
+        "greedy": greedy,
         "curve": [(count, round(seconds, 3), value) for count, seconds, value in trainer.curve],
     }

@@ -82,7 +82,7 @@ def _gained(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     if not learned:
         return "", ""
     better = sum(row["value"] < row["begun"] * 0.999 for row in learned)
-    chosen = [row["favourite"] / row["value"] - 1 for row in learned if row.get("favourite")]
+    chosen = [row["greedy"] / row["value"] - 1 for row in learned if row.get("greedy")]
     return f"{better} of {len(learned)}", f"+{statistics.median(chosen):.1%}" if chosen else "none valid"
 
 

@@ -65,10 +65,10 @@ def first_fault(errors: Iterable[Mapping[str, Any]], document: object) -> Fault:
     place, first = max((each for each in found if each[0][: len(top)] == top), key=lambda each: len(each[0]))
     words = list(dict.fromkeys(fault_of(error) for other, error in found if other == place))
     more = len({other for other, _ in found if other != place[: len(other)]})
-    return Fault(first["type"], place, _joined(words), more)
+    return Fault(first["type"], place, _join_kinds(words), more)
 
 
-def _joined(words: list[str]) -> str:
+def _join_kinds(words: list[str]) -> str:
     """``"must be true or false, a number or a text"`` of such that each say what a value must be; else the first."""
     kinds = [each.removeprefix(_MUST) for each in words if each.startswith(_MUST)]
     if len(kinds) < len(words) or len(kinds) < 2:

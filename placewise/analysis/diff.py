@@ -20,10 +20,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
 from placewise.reporting.breakdown import break_down_pace, break_down_value
+from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.difference import Difference, PlanSide
-from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.moves import list_moves, match_interchangeable, module_paths
+from placewise.reporting.ranges import name_range
 from placewise.reporting.sentences import value_name
+from placewise.reporting.stages import describe_op_places, describe_place
 from placewise.simulate import judge_placement
 
 DRIFT = 1e-6
@@ -42,9 +44,22 @@ class _LoadedPlan:
     placement: Placement | None = None
 
     def assignment(self) -> dict[str, str]:
+        """Where each op runs, by name; of split stages also how."""
         if self.problem is not None and self.placement is not None:
+            if self.placement.stages:
+                places = describe_op_places(self.problem, self.placement)
+                return dict(zip(self.problem.graph.ops.name, places, strict=True))
             return self.placement.assignment(self.problem.graph, self.problem.cluster)
-        return {} if self.plan is None else self.plan.assignment
+        if self.plan is None:
+            return {}
+        staged = {
+            op: describe_place(
+                name_range(stage.devices), stage.data_parallel, stage.tensor_parallel, stage.ways.get(op, "")
+            )
+            for stage in self.plan.stages or ()
+            for op in stage.ops
+        }
+        return {op: staged.get(op, device) for op, device in self.plan.assignment.items()}
 
 
 def diff(
@@ -158,7 +173,9 @@ def _make_side(side: _LoadedPlan, name: str, notes: list[str]) -> PlanSide:
             lower_bound=side.plan.lower_bound if side.plan is not None else 0.0,
             parts=break_down_value(side.problem, side.placement, judged),
             uses=_device_figures(judged.devices),
-            holds=dict(zip(side.problem.cluster.names, describe_holdings(side.problem, side.placement), strict=True)),
+            holds=dict(
+                zip(side.problem.cluster.names, describe_device_parts(side.problem, side.placement), strict=True)
+            ),
         )
     assert side.plan is not None
     return _read_side(side.plan, name, notes)
@@ -225,7 +242,7 @@ def _note_swaps(first: _LoadedPlan, second: _LoadedPlan) -> list[str]:
     """A note if swapped names of equal devices explain most of the moves."""
     if first.problem is None or first.placement is None or second.problem is None or second.placement is None:
         return []
-    if first.problem.cluster.names != second.problem.cluster.names:
+    if first.problem.cluster.names != second.problem.cluster.names or first.placement.stages or second.placement.stages:
         return []
     swaps, left = match_interchangeable(first.problem.cluster, first.placement.device, second.placement.device)
     return [f"equal devices trade places ({swaps}): apart from that, {left} ops moved"] if swaps else []

@@ -22,9 +22,9 @@ from placewise.model.result import Judgement, Result
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.reporting.breakdown import break_down_value
 from placewise.reporting.copies import list_copies
+from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.difference import PartChange, compare_parts
 from placewise.reporting.explanation import Choice, ForcedMove, OpExplanation
-from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.moves import match_interchangeable
 from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
@@ -87,7 +87,7 @@ def explain(
         choices=tuple(choices.values()),
         forced=tuple(forced),
         notes=_list_notes(problem, placement, judged),
-        beside=describe_holdings(problem, placement)[here],
+        beside=describe_device_parts(problem, placement)[here],
     )
     return ExplainedOp(explanation, tuple(results))
 

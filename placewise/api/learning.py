@@ -124,7 +124,7 @@ def train(
         resume,
         tensorboard,
         measuring=measuring,
-        crew=worker_config(controllers, workers, ray, reward),
+        workers=worker_config(controllers, workers, ray, reward),
     )
     with listening(on_progress, limits.seconds) as listener:
         trained = learn(problem, setting, hints=hints, on_progress=listener)
@@ -183,8 +183,17 @@ def pretrain(
     from placewise.training.train import worker_config
 
     limits = budget_from(time_limit, None, seed, None, budget, iterations=updates)
-    crew = worker_config(controllers, None, ray, None)
-    chosen = dict(options or {})
-    setting = PretrainSetting(corpus, policy, chosen, limits, checkpoint, every, resume, weights, tensorboard, crew)
+    setting = PretrainSetting(
+        corpus,
+        policy,
+        dict(options or {}),
+        limits,
+        checkpoint,
+        every,
+        resume,
+        weights,
+        tensorboard,
+        worker_config(controllers, None, ray, None),
+    )
     with listening(on_progress, limits.seconds) as listener:
         return learn(setting, on_progress=listener)

@@ -94,9 +94,9 @@ def inspect(
     ('layer.*.feed_forward.inner', ['cpu', 'cuda:0'])
 
     """
-    chosen = options_from(options)
-    imported = open_model(model, chosen, example_inputs)
-    return inspect_graph(imported, depth=depth, problem=price_model(imported, model, devices, chosen))
+    problem_options = options_from(options)
+    imported = open_model(model, problem_options, example_inputs)
+    return inspect_graph(imported, depth=depth, problem=price_model(imported, model, devices, problem_options))
 
 
 def list_placers() -> dict[str, PlacerInfo]:
@@ -180,10 +180,10 @@ def profile(
     >>> measured = pw.profile("examples/models/mlp.onnx", "this", dims={"batch": 1}, repeats=3)  # doctest: +SKIP
 
     """
-    asked = options_from(options)
-    problem = build(model, devices, asked)
-    kept = None if asked.cache is False else ProfileCache()
-    how = Profiling(runtime, dict(bind or {}), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
+    problem_options = options_from(options)
+    problem = build(model, devices, problem_options)
+    cache = None if problem_options.cache is False else ProfileCache()
+    how = Profiling(runtime, dict(bind or {}), repeats, loaded, cache, afresh, seed, trust_model=trust_model)
     made = measure(problem, how)
     if path is not None:
         save_profile(made, path)

@@ -95,15 +95,15 @@ def place(
     'optimal'
 
     """
-    given = budget_from(time_limit, gap, seed, threads, budget)
-    asked = options_from(problem_options)
+    limits = budget_from(time_limit, gap, seed, threads, budget)
+    parsed_options = options_from(problem_options)
     if target is not None:
-        check_options(target, asked)
+        check_options(target, parsed_options)
     search = place_problem if target is None else partial(place_for, target=target)
-    with listening(on_progress, given.seconds) as listener:
-        problem = build(model, devices, asked, example_inputs=example_inputs)
+    with listening(on_progress, limits.seconds) as listener:
+        problem = build(model, devices, parsed_options, example_inputs=example_inputs)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-        result = search(problem, placer=placer, budget=given, options=options, hints=hints, on_progress=listener)
+        result = search(problem, placer=placer, budget=limits, options=options, hints=hints, on_progress=listener)
         return Plan(advise_precision(result))
 
 
@@ -154,8 +154,8 @@ def compare(
 
     """
     names = parse_placers(placers)
-    given = budget_from(time_limit, gap, seed, threads, budget)
+    limits = budget_from(time_limit, gap, seed, threads, budget)
     with listening(on_progress) as listener:
         problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
         human = None if expert is None else start_of(expert, problem)
-        return Leaderboard(run_all(problem, names, given, expert=human, on_progress=listener))
+        return Leaderboard(run_all(problem, names, limits, expert=human, on_progress=listener))

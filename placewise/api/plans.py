@@ -307,12 +307,12 @@ def explain(
         raise InputError(f"why_not is {reprlib.repr(why_not)}", remedy="give a device, or a list of them")
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     with listening(on_progress, limits.seconds * len(devices)) as listener:
-        found: ExplainedOp | ExplainedSplit
+        explained: ExplainedOp | ExplainedSplit
         if problem.ways is not None:
-            found = explain_split(problem, placement, op, devices, limits, on_progress=listener)
+            explained = explain_split(problem, placement, op, devices, limits, on_progress=listener)
         else:
-            found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
-    return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
+            explained = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
+    return Explanation(explained.explanation, tuple(Plan(result) for result in explained.results))
 
 
 def diff(

@@ -54,7 +54,21 @@ from placewise.training.train_result import lines as training_lines
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The answer of `place`: the result, and what people do with it."""
+    """The answer of `place`: the result, and what people do with it.
+
+    Parameters
+    ----------
+    result : Result
+        The problem, the placement (None if none was found), how it was judged, and the proven lower bound.
+
+    Examples
+    --------
+    >>> import placewise as pw
+    >>> plan = pw.place("zoo:bert-base", "A100", time_limit="1s")
+    >>> set(plan.assignment.values())
+    {'cuda:0'}
+
+    """
 
     result: Result
 
@@ -328,8 +342,8 @@ class Leaderboard:
         return plot_leaderboard(tabulate_entries(self.entries), axes)
 
     def __repr__(self) -> str:
-        found = sum(entry.value < float("inf") for entry in self.entries)
-        return f"Leaderboard({found} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
+        valid = sum(entry.value < float("inf") for entry in self.entries)
+        return f"Leaderboard({valid} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -420,18 +434,21 @@ class Explanation:
         return plain(self._view())
 
     def _view(self) -> RenderableType:
-        told = self.explanation
-        return split_explanation_view(told) if isinstance(told, SplitExplanation) else explanation_view(told)
+        explanation = self.explanation
+        if isinstance(explanation, SplitExplanation):
+            return split_explanation_view(explanation)
+        return explanation_view(explanation)
 
     def _repr_html_(self) -> str:
         return render_html(self._view())
 
     def __repr__(self) -> str:
-        told = self.explanation
-        if isinstance(told, SplitExplanation):
-            return f"Explanation({told.asked!r} in stage {told.stage}, over {told.tensor_parallel} devices)"
-        tried = ", ".join(forced.device for forced in told.forced)
-        return f"Explanation({told.asked!r} on {told.device}{f', not {tried}' if tried else ''})"
+        explanation = self.explanation
+        if isinstance(explanation, SplitExplanation):
+            where = f"in stage {explanation.stage}, over {explanation.tensor_parallel} devices"
+            return f"Explanation({explanation.asked!r} {where})"
+        tried = ", ".join(forced.device for forced in explanation.forced)
+        return f"Explanation({explanation.asked!r} on {explanation.device}{f', not {tried}' if tried else ''})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -448,8 +465,9 @@ class PlanDiff:
         return render_html(difference_view(self.difference))
 
     def __repr__(self) -> str:
-        found = self.difference
-        return f"PlanDiff({found.moved} of {found.ops} ops, {found.before.value:.6g} s → {found.after.value:.6g} s)"
+        difference = self.difference
+        values = f"{difference.before.value:.6g} s → {difference.after.value:.6g} s"
+        return f"PlanDiff({difference.moved} of {difference.ops} ops, {values})"
 
 
 def write_report(shown: PlanView, path: str | os.PathLike[str] | None) -> str:

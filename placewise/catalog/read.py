@@ -35,10 +35,32 @@ MAX_TEXT = 1 << 16
 
 
 def read_cluster(spec: str | Path | Mapping[Any, object]) -> Cluster:
-    """The cluster that `spec` describes; the devices' notes report every assumed default.
+    """Read a cluster; the devices' notes report every assumed default.
 
-    `spec` is one line (``2xA100-80GB,cpu``; ``2xA100@20GiB``; ``this`` for the local machine), a TOML file, or a
-    mapping from device to memory (``{"cuda:0": "20GiB", "cpu": "60GiB"}``, also as JSON text). Raises ClusterError.
+    Parameters
+    ----------
+    spec : str, path or mapping
+        One line (``2xA100-80GB,cpu``; ``2xA100@20GiB``; ``this`` for the local machine); a path, or a text, that ends
+        in ``.toml``: a cluster file (docs/devices.md); or a mapping from device to memory in bytes or as text
+        (``{"cuda:0": "20GiB", "cpu": "60GiB"}``; 0: unused), also as JSON text.
+
+    Returns
+    -------
+    Cluster
+        Devices and the links between them.
+
+    Raises
+    ------
+    ClusterError
+        If `spec` cannot be read, or names an unknown device.
+
+    Examples
+    --------
+    >>> read_cluster("2xA100-80GB,cpu").names
+    ('cuda:0', 'cuda:1', 'cpu')
+    >>> read_cluster({"cuda:0": "20GiB", "cpu": 60 * 2**30}).names
+    ('cuda:0', 'cpu')
+
     """
     if isinstance(spec, Mapping):
         return cluster_from_memory(spec)

@@ -68,10 +68,10 @@ def check(
         broken = [asdict(violation) for violation in judgement.violations]
         show_json({"valid": judgement.valid, "violations": broken, "parts": list_parts(problem, placement)})
     else:
-        from placewise.reporting.console import holdings_view, use_of_devices, violation_view
+        from placewise.reporting.console import device_parts_view, use_of_devices, violation_view
 
         if problem.ways is None:
-            show(holdings_view(problem, placement), violation_view(judgement))
+            show(device_parts_view(problem, placement), violation_view(judgement))
         else:
             show(*use_of_devices(problem, judgement, placement), violation_view(judgement))
     if not judgement.valid:

@@ -151,7 +151,7 @@ def train(
     listen(quiet)
     budget = replace(opt.budget_of(time_limit, "0%", seed, threads), iterations=updates, evaluations=evaluations)
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
-    crew = worker_config(controllers, workers, ray, reward)
+    pool = worker_config(controllers, workers, ray, reward)
     if corpus is not None:
         given = {"MODEL": model, "--devices": devices, "--output": output, "--reward": reward, "--start": start,
                  "--evaluations": evaluations, "--patience": patience, "--workers": workers, "--bind": bind,
@@ -161,7 +161,7 @@ def train(
             stranger = strangers[0] if strangers else "the options of a model"
             raise InputError(f"--corpus excludes {stranger}", remedy="leave it out: the corpus file says everything")
         pretrained = PretrainSetting(
-            corpus, policy, options, budget, checkpoint, every, resume, weights, tensorboard, crew
+            corpus, policy, options, budget, checkpoint, every, resume, weights, tensorboard, pool
         )
         _on_corpus(pretrained, as_json=as_json, quiet=quiet)
         return
@@ -184,7 +184,7 @@ def train(
         resume,
         tensorboard,
         measuring=measuring,
-        crew=crew,
+        workers=pool,
     )
     if output is not None:
         ensure_writable(output)

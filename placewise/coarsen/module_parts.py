@@ -82,14 +82,14 @@ class _Member(NamedTuple):
     pieces: list[_Piece]
 
 
-class _Module:
+class _ModuleNode:
     """A module: its only device (−1: several), its submodules, and its own groups of ops."""
 
     __slots__ = ("home", "inside", "own")
 
     def __init__(self, home: int) -> None:
         self.home = home
-        self.inside: dict[str, _Module] = {}
+        self.inside: dict[str, _ModuleNode] = {}
         self.own: list[int] = []
 
     def all_groups(self) -> list[int]:
@@ -228,7 +228,7 @@ def _name_modules(graph: Graph, device: Ints) -> tuple[Ints, list[_Label]]:
     _, group = np.unique(key, return_inverse=True)
     first = firsts_of(group)
     owner, sizes = device[first].tolist(), np.bincount(group, minlength=len(first)).tolist()
-    roots = [_Module(int(device.max(initial=-1))) for _ in phases]
+    roots = [_ModuleNode(int(device.max(initial=-1))) for _ in phases]
     paths = [split_scope(scope) for scope in graph.ops.scope.values]
     codes, of_phase = graph.ops.scope.codes[first].tolist(), phase[first].tolist()
     for number in np.argsort(first, kind="stable").tolist():
@@ -246,7 +246,7 @@ def _name_modules(graph: Graph, device: Ints) -> tuple[Ints, list[_Label]]:
     return part[group], [piece.label for piece in pieces]
 
 
-def _add_group(root: _Module, path: Iterable[str], group: int, home: int) -> None:
+def _add_group(root: _ModuleNode, path: Iterable[str], group: int, home: int) -> None:
     """Add a group of ops of one device to its module, making it and those around it if need be."""
     module = root
     if root.home != home:
@@ -254,7 +254,7 @@ def _add_group(root: _Module, path: Iterable[str], group: int, home: int) -> Non
     for name in path:
         inside = module.inside.get(name)
         if inside is None:
-            inside = module.inside[name] = _Module(home)
+            inside = module.inside[name] = _ModuleNode(home)
         elif inside.home != home:
             inside.home = -1
         module = inside
@@ -282,7 +282,7 @@ def _count_split(group: Longs, device: Ints) -> tuple[int, int]:
     return len(count), int((count > 1).sum())
 
 
-def _describe_module(module: _Module, owner: Sequence[int], sizes: Sequence[int]) -> list[_Piece]:
+def _describe_module(module: _ModuleNode, owner: Sequence[int], sizes: Sequence[int]) -> list[_Piece]:
     """The pieces of a module, labelled relative to it; one without a path if all of it is on one device."""
     if module.home >= 0:
         groups = module.all_groups()

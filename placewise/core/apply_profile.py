@@ -39,32 +39,32 @@ def with_profile(
     if profile.graph_hash and profile.graph_hash != graph.digest():
         made = f" (it was made from {profile.source.path})" if profile.source else ""
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
-    used = {cluster.names[column]: found for column, found in _columns(profile, cluster, device).items()}
+    used = {cluster.names[column]: profiled for column, profiled in _columns(profile, cluster, device).items()}
     rows = tuple(
-        TimingRow(op, seconds, ops=(op,), device=name, spread=found.figures(loaded=loaded).spread)
-        for name, found in used.items()
-        for op, seconds in zip(profile.ops, found.figures(loaded=loaded).ops, strict=True)
+        TimingRow(op, seconds, ops=(op,), device=name, spread=profiled.figures(loaded=loaded).spread)
+        for name, profiled in used.items()
+        for op, seconds in zip(profile.ops, profiled.figures(loaded=loaded).ops, strict=True)
         if seconds is not None
     )
-    busy = loaded and all(found.loaded is not None for found in used.values())
+    busy = loaded and all(profiled.loaded is not None for profiled in used.values())
     state = ", with all devices busy" if busy else ", with no other device busy" if loaded else ""
     version = f"{profile.runtime} {profile.runtime_version}".strip()
     table, notes = apply_measured(base, graph, cluster, Timings(f"profile of {version}{state}", rows, by_op=True))
-    sets = {ops for found in used.values() for ops in found.fused}
+    sets = {ops for profiled in used.values() for ops in profiled.fused}
     together = tuple(tuple(profile.ops[op] for op in ops) for ops in sorted(sets))
     if together:
         notes += (f"what {profile.runtime} runs as one kernel stays together: {len(together)} sets of ops",)
     notes += tuple(
-        f"{name} was not profiled, and is given the times of {found.name}, which has the same figures"
-        for name, found in used.items()
-        if not device and name != found.name
+        f"{name} was not profiled, and is given the times of {profiled.name}, which has the same figures"
+        for name, profiled in used.items()
+        if not device and name != profiled.name
     )
-    return Profiled(table, together, {name: found.call_overhead for name, found in used.items()}, notes)
+    return Profiled(table, together, {name: profiled.call_overhead for name, profiled in used.items()}, notes)
 
 
 def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, DeviceProfile]:
     """Which device of the profile stands for which of the cluster."""
-    known = {found.name: found for found in profile.devices}
+    known = {device_profile.name: device_profile for device_profile in profile.devices}
     if word:
         columns = match_devices(word, cluster)
         if not columns:
@@ -73,15 +73,15 @@ def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, Dev
             remedy = f"profile one device, or name one of {', '.join(known)}"
             raise CostError(f"has times of several devices and does not say which are those of {word!r}", remedy=remedy)
         return dict.fromkeys(columns, known.get(word, profile.devices[0]))
-    found = {column: known[name] for column, name in enumerate(cluster.names) if name in known}
+    profiles = {column: known[name] for column, name in enumerate(cluster.names) if name in known}
     for column, device in enumerate(cluster):
-        twin = next((one for one in found if _figures(cluster.devices[one]) == _figures(device)), None)
-        if column not in found and twin is not None:
-            found[column] = found[twin]
-    if not found:
+        twin = next((one for one in profiles if _figures(cluster.devices[one]) == _figures(device)), None)
+        if column not in profiles and twin is not None:
+            profiles[column] = profiles[twin]
+    if not profiles:
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError(f"has times of {', '.join(known)}, which the cluster does not have", remedy=remedy)
-    return found
+    return profiles
 
 
 def _figures(device: Device) -> tuple[object, ...]:

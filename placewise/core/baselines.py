@@ -47,26 +47,26 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, projec
 
     What there is no time for, after the first, says so.
     """
-    found, spent = Baselines(), 0.0
+    baselines, spent = Baselines(), 0.0
     for name in (*BASELINES, EVEN_LAYERS):
-        begun = watch.elapsed
-        if found.judged and begun + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds:
-            found.others[name] = Baseline(math.inf, NO_TIME)
+        started = watch.elapsed
+        if baselines.judged and started + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds:
+            baselines.others[name] = Baseline(math.inf, NO_TIME)
             continue
         placement, why = _propose(problem, name, budget)
         if placement is not None and project is not None:
             placement, why = project(placement), NOT_SAID
         if placement is None:
-            found.others[name] = Baseline(math.inf, why)
+            baselines.others[name] = Baseline(math.inf, why)
         else:
             proposed = watch.elapsed
-            found.judged[name] = (placement, judge_placement(problem, placement))
-            found.judging = max(found.judging, watch.elapsed - proposed)
-        spent = watch.elapsed - begun
+            baselines.judged[name] = (placement, judge_placement(problem, placement))
+            baselines.judging = max(baselines.judging, watch.elapsed - proposed)
+        spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
         late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
-        found.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
-    return found
+        baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
+    return baselines
 
 
 def _propose(problem: Problem, name: str, budget: Budget) -> tuple[Placement | None, str]:

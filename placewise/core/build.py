@@ -77,24 +77,24 @@ def build_for_plan(
     PlanError if the plan belongs to another model.
     """
     sizes = options.dims
-    made = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan)
+    plan_file = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan)
     where = "the plan" if isinstance(plan, PlanFile) else plan
-    if made is None and options.objective is None and split_is_latency(where):
+    if plan_file is None and options.objective is None and split_is_latency(where):
         options = replace(options, objective="latency")
-    if made is not None:
-        options = _as_planned(made, options)
+    if plan_file is not None:
+        options = _as_planned(plan_file, options)
     reading = open_model(model, options, example_inputs)
-    if made is None:
+    if plan_file is None:
         return read_placement(where, _problem(reading, name_of(model), devices, options))
-    if devices is None and made.cluster is not None and reading.problem is None:
-        devices = cluster_of(made.cluster)
+    if devices is None and plan_file.cluster is not None and reading.problem is None:
+        devices = cluster_of(plan_file.cluster)
     with locate_errors(where):
-        made, notes = _for_sizes(made, sizes, reading.graph)
-        require_same_model(made, reading.graph)
+        plan_file, notes = _for_sizes(plan_file, sizes, reading.graph)
+        require_same_model(plan_file, reading.graph)
     problem = _problem(reading, name_of(model), devices, options)
     with locate_errors(where):
-        problem = run_on_target(problem, made.target) if made.target else problem
-        placement = placement_of(made, problem.graph, problem.cluster, problem.ways)
+        problem = run_on_target(problem, plan_file.target) if plan_file.target else problem
+        placement = placement_of(plan_file, problem.graph, problem.cluster, problem.ways)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 
 
@@ -104,8 +104,8 @@ def _for_sizes(plan: PlanFile, sizes: Mapping[str, int], graph: Graph) -> tuple[
     other = {name: planned[name] for name, size in sizes.items() if planned.get(name, size) != size}
     if plan.source is None or graph.source is None or plan.source.sha256 != graph.source.sha256 or not other:
         return plan, ()
-    said = ", ".join(f"{name}={size}" for name, size in other.items())
-    return plan.model_copy(update={"graph_hash": ""}), (f"the plan was made for {said}",)
+    sizes_text = ", ".join(f"{name}={size}" for name, size in other.items())
+    return plan.model_copy(update={"graph_hash": ""}), (f"the plan was made for {sizes_text}",)
 
 
 def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placement:
@@ -114,15 +114,15 @@ def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placem
     Raises PlanError if it belongs to another model or breaks a rule.
     """
     if isinstance(start, Placement):
-        where, asked, placement = "the placement to start from", problem, start
+        where, start_problem, placement = "the placement to start from", problem, start
         if len(placement) != problem.n_ops:
             raise PlanError(f"has {len(placement)} ops, and the model {problem.n_ops}", where=where)
     else:
-        where, (asked, placement) = str(start), read_placement(start, problem)
-    broken = judge_placement(asked, placement).violations
+        where, (start_problem, placement) = str(start), read_placement(start, problem)
+    broken = judge_placement(start_problem, placement).violations
     if broken:
-        said = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
-        raise PlanError(f"breaks a rule: {said}", where=where, remedy="correct it, or start without it")
+        reasons = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
+        raise PlanError(f"breaks a rule: {reasons}", where=where, remedy="correct it, or start without it")
     return placement
 
 
@@ -138,15 +138,15 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     cluster = _adapted(cluster, reading.graph, options)
     kind = options.objective or "latency"
     base, work, warnings = _costs(reading, name, cluster, options)
-    given = _with_given(base, reading.graph, cluster, options, kind)
+    priced = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind == "throughput", False, options)
     problem = Problem(
         untie_weights(reading.graph),
-        given.cluster,
-        given.costs,
+        priced.cluster,
+        priced.costs,
         _objective(Objective(_kind(kind)), options),
-        replace(constraints, together=(*given.together, *_together(reading.graph, options, reading.modules))),
-        (*reading.warnings, *warnings, *given.notes),
+        replace(constraints, together=(*priced.together, *_together(reading.graph, options, reading.modules))),
+        (*reading.warnings, *warnings, *priced.notes),
     )
     return add_ways(problem, work, options) if options.splits else problem
 
@@ -181,23 +181,27 @@ class _Given:
 
 def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: ProblemOptions, kind: str) -> _Given:
     """The cost table and the cluster with the figures of the files that the user names, the last over the others."""
-    given = _Given(base, cluster)
+    priced = _Given(base, cluster)
     for name in options.costs:
         device, file = split_device(name)
         if format_name(name) == "placewise-costs":
-            given = replace(given, costs=load_costs(name, graph, cluster))
+            priced = replace(priced, costs=load_costs(name, graph, cluster))
         elif is_profile(file):
             with locate_errors(file):
                 profile = load_profile(file)
-                found = with_profile(given.costs, graph, cluster, profile, device=device, loaded=kind == "throughput")
-            together = tuple(dict.fromkeys((*given.together, *found.together)))
-            given = _Given(found.costs, _calling(given.cluster, found.calls), together, given.notes + found.notes)
+                profiled = with_profile(
+                    priced.costs, graph, cluster, profile, device=device, loaded=kind == "throughput"
+                )
+            together = tuple(dict.fromkeys((*priced.together, *profiled.together)))
+            priced = _Given(
+                profiled.costs, _calling(priced.cluster, profiled.calls), together, priced.notes + profiled.notes
+            )
         else:
-            costs, said = load_measured(name, graph, cluster, given.costs)
-            given = replace(given, costs=costs, notes=given.notes + said)
-        said_again = f"op times come from {name} where it names them: give it again to price the plan"
-        given = replace(given, notes=(*given.notes, said_again))
-    return given
+            costs, more_notes = load_measured(name, graph, cluster, priced.costs)
+            priced = replace(priced, costs=costs, notes=priced.notes + more_notes)
+        reminder = f"op times come from {name} where it names them: give it again to price the plan"
+        priced = replace(priced, notes=(*priced.notes, reminder))
+    return priced
 
 
 def _calling(cluster: Cluster, calls: Mapping[str, float]) -> Cluster:
@@ -259,7 +263,7 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
     shape = (objective.kind == "throughput", False) if options.objective else (kept.contiguous, kept.convex)
     wished = _constraints(*shape, options)
     cluster = _adapted(problem.cluster, problem.graph, options)
-    given = _with_given(problem.costs, problem.graph, cluster, options, objective.kind)
+    priced = _with_given(problem.costs, problem.graph, cluster, options, objective.kind)
     anew = options.headroom is not None or options.spare
     constraints = Constraints(
         (*kept.pins, *wished.pins),
@@ -268,7 +272,7 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         wished.headroom if anew else kept.headroom,
         wished.convex,
         kept.replicas if options.replicas is None else wished.replicas,
-        (*kept.together, *given.together, *_together(problem.graph, options, {})),
+        (*kept.together, *priced.together, *_together(problem.graph, options, {})),
         wished.spare if anew else kept.spare,
         wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
         kept.tensor_parallel if options.tensor_parallel is None else options.tensor_parallel,
@@ -281,8 +285,8 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
     elif options.splits:
         raise InputError("this file does not say how its ops may be split", remedy="leave out --tensor-parallel")
     return problem.with_(
-        cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
-        warnings=(*problem.warnings, *given.notes), ways=ways,
+        cluster=priced.cluster, costs=priced.costs, objective=objective, constraints=constraints,
+        warnings=(*problem.warnings, *priced.notes), ways=ways,
     )  # fmt: skip
 
 

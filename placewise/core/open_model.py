@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.core.options import NO_OPTIONS, ProblemOptions
-from placewise.core.precision import cast_graph, note_precision, quantize_graph, replay_precision, told_precision
+from placewise.core.precision import cast_graph, note_precision, quantize_graph, recorded_precision, replay_precision
 from placewise.core.traced_models import read_traced
 from placewise.errors import InputError
 from placewise.files.columns import format_name
@@ -42,14 +42,14 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
     _check(options)
     reading = _opened(model, options, inputs)
     has_backward = bool(reading.graph.ops.backward.any())
-    given = reading.problem is not None or reading.op_seconds is not None
-    if options.graph == "training" and not has_backward and not given:
+    has_costs = reading.problem is not None or reading.op_seconds is not None
+    if options.graph == "training" and not has_backward and not has_costs:
         return _trained(reading, options)
-    found = "training" if has_backward else "inference"
-    if options.graph not in (None, found):
+    kind = "training" if has_backward else "inference"
+    if options.graph not in (None, kind):
         where = "" if isinstance(model, (Graph, Problem)) else str(model)
         remedy = f"leave out --graph {options.graph}"
-        raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
+        raise InputError(f"the only graph in it is for {kind}", where=where, remedy=remedy)
     if options.optimizer is not None or options.freeze:
         raise InputError("this is a training graph already", remedy="leave out --optimizer and --freeze")
     return reading
@@ -57,17 +57,17 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
 
 def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
     """The options, with what a plan's source says of how its model was opened where the user says nothing."""
-    told: Mapping[str, Any] = source.options
-    made = next((step for step in source.transforms if step.startswith(STEP)), "")
+    recorded: Mapping[str, Any] = source.options
+    training_step = next((step for step in source.transforms if step.startswith(STEP)), "")
     return replace(
         options,
-        dims={**told.get("dims", {}), **options.dims},
+        dims={**recorded.get("dims", {}), **options.dims},
         view=options.view or source.view,
-        graph=options.graph or ("training" if made else told.get("graph")),
-        precision=replay_precision(options, told),
-        tf32=told.get("tf32") if options.tf32 is None and options.precision is None else options.tf32,
-        optimizer=options.optimizer or made.removeprefix(STEP) or None,
-        freeze=options.freeze or told.get("frozen", ()),
+        graph=options.graph or ("training" if training_step else recorded.get("graph")),
+        precision=replay_precision(options, recorded),
+        tf32=recorded.get("tf32") if options.tf32 is None and options.precision is None else options.tf32,
+        optimizer=options.optimizer or training_step.removeprefix(STEP) or None,
+        freeze=options.freeze or recorded.get("frozen", ()),
     )
 
 
@@ -121,13 +121,13 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
         keep = options.cache is not False
         traced = read_traced(model, dims=options.dims, dtype=floats, training=training, use_cache=keep)
         return _in_view(traced, options, is_cast=True)
-    asked = ReadOptions(
+    read_options = ReadOptions(
         options.dims,
         options.objective or "throughput",
         options.graph or "inference",
         floats,
     )
-    reading = read_model(Path(model), asked)
+    reading = read_model(Path(model), read_options)
     if reading.problem is not None or reading.op_seconds is not None:
         return _as_given(reading, options)
     return _in_view(reading, options)
@@ -136,11 +136,11 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
 def _as_given(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
     """A graph or a problem that is read already. Raises InputError for options of its reading that differ."""
     source = reading.graph.source
-    told: Mapping[str, Any] = {} if source is None else source.options
+    recorded: Mapping[str, Any] = {} if source is None else source.options
     where = "" if source is None else source.path
     is_whole = reading.problem is not None or reading.op_seconds is not None
     fixed = "its costs are given" if is_whole else "this graph is read already"
-    sizes = told.get("dims", {})
+    sizes = recorded.get("dims", {})
     for name, size in options.dims.items():
         if sizes.get(name) != size:
             raise InputError(f"{fixed}, with its sizes", where=where, remedy=f"leave out --dim {name}={size}")
@@ -149,9 +149,9 @@ def _as_given(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
         raise InputError(f"{fixed}, in the {source.view} view", where=where, remedy=f"leave out --view {view}")
     if not is_whole:
         return _in_view(reading, replace(options, view=options.view or "raw"))
-    if options.precision not in (None, told_precision(told)):
+    if options.precision not in (None, recorded_precision(recorded)):
         raise InputError(f"{fixed}, in one precision", where=where, remedy=f"leave out --precision {options.precision}")
-    if options.tf32 not in (None, told.get("tf32")):
+    if options.tf32 not in (None, recorded.get("tf32")):
         flag = "--tf32" if options.tf32 else "--no-tf32"
         raise InputError(f"{fixed}, in one precision", where=where, remedy=f"leave out {flag}")
     return reading

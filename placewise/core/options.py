@@ -265,15 +265,15 @@ def _headroom(value: Any) -> tuple[float | None, tuple[Headroom, ...]]:
     if value is None:
         return None, ()
     if isinstance(value, Mapping):
-        found = tuple(_spare(str(device), amount) for device, amount in value.items())
+        parsed = tuple(_spare(str(device), amount) for device, amount in value.items())
     else:
         several = isinstance(value, (list, tuple)) and value and all(isinstance(text, str) for text in value)
-        found = tuple(_spare(*_of_device(amount)) for amount in (value if several else [value]))
-    if len({spare.device for spare in found}) < len(found):
+        parsed = tuple(_spare(*_of_device(amount)) for amount in (value if several else [value]))
+    if len({spare.device for spare in parsed}) < len(parsed):
         raise InputError(f"headroom is {_shown(value)}", remedy="give one amount for each device")
-    if len(found) == 1 and not found[0].device and not found[0].bytes:
-        return found[0].share, ()
-    return None, found
+    if len(parsed) == 1 and not parsed[0].device and not parsed[0].bytes:
+        return parsed[0].share, ()
+    return None, parsed
 
 
 def _of_device(amount: object) -> tuple[str, object]:
@@ -297,15 +297,15 @@ def _spare(device: str, amount: object) -> Headroom:
 def _memory(value: object) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise InputError(f"max_memory is {_shown(value)}", remedy="give a mapping like {'cuda:0': '20GiB'}")
-    found: dict[str, float] = {}
+    parsed: dict[str, float] = {}
     for name, size in value.items():
         if isinstance(size, bool) or not isinstance(size, (str, Real)) or isinstance(name, bool):
             raise InputError(f"the max_memory of {name!r} is {_shown(size)}", remedy="give a size, like '20GiB'")
         try:
-            found[str(name).strip()] = parse_bytes(size if isinstance(size, str) else float(size))
+            parsed[str(name).strip()] = parse_bytes(size if isinstance(size, str) else float(size))
         except InputError as error:
             raise error.at(f"max_memory of {name!r}") from None
-    return found
+    return parsed
 
 
 def _whole(name: str, value: object, least: int, other: str = "") -> int:
@@ -340,20 +340,20 @@ def _patterns(name: str, value: object) -> tuple[str, ...]:
 
 
 def _sets(name: str, value: object) -> tuple[str | tuple[str, ...], ...]:
-    found: list[str | tuple[str, ...]] = []
+    parsed: list[str | tuple[str, ...]] = []
     for item in _several(name, (value,) if isinstance(value, str) else value):
         if isinstance(item, (list, tuple)) and all(isinstance(op, str) for op in item):
-            found.append(tuple(item))
+            parsed.append(tuple(item))
         else:
-            found += _patterns(name, item if isinstance(item, str) else (item,))
-    return tuple(found)
+            parsed += _patterns(name, item if isinstance(item, str) else (item,))
+    return tuple(parsed)
 
 
 def _path(name: str, value: object) -> str:
-    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if not isinstance(found, str):
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str):
         raise InputError(f"{name} is {_shown(value)}", remedy="give the path of a file")
-    return found
+    return path
 
 
 def _rules(name: str, value: object) -> tuple[Rule, ...] | None:
@@ -362,13 +362,13 @@ def _rules(name: str, value: object) -> tuple[Rule, ...] | None:
     remedy = "give a mapping of regular expressions to devices, or a list of such pairs"
     if isinstance(value, (str, np.ndarray)) or not isinstance(value, Iterable):
         raise InputError(f"{name} is {_shown(value)}", remedy=remedy)
-    found = []
+    parsed = []
     for item in value.items() if isinstance(value, Mapping) else value:
         pair = (item.pattern, item.device) if isinstance(item, Rule) else item
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise InputError(f"{name} holds {_shown(item)}", remedy=remedy)
-        found.append(Rule(*pair))
-    return tuple(found)
+        parsed.append(Rule(*pair))
+    return tuple(parsed)
 
 
 def _shown(value: object) -> str:

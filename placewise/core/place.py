@@ -69,12 +69,12 @@ def place(
     watch = Stopwatch(budget)
     if problem.ways is not None:
         return place_stages(problem, placer, watch, options, hints, evaluate, on_progress)
-    chosen = placer if isinstance(placer, Placer) else registry.create(placer, options)
-    placer = chosen.info.name
+    method = placer if isinstance(placer, Placer) else registry.create(placer, options)
+    placer = method.info.name
     unmet = why_infeasible(problem)
     if unmet:
         return _without(problem, placer, budget, watch, Bound(math.inf, "nothing fits"), Reason.PROVED, unmet)
-    refusal = chosen.supports(problem)
+    refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
@@ -82,7 +82,7 @@ def place(
     naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project)
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
-    proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
+    proposal = _propose(method, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
     if project is not None and proposal.placement is not None:
         proposal = replace(proposal, placement=project(proposal.placement))
     if proposal.infeasible and placer != PACKER:
@@ -127,8 +127,8 @@ def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged],
 
 def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) -> Judgement:
     """The judge's word on a placement, which it may have given already."""
-    said = next((judgement for other, judgement in known.values() if other == placement), None)
-    return said or judge_placement(problem, placement)
+    judged = next((judgement for other, judgement in known.values() if other == placement), None)
+    return judged or judge_placement(problem, placement)
 
 
 def _no_worse_than(
@@ -162,29 +162,29 @@ def _propose(
     evaluate: Evaluate | None,
     on_progress: OnProgress,
 ) -> Proposal:
-    begun = watch.elapsed
+    started = watch.elapsed
     try:
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
-        history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
+        history = tuple(replace(step, seconds=started + step.seconds) for step in proposal.history)
         return make_sound(placer.info, problem, replace(proposal, history=history))
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
 
 
-def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
+def _in_bytes(problem: Problem, proposal: Proposal, watch: Stopwatch) -> Proposal:
     """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
     free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False, ordered=False))
     packer = registry.create(PACKER)
-    said = " bytes)" in found.infeasible and not found.infeasible.startswith("none of the ")
-    if said or packer.supports(free) is not None:
-        return found
+    counts_bytes = " bytes)" in proposal.infeasible and not proposal.infeasible.startswith("none of the ")
+    if counts_bytes or packer.supports(free) is not None:
+        return proposal
     packed = run_placer(packer, free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
     if packed.infeasible:
-        return replace(found, infeasible=packed.infeasible)
+        return replace(proposal, infeasible=packed.infeasible)
     if packed.placement is not None and problem.constraints.shaped:
         freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
-        return replace(found, infeasible=f"{found.infeasible}; {freer} would fit")
-    return found
+        return replace(proposal, infeasible=f"{proposal.infeasible}; {freer} would fit")
+    return proposal
 
 
 def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:

@@ -31,23 +31,23 @@ def place_stages(
 
     "auto" is `parallel_dp` from the best baseline, or the best baseline where `parallel_dp` cannot take the problem.
     """
-    chosen = placer if isinstance(placer, Placer) else registry.create(placer, options if placer != "auto" else None)
-    name = chosen.info.name
+    method = placer if isinstance(placer, Placer) else registry.create(placer, options if placer != "auto" else None)
+    name = method.info.name
     automatic = name == "auto"
     if automatic:
-        chosen = registry.create("parallel_dp", options)
+        method = registry.create("parallel_dp", options)
     remarks: tuple[str, ...] = ()
-    refusal = refuse_stages(problem, chosen)
+    refusal = refuse_stages(problem, method)
     if refusal and automatic:
-        remarks = (f"{chosen.info.name} was not asked: {refusal}",)
-        chosen = registry.create("uniform")
+        remarks = (f"{method.info.name} was not asked: {refusal}",)
+        method = registry.create("uniform")
     elif refusal:
-        remedy = "try --placer auto" + ("" if chosen.info.splits else ", or leave out --tensor-parallel")
+        remedy = "try --placer auto" + ("" if method.info.splits else ", or leave out --tensor-parallel")
         raise PlacerError(f"the placer {name!r} cannot take this problem: {refusal}", remedy=remedy)
     baselines = _collect(problem, watch)
     known = [placement for placement, _ in baselines.values()]
     hints = replace(hints, placements=(*hints.placements, *known)) if automatic else hints
-    proposal = run_placer(chosen, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+    proposal = run_placer(method, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
     proposal = replace(proposal, notes=(*remarks, *proposal.notes))
     others = {key: Baseline(math.inf, "none fits") for key in BASELINE_RULES if key not in baselines}
     bound = proposal.bound or NO_BOUND
@@ -74,13 +74,13 @@ def refuse_stages(problem: Problem, placer: Placer) -> str:
 
 def _collect(problem: Problem, watch: Stopwatch) -> dict[str, tuple[Placement, Judgement]]:
     """The naive answers that keep the rules, judged."""
-    found = {}
+    judged = {}
     for name, rule in BASELINE_RULES.items():
         budget = Budget(seconds=min(watch.left, BASELINE_SHARE * watch.budget.seconds))
         proposal = run_placer(registry.create("uniform", {"rule": rule}), problem, budget)
         if proposal.placement is not None:
-            found[name] = (proposal.placement, judge_placement(problem, proposal.placement))
-    return found
+            judged[name] = (proposal.placement, judge_placement(problem, proposal.placement))
+    return judged
 
 
 def _without(

@@ -25,16 +25,16 @@ _TF32_OF_FORMAT: Mapping[str, str] = {
 """What the usual runtime of a format lets run in TF32 by default (docs/costs.md); nothing elsewhere."""
 
 
-def told_precision(told: Mapping[str, Any]) -> str | None:
+def recorded_precision(recorded: Mapping[str, Any]) -> str | None:
     """The precision that the options of a source name."""
-    made = told.get("precision") or told.get("dtype")
-    return canonical_precision(str(made)) if made else None
+    precision = recorded.get("precision") or recorded.get("dtype")
+    return canonical_precision(str(precision)) if precision else None
 
 
-def replay_precision(options: ProblemOptions, told: Mapping[str, Any]) -> str | None:
+def replay_precision(options: ProblemOptions, recorded: Mapping[str, Any]) -> str | None:
     """The precision of the options, else that of a source."""
-    made = told_precision(told)
-    return options.precision or ("fp32" if made == "tf32" and options.tf32 is False else made)
+    precision = recorded_precision(recorded)
+    return options.precision or ("fp32" if precision == "tf32" and options.tf32 is False else precision)
 
 
 def cast_graph(graph: Graph, options: ProblemOptions, *, is_cast: bool) -> Graph:
@@ -57,8 +57,8 @@ def quantize_graph(graph: Graph, options: ProblemOptions) -> Graph:
 
 def note_precision(graph: Graph, options: ProblemOptions) -> Graph:
     """The graph with a source that says which precision was asked for."""
-    asked = {"precision": options.precision, "tf32": options.tf32}
-    noted = {key: value for key, value in asked.items() if value is not None}
+    choices = {"precision": options.precision, "tf32": options.tf32}
+    noted = {key: value for key, value in choices.items() if value is not None}
     if graph.source is None or not noted:
         return graph
     return graph.with_source(replace(graph.source, options={**graph.source.options, **noted}))
@@ -66,14 +66,16 @@ def note_precision(graph: Graph, options: ProblemOptions) -> Graph:
 
 def _wanted_precision(graph: Graph, options: ProblemOptions) -> str:
     """The precision to convert a graph to; "" if there is none, or it is in that precision already."""
-    told = told_precision({} if graph.source is None else graph.source.options)
-    return options.precision if options.precision is not None and options.precision != told else ""
+    recorded = recorded_precision({} if graph.source is None else graph.source.options)
+    return options.precision if options.precision is not None and options.precision != recorded else ""
 
 
 def _check_precision(graph: Graph, options: ProblemOptions, name: str) -> None:
-    where, told = ("", None) if graph.source is None else (graph.source.path, told_precision(graph.source.options))
-    if told is not None and told in PRECISIONS and PRECISIONS[told].matrices:
-        problem = f"the weights of this graph are quantized already, as {told}"
+    where, recorded = (
+        ("", None) if graph.source is None else (graph.source.path, recorded_precision(graph.source.options))
+    )
+    if recorded is not None and recorded in PRECISIONS and PRECISIONS[recorded].matrices:
+        problem = f"the weights of this graph are quantized already, as {recorded}"
         raise InputError(problem, where=where, remedy=f"leave out --precision {name}, or give the model itself")
     if graph.ops.backward.any():
         problem = "this is a training graph already, in one precision"
@@ -100,30 +102,30 @@ def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOpt
 def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:
     """A note about the devices that have no peak for the precision that is asked for."""
     if options.tf32 or options.precision == "tf32":
-        wanted = "tf32"
+        precision = "tf32"
     elif options.precision is not None:
-        wanted = PRECISIONS[options.precision].matrices or PRECISIONS[options.precision].floats
-        wanted = wanted if "float" in wanted else PRECISIONS[options.precision].floats
+        precision = PRECISIONS[options.precision].matrices or PRECISIONS[options.precision].floats
+        precision = precision if "float" in precision else PRECISIONS[options.precision].floats
     else:
         return ()
     names: dict[str, list[str]] = {}
     for device in cluster:
-        stand_in = find_stand_in(device, wanted)
-        if device.available and device.peak_flops and stand_in != wanted:
+        stand_in = find_stand_in(device, precision)
+        if device.available and device.peak_flops and stand_in != precision:
             names.setdefault(stand_in or "the type of its lowest peak", []).append(device.name)
     return tuple(
-        f"{', '.join(devices)}: no peak for {wanted} is known, so products are computed in {stand_in}"
-        f"{'' if wanted == 'tf32' else '; sizes in memory and in copies are those of ' + str(options.precision)}"
+        f"{', '.join(devices)}: no peak for {precision} is known, so products are computed in {stand_in}"
+        f"{'' if precision == 'tf32' else '; sizes in memory and in copies are those of ' + str(options.precision)}"
         for stand_in, devices in names.items()
     )
 
 
 def _choose_tf32(graph: Graph, options: ProblemOptions) -> str:
-    told: Mapping[str, Any] = {} if graph.source is None else graph.source.options
-    precision = options.precision or told.get("precision")
-    asked = told.get("tf32") if options.tf32 is None else options.tf32
-    if asked or precision == "tf32":
+    recorded: Mapping[str, Any] = {} if graph.source is None else graph.source.options
+    precision = options.precision or recorded.get("precision")
+    tf32 = recorded.get("tf32") if options.tf32 is None else options.tf32
+    if tf32 or precision == "tf32":
         return "products"
-    if asked is False:
+    if tf32 is False:
         return "nothing"
     return _TF32_OF_FORMAT.get("" if graph.source is None else graph.source.format, "nothing")

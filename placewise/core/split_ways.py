@@ -27,11 +27,11 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         what = "--microbatches" if options.recompute in (None, "auto") else "--recompute"
         raise InputError(f"{what} applies to training", remedy="add --graph training")
     if problem.objective.communication != "blocking":
-        said = f"where ops may be split, communication is blocking, not {problem.objective.communication}"
-        raise InputError(said, remedy="leave out --communication or --tensor-parallel")
+        message = f"where ops may be split, communication is blocking, not {problem.objective.communication}"
+        raise InputError(message, remedy="leave out --communication or --tensor-parallel")
     if problem.objective.kind == "latency" and problem.objective.execution != "operator":
-        said = "where ops may be split, the latency is that of stages one after the other"
-        raise InputError(said, remedy="leave out --execution or --tensor-parallel")
+        message = "where ops may be split, the latency is that of stages one after the other"
+        raise InputError(message, remedy="leave out --execution or --tensor-parallel")
     units = group_units(graph)
     split = SplitOptions(
         degrees=_list_degrees(options.tensor_parallel),

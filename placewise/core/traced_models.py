@@ -36,16 +36,16 @@ def read_traced(
     if folder is None:
         return read_huggingface(source, dims=dims, dtype=dtype, training=training)
     settings = read_settings(source)
-    asked = (sorted(dims.items()), dtype, training)
-    key = hashlib.sha256(repr((settings.sha256, asked, versions, _reader_digest())).encode()).hexdigest()
+    arguments = (sorted(dims.items()), dtype, training)
+    key = hashlib.sha256(repr((settings.sha256, arguments, versions, _reader_digest())).encode()).hexdigest()
     path = folder / f"{key[:32]}.npz"
-    found = _load(path, key, settings)
-    if found is None:
-        found = read_huggingface(source, dims=dims, dtype=dtype, training=training)
+    traced = _load(path, key, settings)
+    if traced is None:
+        traced = read_huggingface(source, dims=dims, dtype=dtype, training=training)
         with suppress(OSError, InputError):
-            save_traced(path, key, (found.graph, found.warnings, dict(found.modules)))
+            save_traced(path, key, (traced.graph, traced.warnings, dict(traced.modules)))
             remove_oldest(folder, LIMITS[GRAPHS])
-    return found
+    return traced
 
 
 def _load(path: Path, key: str, settings: Settings) -> ImportedModel | None:
@@ -64,14 +64,14 @@ def _library_versions() -> tuple[str, ...] | None:
     versions = [sys.version]
     for name in (*_NEEDED, *_OPTIONAL):
         try:
-            found = distribution(name)
+            package = distribution(name)
         except PackageNotFoundError:
             if name in _NEEDED:
                 return None
             continue
-        if '"editable"' in (found.read_text("direct_url.json") or ""):
+        if '"editable"' in (package.read_text("direct_url.json") or ""):
             return None
-        versions.append(f"{name} {found.version}")
+        versions.append(f"{name} {package.version}")
     return tuple(versions)
 
 

@@ -69,8 +69,8 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
         op_rows = _match_rows(ops, graph.ops.name, "op", complete=True)
         columns = _match_rows(header.devices, cluster.names, "device")
         tensor_rows = _match_rows(tensors, graph.tensors.name, "tensor", complete=True)
-        wanted = [*zip(cluster.class_bandwidth.tolist(), cluster.class_latency.tolist(), strict=True)]
-        classes = np.concatenate(([0], 1 + _match_rows(links[1:], wanted[1:], "link with (bandwidth, latency)")))
+        expected = [*zip(cluster.class_bandwidth.tolist(), cluster.class_latency.tolist(), strict=True)]
+        classes = np.concatenate(([0], 1 + _match_rows(links[1:], expected[1:], "link with (bandwidth, latency)")))
         costs = CostTable(
             table.op_seconds[np.ix_(op_rows, columns)],
             table.transfer_seconds[np.ix_(tensor_rows, classes)],
@@ -119,19 +119,19 @@ def decode_costs(
 
 
 def _match_rows(
-    names: tuple[K, ...] | list[K], wanted: tuple[K, ...] | list[K], what: str, *, complete: bool = False
+    names: tuple[K, ...] | list[K], expected: tuple[K, ...] | list[K], what: str, *, complete: bool = False
 ) -> Longs:
     """The row of each `wanted` name in `names`. With `complete`, `names` must not have others."""
     place = {name: row for row, name in enumerate(names)}
     if len(place) < len(names):
         raise CostError(f"the table has a {what} twice", remedy="make the file again")
-    missing = next((name for name in wanted if name not in place), None)
+    missing = next((name for name in expected if name not in place), None)
     if missing is not None:
         raise CostError(
             f"there are no costs for the {what} {missing!r}", remedy="make a table for this model and cluster"
         )
-    if complete and len(names) > len(wanted):
-        known = set(wanted)
+    if complete and len(names) > len(expected):
+        known = set(expected)
         unexpected = next(name for name in names if name not in known)
         raise CostError(f"the model has no {what} {unexpected!r}", remedy="use the table of this model")
-    return np.array([place[name] for name in wanted], np.int64)
+    return np.array([place[name] for name in expected], np.int64)

@@ -124,14 +124,14 @@ def _allot_devices(
     problem: Problem, devices: list[int], parts: Sequence[_SplitPart], prefix: str
 ) -> tuple[Problem, list[int]]:
     """One device per part; clones of the last device for further parts with ops, −1 for further empty parts."""
-    wanted = max((number for number, part in enumerate(parts, 1) if part.nodes), default=0)
-    missing = wanted - len(devices)
+    count = max((number for number, part in enumerate(parts, 1) if part.nodes), default=0)
+    missing = count - len(devices)
     if missing > 0:
         if not devices:
             raise PlanError(f"the cluster has no device for the lists of {prefix}0", remedy="add one to the cluster")
-        if wanted > MAX_DEVICES:
-            raise PlanError(f"has {wanted} lists, more than {MAX_DEVICES}", remedy="is it the right file?")
-        names = [f"{prefix}{number}" for number in range(len(devices), wanted)]
+        if count > MAX_DEVICES:
+            raise PlanError(f"has {count} lists, more than {MAX_DEVICES}", remedy="is it the right file?")
+        names = [f"{prefix}{number}" for number in range(len(devices), count)]
         clones = range(problem.n_devices, problem.n_devices + missing)
         problem = _add_clones(problem, devices[-1], names)
         devices = [*devices, *clones]

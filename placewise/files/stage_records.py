@@ -99,8 +99,8 @@ def _choose_way(way: Ints, ways: Ways, unit: int, record: StageRecord, op: str, 
     fitting = [w for w in ways.ways_of(unit, record.tensor_parallel).tolist() if ways.name[w] == wished]
     if not fitting:
         known = sorted({f"{ways.name[w]} ({ways.degree[w]})" for w in ways.ways_of(unit).tolist()})
-        said = f"op {op!r} has no way {wished!r} for degree {record.tensor_parallel}"
-        raise PlanError(said, where=where, remedy=f"it has {', '.join(known)}")
+        message = f"op {op!r} has no way {wished!r} for degree {record.tensor_parallel}"
+        raise PlanError(message, where=where, remedy=f"it has {', '.join(known)}")
     if way[unit] not in (-1, fitting[0]):
         raise PlanError(f"op {op!r} runs in another way than the rest of its unit", where=where, remedy="name one")
     way[unit] = fitting[0]

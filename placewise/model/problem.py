@@ -149,15 +149,48 @@ class Constraints:
 class Problem:
     """Everything that a placer may know, validated once.
 
-    Derived: `allowed` [n_ops, n_devices], where support, pins and forbidden pairs let an op run;
-    `capacity` [n_devices], usable whole bytes (inf for host devices in the `sum` memory model); `group` [n_ops], the
-    graph's colocation groups joined with the sets of `constraints.together` (−1: in none); `block` [n_ops],
-    the dense id, by first op, of the group that an op moves with (its own if it has none).
+    Parameters
+    ----------
+    graph : Graph
+        Ops, and the tensors between them.
+    cluster : Cluster
+        Devices and links.
+    costs : CostTable
+        Seconds of every op on every device, and of every transfer.
+    objective : Objective
+        What is minimized. Default: latency.
+    constraints : Constraints
+        Rules that a placement keeps. Default: none but memory and support.
+    warnings : tuple of str
+        What was assumed when the parts were made. Default: none.
+    ways : Ways
+        The ways to split, repeat and recompute ops. With them, a placement consists of stages, and the costs of the
+        ways count in place of those of the table (docs/judge.md). Default: None, every op runs whole on one device.
 
-    With `ways`, ops may be split over devices, repeated and recomputed: a placement then consists of stages, and the
-    costs of the ways count in place of those of the table (docs/judge.md).
+    Attributes
+    ----------
+    allowed : bool array [n_ops, n_devices]
+        Where support, pins and forbidden pairs let an op run.
+    capacity : float array [n_devices]
+        Usable whole bytes; inf for host devices in the `sum` memory model.
+    group : int array [n_ops]
+        The graph's colocation groups joined with the sets of `constraints.together`; −1: in none.
+    block : int array [n_ops]
+        The dense id, by first op, of the group that an op moves with; its own if it has none.
 
-    Raises InputError, CostError or ClusterError.
+    Raises
+    ------
+    InputError, CostError, ClusterError
+        If the parts contradict each other.
+
+    Examples
+    --------
+    >>> import placewise as pw
+    >>> built = pw.build("zoo:random-layered", "2xL4,cpu")
+    >>> problem = Problem(built.graph, built.cluster, built.costs)
+    >>> problem.allowed.shape == (problem.n_ops, 3)
+    True
+
     """
 
     graph: Graph

@@ -136,7 +136,7 @@ def module_splits(graph: Graph, sharding: Sharding) -> dict[str, ModuleSplit]:
     some of the tokens (`tokens`).
     """
     sharding.require_match(graph)
-    modules: dict[str, _Module] = {}
+    modules: dict[str, _ModuleDraft] = {}
     forward = np.flatnonzero(~graph.ops.backward & (sharding.style > 0)).tolist()
     gathered = {c.tensor for c in sharding.collectives if c.kind == "all-gather" and not c.backward}
     for op in forward:
@@ -144,7 +144,7 @@ def module_splits(graph: Graph, sharding: Sharding) -> dict[str, ModuleSplit]:
         weights = {int(w): int(sharding.weight_split[w]) for w in graph.weights_of(op) if sharding.weight_split[w] >= 0}
         if style == "follows" and not weights:
             continue
-        module = modules.setdefault(graph.ops.scope[op], _Module())
+        module = modules.setdefault(graph.ops.scope[op], _ModuleDraft())
         size = max((int(graph.weights.bytes[w]) for w in weights), default=0)
         rank = (style not in ("follows", "tokens"), size)
         if rank > module.rank:
@@ -154,7 +154,7 @@ def module_splits(graph: Graph, sharding: Sharding) -> dict[str, ModuleSplit]:
     return {path: _module_split(graph, sharding, module) for path, module in modules.items()}
 
 
-class _Module:
+class _ModuleDraft:
     """What is known of a module so far; `rank` orders its ops."""
 
     __slots__ = ("gathers", "rank", "style", "weights")
@@ -166,7 +166,7 @@ class _Module:
         self.gathers = False
 
 
-def _module_split(graph: Graph, sharding: Sharding, module: _Module) -> ModuleSplit:
+def _module_split(graph: Graph, sharding: Sharding, module: _ModuleDraft) -> ModuleSplit:
     names = graph.weights.name
     weights = {names[w]: dim for w, dim in sorted(module.weights.items())}
     parts = {names[w]: sharding.parts[w] for w in sorted(module.weights) if w in sharding.parts}

@@ -60,7 +60,7 @@ class Interned(Generic[T]):
         return np.asarray(self.codes == self.values.index(value))
 
 
-class _Rows:
+class _Table:
     """Shows itself by its number of rows: columns may be long."""
 
     __slots__ = ()
@@ -79,7 +79,7 @@ def _freeze(table: Any, dtypes: Mapping[str, Any], rows: int, what: str) -> None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Ops(_Rows):
+class Ops(_Table):
     """One row per op, in topological order.
 
     `kind` is one vocabulary over all formats (ONNX names where ONNX has the op); `scope` a module path
@@ -117,7 +117,7 @@ class Ops(_Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tensors(_Rows):
+class Tensors(_Table):
     """One row per tensor, sorted by producer (−1, the model's inputs, first).
 
     `bytes` is −1 where a shape or type is unknown; a dimension is −1 where it is unknown; `output`
@@ -143,7 +143,7 @@ class Tensors(_Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Weights(_Rows):
+class Weights(_Table):
     """One row per weight; tied weights share a `storage` id and are held once per device.
 
     `trainable` is false for what training leaves as it is: buffers, constants, parameters that the model freezes.
@@ -168,7 +168,7 @@ class Weights(_Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Edges(_Rows):
+class Edges(_Table):
     """Uses of a value (tensor or weight) by an op, sorted by (consumer, position)."""
 
     value: Ints

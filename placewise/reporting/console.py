@@ -14,9 +14,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.reporting.copies import copy_rows
+from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.devices import DeviceView, device_remarks, peak_line
 from placewise.reporting.gantt import Gantt
-from placewise.reporting.holdings import describe_holdings
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import (
     assumption_lines,
@@ -44,8 +44,8 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        said = verdict(result)
-        parts += [shown_text(line) for line in (said, targets, whole_op_line(problem)) if line]
+        sentence = verdict(result)
+        parts += [shown_text(line) for line in (sentence, targets, whole_op_line(problem)) if line]
         parts += [Text(), *use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
@@ -109,20 +109,20 @@ def _copies(result: Result) -> list[RenderableType]:
     return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
 
 
-def holdings_view(problem: Problem, placement: Placement) -> RenderableType:
+def device_parts_view(problem: Problem, placement: Placement) -> RenderableType:
     """A line per device that runs anything: what it holds, in words."""
-    words = zip(problem.cluster.names, describe_holdings(problem, placement), strict=True)
+    words = zip(problem.cluster.names, describe_device_parts(problem, placement), strict=True)
     return rows_table(("", ""), [(name, text) for name, text in words if text])
 
 
-def _holdings(problem: Problem, placement: Placement | None) -> list[RenderableType]:
-    return [] if placement is None else [holdings_view(problem, placement), Text()]
+def _device_parts(problem: Problem, placement: Placement | None) -> list[RenderableType]:
+    return [] if placement is None else [device_parts_view(problem, placement), Text()]
 
 
 def use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
     """What each device holds and does; by stage where ops may be split."""
     if problem.ways is None:
-        return [*_holdings(problem, placement), *_devices(problem, judgement, placement)]
+        return [*_device_parts(problem, placement), *_devices(problem, judgement, placement)]
     if placement is None or not judgement.stages:
         return []
     devices = sum(len(group.devices) for group in placement.stages)

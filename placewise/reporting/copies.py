@@ -42,14 +42,14 @@ def list_copies(problem: Problem, placement: Placement, timeline: Timeline | Non
         tensor, source = timeline.tensor.astype(np.int64), timeline.source.astype(np.int64)
         return Copies(tensor, source, timeline.target.astype(np.int64), timeline.arrived - timeline.sent)
     graph, cluster, host = problem.graph, problem.cluster, problem.n_devices
-    home = cluster.location[placement.device].astype(np.int64)
+    location = cluster.location[placement.device].astype(np.int64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     outputs = np.flatnonzero(graph.tensors.output)
     needs = np.concatenate((tensor, outputs)) * (host + 1)
-    pairs = distinct(needs + np.concatenate((home[graph.consumers], np.full(len(outputs), host))))
+    pairs = distinct(needs + np.concatenate((location[graph.consumers], np.full(len(outputs), host))))
     tensor, target = pairs // (host + 1), pairs % (host + 1)
     maker = graph.tensors.producer[tensor]
-    source = np.where(maker >= 0, home[maker], host)
+    source = np.where(maker >= 0, location[maker], host)
     tensor, source, target = (column[source != target] for column in (tensor, source, target))
     if cluster.transfers == "staged":
         to_host = distinct(tensor[source != host] * (host + 1) + source[source != host])

@@ -61,11 +61,11 @@ class _BackwardWalk:
         graph, cluster = problem.graph, problem.cluster
         self._n, self._names = problem.n_ops, (*cluster.names, HOST)
         self._device: list[int] = placement.device.tolist()
-        home: list[int] = cluster.location[placement.device].tolist()
+        location: list[int] = cluster.location[placement.device].tolist()
         self._start: list[float] = [*timeline.start.tolist(), *timeline.sent.tolist()]
         self._end: list[float] = [*timeline.finish.tolist(), *timeline.arrived.tolist()]
-        self._source: list[int] = [*home, *timeline.source.tolist()]
-        self._target: list[int] = [*home, *timeline.target.tolist()]
+        self._source: list[int] = [*location, *timeline.source.tolist()]
+        self._target: list[int] = [*location, *timeline.target.tolist()]
         self._by_end: list[int] = np.argsort(self._end, kind="stable").tolist()
         self._ends = [self._end[event] for event in self._by_end]
         self._producer: list[int] = graph.tensors.producer.tolist()
@@ -117,13 +117,13 @@ class _BackwardWalk:
 
     def _list_inputs(self, event: int) -> Iterator[int]:
         """The events whose results `event` uses: copies and producers of its inputs, or of a copied tensor."""
-        home = self._source[event]
+        location = self._source[event]
         if event < self._n:
             tensors = self._inputs[self._offsets[event] : self._offsets[event + 1]]
         else:
             tensors = [self._tensor[event - self._n]]
         for tensor in tensors:
-            yield from self._copies.get((tensor, home), ())
+            yield from self._copies.get((tensor, location), ())
             if self._producer[tensor] >= 0:
                 yield self._producer[tensor]
 

@@ -96,7 +96,7 @@ def difference_view(diff: Difference) -> RenderableType:
         parts += [Text(visible(explain_change(diff.changes))), Text()]
         parts += [changes_table(diff.changes, (diff.before.name, diff.after.name))]
     parts += [Text(), Text(visible(moved_line(diff)), style="bold"), *_moves_table(diff.moves)]
-    parts += [Text(), _devices_table(diff), *_holdings_table(diff)]
+    parts += [Text(), _devices_table(diff), *_device_parts_table(diff)]
     parts += [Text(visible(f"note: {note}"), style="dim") for note in diff.notes]
     return Group(*parts)
 
@@ -234,7 +234,7 @@ def _devices_table(diff: Difference) -> RenderableType:
     return Group(table, Text(f"… and {left} more devices: --json has them", style="dim")) if left > 0 else table
 
 
-def _holdings_table(diff: Difference) -> list[RenderableType]:
+def _device_parts_table(diff: Difference) -> list[RenderableType]:
     """What the devices hold before and after, those that hold something else."""
     old, new = diff.before.holds, diff.after.holds
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]

@@ -83,12 +83,12 @@ class LeaderboardTable:
         return sum(row.status == NOT_RUN for row in self.rows)
 
 
-def format_for(path: str | os.PathLike[str] | None, wanted: str | None) -> str:
+def format_for(path: str | os.PathLike[str] | None, name: str | None) -> str:
     """The `wanted` format, else that of the file's suffix, else the table. Raises InputError."""
-    if wanted is not None:
-        if wanted not in FORMATS:
-            raise InputError(f"there is no format {wanted!r}", remedy=f"choose from {', '.join(FORMATS)}")
-        return wanted
+    if name is not None:
+        if name not in FORMATS:
+            raise InputError(f"there is no format {name!r}", remedy=f"choose from {', '.join(FORMATS)}")
+        return name
     if path is None:
         return "table"
     suffix = Path(path).suffix.lower()

@@ -32,15 +32,15 @@ def cluster_html(cluster: Cluster) -> str:
 def problem_html(problem: Problem) -> str:
     """A problem for notebooks: objective and rules, cluster, graph, and where the costs come from."""
     rules, costs = problem.constraints, problem.costs
-    said = [f"pin {rule.pattern!r} to {rule.device}" for rule in rules.pins]
-    said += [f"keep {rule.pattern!r} off {rule.device}" for rule in rules.forbidden]
-    said += ["stages form a chain"] * rules.contiguous + ["no path returns to a device"] * rules.convex
-    said += [f"{len(rules.together)} sets of ops stay together"] if rules.together else []
+    lines = [f"pin {rule.pattern!r} to {rule.device}" for rule in rules.pins]
+    lines += [f"keep {rule.pattern!r} off {rule.device}" for rule in rules.forbidden]
+    lines += ["stages form a chain"] * rules.contiguous + ["no path returns to a device"] * rules.convex
+    lines += [f"{len(rules.together)} sets of ops stay together"] if rules.together else []
     counts = np.bincount(costs.op_source.ravel(), minlength=len(costs.sources))
     sources = ", ".join(f"{name} {n / counts.sum():.0%}" for name, n in zip(costs.sources, counts, strict=True) if n)
     return render_html(
         shown_text(f"minimize {problem.objective}", style="bold"),
-        *(shown_text(line) for line in said),
+        *(shown_text(line) for line in lines),
         shown_text(f"op times: {sources or 'none'}"),
         _cluster_view(problem.cluster),
         _graph_view(problem.graph),

@@ -110,8 +110,8 @@ def _best_device(problem: Problem) -> Ints:
     """The fastest device of each op [n_ops]; −1 for an op that none can run."""
     table = problem.costs.op_seconds
     best = table.argmin(axis=1).astype(np.int32) if table.size else np.zeros(len(table), np.int32)
-    found: Ints = np.where(np.isfinite(table.min(axis=1, initial=np.inf)), best, -1).astype(np.int32)
-    return found
+    fastest: Ints = np.where(np.isfinite(table.min(axis=1, initial=np.inf)), best, -1).astype(np.int32)
+    return fastest
 
 
 def _spend(problem: Problem, module: np.ndarray, device: Ints, count: int, *, planned: bool) -> Floats:
@@ -166,11 +166,11 @@ def _parts_table(problem: Problem, placement: Placement) -> RenderableType:
     """The largest parts of each device, and one line for its others."""
     parts, rows = parts_of(problem, placement), []
     for device, name in enumerate(problem.cluster.names):
-        found = parts.on(device)
-        for number, part in enumerate(found[:TOP]):
+        device_parts = parts.on(device)
+        for number, part in enumerate(device_parts[:TOP]):
             figures = f"{part.ops:,}", format_bytes(part.bytes), format_seconds(part.seconds)
             rows.append(("" if number else name, part.short, *figures))
-        if left := found[TOP:]:
+        if left := device_parts[TOP:]:
             count, ops = sum(part.parts for part in left), sum(part.ops for part in left)
             rows.append(("", f"{count:,} smaller parts", f"{ops:,}", "", format_seconds(sum(p.seconds for p in left))))
     return rows_table(("device", "holds", "ops ", "weights and state ", "seconds "), rows)

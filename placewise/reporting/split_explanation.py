@@ -66,15 +66,16 @@ class SplitExplanation:
     forced: tuple[ForcedChoice, ...]
 
 
-def split_explanation_view(told: SplitExplanation) -> RenderableType:
+def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
     """Everything that `explain` prints of an op that may be split."""
-    split = f"split over {told.tensor_parallel} devices" if told.tensor_parallel > 1 else "not split"
-    replicas = f", in each of {told.data_parallel} replicas" if told.data_parallel > 1 else ""
-    head = f"{told.unit} is {split}{replicas}, in stage {told.stage}"
-    room = f"{format_bytes(told.stage_bytes)} of {format_bytes(told.capacity)}"
+    split = f"split over {explanation.tensor_parallel} devices" if explanation.tensor_parallel > 1 else "not split"
+    replicas = f", in each of {explanation.data_parallel} replicas" if explanation.data_parallel > 1 else ""
+    head = f"{explanation.unit} is {split}{replicas}, in stage {explanation.stage}"
+    room = f"{format_bytes(explanation.stage_bytes)} of {format_bytes(explanation.capacity)}"
     stage = (
-        f"the stage takes {format_seconds(told.stage_seconds)} of {format_seconds(told.value)}, and holds {room} on "
-        f"each of its {len(told.devices)} devices, with {told.in_flight} micro-batches in flight"
+        f"the stage takes {format_seconds(explanation.stage_seconds)} of {format_seconds(explanation.value)}, and "
+        f"holds {room} on each of its {len(explanation.devices)} devices, with {explanation.in_flight} micro-batches "
+        "in flight"
     )
     rows = [
         (
@@ -85,34 +86,34 @@ def split_explanation_view(told: SplitExplanation) -> RenderableType:
             format_bytes(way.in_flight),
             format_bytes(way.held),
         )
-        for way in told.ways
+        for way in explanation.ways
     ]
     table = rows_table(("way", "over ", "time ", "of it collectives ", "per micro-batch ", "held "), rows)
-    lines = [Text(visible(describe_choice(told, choice))) for choice in told.forced]
+    lines = [Text(visible(describe_choice(explanation, choice))) for choice in explanation.forced]
     return Group(Text(visible(head), style="bold"), Text(visible(stage), style="dim"), Text(), table, Text(), *lines)
 
 
-def describe_choice(told: SplitExplanation, choice: ForcedChoice) -> str:
+def describe_choice(explanation: SplitExplanation, choice: ForcedChoice) -> str:
     """What another choice for the unit would cost, in words."""
     if choice.unmet:
         return f"With {choice.choice} there is no plan: {choice.unmet}."
     if not math.isfinite(choice.value):
         return f"With {choice.choice} no plan was found; that there is none is not proved."
-    best = f"With {choice.choice} the best plan has a {told.measure} of {format_seconds(choice.value)}"
-    if is_same(choice.value, told.value):
+    best = f"With {choice.choice} the best plan has a {explanation.measure} of {format_seconds(choice.value)}"
+    if is_same(choice.value, explanation.value):
         return f"{best}: nothing is lost or gained."
     proved = choice.lower_bound >= choice.value * (1 - 1e-6)
     end = "; no plan with it is better" if proved else "; that nothing better exists is not proved"
-    return f"{best}, {compare_values(choice.value, told.value, 'the plan')}{end}."
+    return f"{best}, {compare_values(choice.value, explanation.value, 'the plan')}{end}."
 
 
-def split_document(told: SplitExplanation) -> dict[str, Any]:
+def split_document(explanation: SplitExplanation) -> dict[str, Any]:
     """The explanation as JSON values, in seconds and bytes."""
-    document = asdict(told)
+    document = asdict(explanation)
     document["forced"] = [
         {**asdict(choice), "value": finite(choice.value), "lower_bound": finite(choice.lower_bound),
-         "answer": describe_choice(told, choice)}
-        for choice in told.forced
+         "answer": describe_choice(explanation, choice)}
+        for choice in explanation.forced
     ]  # fmt: skip
-    document["capacity"] = finite(told.capacity)
+    document["capacity"] = finite(explanation.capacity)
     return document

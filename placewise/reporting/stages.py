@@ -52,6 +52,26 @@ def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> 
     return rows
 
 
+def describe_op_places(problem: Problem, placement: Placement) -> list[str]:
+    """Where each op [n_ops] of a pipeline of split stages runs, and how: "cuda:0–cuda:3 (2 replicas over 2)"."""
+    ways, names = problem.require_ways(), problem.cluster.names
+    unit_way = np.asarray(placement.way)[ways.unit]
+    degree, recomputed = ways.degree[unit_way].tolist(), ways.recompute[unit_way].tolist()
+    devices = [name_range([names[d] for d in group.devices]) for group in placement.stages]
+    replicas = [group.data_parallel for group in placement.stages]
+    return [
+        describe_place(devices[s], replicas[s], degree[op], "recomputed" if recomputed[op] else "")
+        for op, s in enumerate(np.asarray(placement.stage).tolist())
+    ]
+
+
+def describe_place(devices: str, replicas: int, degree: int, way: str) -> str:
+    """Where an op runs, and in brackets how, if otherwise than whole and once."""
+    split = [f"{replicas} replicas" if replicas > 1 else "", f"over {degree}" if degree > 1 else ""]
+    words = ", ".join(filter(None, [" ".join(filter(None, split)), way]))
+    return f"{devices} ({words})" if words else devices
+
+
 def _name_units(ways: Ways, units: Sequence[int]) -> str:
     names = [ways.unit_names[unit] if ways.unit_names else str(unit) for unit in units]
     if len(names) <= 3:

@@ -172,7 +172,7 @@ class _LineSearch:
         if not self.counted:
             rest = done.copy()
             for start in reversed(range(self.line.count)):
-                rest[start] = self._joined(self.cost[:, start], rest).min(initial=np.inf)
+                rest[start] = self._join_arrays(self.cost[:, start], rest).min(initial=np.inf)
             return {(): rest}
         rests: dict[_Left, Floats] = {}
         for left in product(*(range(number + 1) for number in self.everything)):
@@ -180,13 +180,13 @@ class _LineSearch:
             for kind, number in enumerate(left):
                 if number:
                     fewer = rests[(*left[:kind], number - 1, *left[kind + 1 :])]
-                    rest = np.minimum(rest, self._joined(self.cost[kind], fewer).min(axis=1))
+                    rest = np.minimum(rest, self._join_arrays(self.cost[kind], fewer).min(axis=1))
             rests[left] = rest
         return rests
 
-    def _joined(self, cost: Floats, rest: Floats) -> Floats:
-        found: Floats = cost + rest if self.adds else np.maximum(cost, rest)
-        return found
+    def _join_arrays(self, cost: Floats, rest: Floats) -> Floats:
+        seconds: Floats = cost + rest if self.adds else np.maximum(cost, rest)
+        return seconds
 
     def _placement(self, stages: _Stages) -> Placement:
         fresh = [iter(kind) for kind in self.kinds]

@@ -116,8 +116,8 @@ class Corpus:
             line = model.devices[int(rng.integers(len(model.devices)))]
             cluster, described = self._cluster(line), line
         else:
-            cluster, described, chosen = _draw_cluster(rng, self.recipe.clusters)
-            if any(map(self._is_left_out, chosen)):
+            cluster, described, names = _draw_cluster(rng, self.recipe.clusters)
+            if any(map(self._is_left_out, names)):
                 return None
         optimizer = "sgd" if kind == "training" else None
         options = ProblemOptions(objective="latency", execution=execution, graph=kind, optimizer=optimizer, dims=dims)
@@ -170,10 +170,10 @@ def _draw_cluster(rng: np.random.Generator, clusters: RandomClusters) -> tuple[C
     known = clusters.devices
     count = _draw_size(rng, clusters.count)
     kinds = min(_draw_size(rng, clusters.kinds), count, len(known))
-    chosen = [known[place] for place in rng.permutation(len(known))[:kinds].tolist()]
+    names = [known[place] for place in rng.permutation(len(known))[:kinds].tolist()]
     cuts = np.sort(rng.permutation(count - 1)[: kinds - 1]) + 1
     parts = np.diff([0, *cuts.tolist(), count]).tolist()
-    line = ",".join(f"{many}x{name}" for many, name in zip(parts, chosen, strict=True))
+    line = ",".join(f"{many}x{name}" for many, name in zip(parts, names, strict=True))
     line += ",cpu" if rng.random() < clusters.host else ""
     speed, staged = _draw_factor(rng, clusters.speed), rng.random() < clusters.staged
     cluster = _read_cached_cluster(line)
@@ -181,7 +181,7 @@ def _draw_cluster(rng: np.random.Generator, clusters: RandomClusters) -> tuple[C
     if staged:
         links = tuple(link for link in links if HOST in (link.source, link.target))
     described = f"{line} (links ×{speed:.2g}{', staged' if staged else ''})"
-    return Cluster(cluster.devices, links, "staged" if staged else cluster.transfers), described, chosen
+    return Cluster(cluster.devices, links, "staged" if staged else cluster.transfers), described, names
 
 
 @cache

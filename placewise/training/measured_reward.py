@@ -83,22 +83,22 @@ class MeasuredReward(Closing):
 
     def __init__(self, problem: Problem, setting: Setting = _BRIEF_SETTING, effort: MeasuringEffort = _EFFORT) -> None:
         self.evaluations, self.failure = 0, ""
-        self._effort, self._course = effort, prepare_measurement(problem, setting)
+        self._effort, self._context = effort, prepare_measurement(problem, setting)
         limit = min(setting.protocol.seconds, effort.seconds)
         self._protocol = replace(setting.protocol, seconds=limit, least=1)
-        self._symmetric = _has_equal_places(self._course)
-        self._resources = [resource for place in self._course.places for resource in _resources(place)]
+        self._symmetric = _has_equal_places(self._context)
+        self._resources = [resource for place in self._context.places for resource in _resources(place)]
         self._spares: dict[tuple[int, ...], list[_SpareWorkers]] = defaultdict(list)
         self._pool = ThreadPoolExecutor(effort.preparing, "prepare")
         self._seen: dict[bytes, float] = {}
         self._reference: PreparedPlacement | None = None
         try:
-            self._reference = self._course.runtime.prepare(self._course.job)
-            self._expected = reproducible_outputs(self._reference, self._course.fresh)
+            self._reference = self._context.runtime.prepare(self._context.job)
+            self._expected = reproducible_outputs(self._reference, self._context.fresh)
             rounds = max(effort.most, setting.protocol.rounds)
             with lock_resources(*self._resources):
                 protocol = replace(self._protocol, rounds=rounds)
-                single = measure({SINGLE: self._reference}, self._course.fresh, protocol)[0]
+                single = measure({SINGLE: self._reference}, self._context.fresh, protocol)[0]
             if single.failure:
                 raise RunError(single.failure)
         except RunError as error:
@@ -107,7 +107,7 @@ class MeasuredReward(Closing):
                 f"this model cannot be measured: {error}", remedy="take another runtime, or the simulated reward"
             ) from None
         self.single = self._best = single.seconds
-        self._seen[self._key(self._course.job.placement.device)] = self.single
+        self._seen[self._key(self._context.job.placement.device)] = self.single
 
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(placements, np.int32)
@@ -127,7 +127,7 @@ class MeasuredReward(Closing):
 
     def _key(self, device: Ints) -> bytes:
         """A key that is the same for placements that differ only in an exchange of equal devices."""
-        row = relabel(self._course.problem, device) if self._symmetric else device
+        row = relabel(self._context.problem, device) if self._symmetric else device
         return hashlib.blake2b(np.ascontiguousarray(row, np.int32).tobytes(), digest_size=16).digest()
 
     def _time_batch(self, rows: Sequence[Ints]) -> list[float]:
@@ -155,7 +155,7 @@ class MeasuredReward(Closing):
         for number, future in enumerate(futures):
             try:
                 workers = ready[str(number)] = future.result()
-                self._course.check_outputs(workers.prepared, self._expected, "the placement")
+                self._context.check_outputs(workers.prepared, self._expected, "the placement")
             except (RunError, InputError) as error:
                 self.failure = str(error)
                 if str(number) in ready:
@@ -168,8 +168,8 @@ class MeasuredReward(Closing):
                 return replace(spare, moves=spare.moves + 1)
             except (RunError, InputError):
                 spare.prepared.close()  # maybe the worker is at fault: the placement gets another chance
-        job = replace(self._course.job.on(placement), seconds=min(self._course.job.seconds, self._effort.seconds))
-        return _SpareWorkers(_used_devices(placement.device), self._course.runtime.prepare(job))
+        job = replace(self._context.job.on(placement), seconds=min(self._context.job.seconds, self._effort.seconds))
+        return _SpareWorkers(_used_devices(placement.device), self._context.runtime.prepare(job))
 
     def _measure_ratios(self, ready: dict[str, PreparedPlacement]) -> dict[str, list[float]]:
         """The ratios of each placement's seconds to those of the single device by round; empty if it failed."""
@@ -198,8 +198,8 @@ class MeasuredReward(Closing):
         protocol = replace(self._protocol, rounds=rounds)
         for _ in range(2):
             if self._reference is None:
-                self._reference = self._course.runtime.prepare(self._course.job)
-            measurements = measure({SINGLE: self._reference, **ready}, self._course.fresh, protocol)
+                self._reference = self._context.runtime.prepare(self._context.job)
+            measurements = measure({SINGLE: self._reference, **ready}, self._context.fresh, protocol)
             if not measurements[0].failure:
                 return measurements
             self._reference.close()
@@ -267,7 +267,9 @@ def _resources(place: Place) -> list[str]:
     return [f"core-{core}" for core in place.cores] or [f"{place.kind}-{re.sub(r'[^A-Za-z0-9]', '-', place.name)}"]
 
 
-def _has_equal_places(course: MeasurementContext) -> bool:
+def _has_equal_places(context: MeasurementContext) -> bool:
     """Whether devices with equal costs are also bound to equal places."""
-    places = [(place.kind, len(place.cores), sorted(place.options.items())) for place in course.places]
-    return all(places[device] == places[other] for device, other in enumerate(interchangeable(course.problem).tolist()))
+    places = [(place.kind, len(place.cores), sorted(place.options.items())) for place in context.places]
+    return all(
+        places[device] == places[other] for device, other in enumerate(interchangeable(context.problem).tolist())
+    )

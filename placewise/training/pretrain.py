@@ -63,7 +63,7 @@ class PretrainSetting:
 
     `policy`, `options` and the seed of the budget override the file. `checkpoint` is a folder or a .json file, written
     at least every `every` updates; with `resume`, training continues from it. `weights`: a checkpoint whose weights
-    training starts from. `log` is a folder for TensorBoard. `crew`: the workers that train at the same time.
+    training starts from. `log` is a folder for TensorBoard. `workers`: the processes that train at the same time.
     """
 
     corpus: str | PathLike[str]
@@ -75,7 +75,7 @@ class PretrainSetting:
     resume: bool = False
     weights: str | PathLike[str] | None = None
     log: str | PathLike[str] | None = None
-    crew: WorkerConfig | None = None
+    workers: WorkerConfig | None = None
 
 
 def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> Pretrained:
@@ -95,18 +95,18 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     if training.teacher:
         registry.placer_class(training.teacher)
     make_policy = partial(_untrained_policy, type(placer), placer.options)
-    shelf = _search_cache(setting, training.teacher)
-    brief = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only)
+    cache = _search_cache(setting, training.teacher)
+    spec = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, cache, training.only)
     names = {one.name for one in fields(TrainingPlan)} & set(type(training).model_fields)
-    course = TrainingPlan(
+    plan = TrainingPlan(
         problems=corpus.recipe.problems, batch=training.problems,
         **{name: getattr(training, name) for name in names - {"problems"}},
     )  # fmt: skip
-    learner = build_learner(brief)
+    learner = build_learner(spec)
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
     _require_parameters(learner.policy, training)
-    pretrainer = Pretrainer(learner, create_pool(brief, setting.crew), course, setting.budget.seed)
+    pretrainer = Pretrainer(learner, create_pool(spec, setting.workers), plan, setting.budget.seed)
     callback = PretrainCheckpointCallback(setting, corpus, placer, pretrainer)
     try:
         if before is not None:
@@ -132,19 +132,19 @@ def _require_parameters(policy: Policy, training: LearningRecord) -> None:
                           remedy='give only = ["lean_pair.weight", "lean_belief.weight"] with gdp')  # fmt: skip
 
 
-def _search_cache(setting: PretrainSetting, teacher: str) -> SearchCache | None:
+def _search_cache(setting: PretrainSetting, expert: str) -> SearchCache | None:
     """The search cache beside the checkpoint."""
     if setting.checkpoint is None:
         return None
     folder = header_path(setting.checkpoint).parent / FOLDER
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return SearchCache(str(folder.resolve()), teacher)
+    return SearchCache(str(folder.resolve()), expert)
 
 
-def create_pool(brief: CorpusWorkerSpec, crew: WorkerConfig | None) -> WorkerPool:
+def create_pool(spec: CorpusWorkerSpec, workers: WorkerConfig | None) -> WorkerPool:
     """A pool of workers, or one worker in this process."""
-    return LocalPool(brief) if crew is None else DistributedPool(brief, crew)
+    return LocalPool(spec) if workers is None else DistributedPool(spec, workers)
 
 
 def _untrained_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
@@ -307,10 +307,10 @@ TITLES = 100
 """Problems that have a title in the result."""
 
 
-def describe_update(step: PretrainUpdate, course: TrainingPlan) -> str:
+def describe_update(step: PretrainUpdate, plan: TrainingPlan) -> str:
     """The progress message of an update."""
     if not step.number:
-        return f"searched {step.searched} of {course.problems + course.validated} problems"
+        return f"searched {step.searched} of {plan.problems + plan.validated} problems"
     stats = step.stats
     learned = "" if math.isnan(stats.reward) else f"reward {stats.reward:.3f}, entropy {stats.entropy:.3f}, "
     tried = "" if math.isnan(step.score) else f" · unseen {step.score:.3f} × best known"

@@ -23,7 +23,7 @@ class Learned:
 class Pretrained:
     """The result of a training on a corpus; its figures include all earlier runs.
 
-    `score` is the geometric mean, over validation problems, of the value of the policy's favourite placement divided by
+    `score` is the geometric mean, over validation problems, of the value of the policy's preferred placement divided by
     the best known value, at the last trial (NaN: no trial); `trials` are update, seconds and score of every trial.
     `asked` placements were evaluated. `resumed` is the update at which this run started.
     """
@@ -56,7 +56,8 @@ def lines(done: Pretrained) -> tuple[str, ...]:
     if math.isfinite(done.score):
         when, _, score = done.trials[-1]
         sentences.append(
-            f"on problems that it was not trained on, its favourites took {score:.3f} × the best known {_after(when)}"
+            f"on problems that it was not trained on, its preferred placements took {score:.3f} × the best known "
+            f"{_after(when)}"
         )
         when, _, best = min(done.trials, key=lambda trial: trial[2])
         if best < score:

@@ -24,14 +24,14 @@ DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.
 
 @dataclass(frozen=True, slots=True)
 class SearchCache:
-    """Search results of an expert (the placer `teacher`), one small file per problem in `folder`.
+    """Search results of the placer `expert`, one small file per problem in `folder`.
 
     If the folder does not exist, nothing is cached. It may hold results of other corpora: the key of a problem covers
     everything that its cost depends on. Copy the folder to another training to skip its search.
     """
 
     folder: str
-    teacher: str
+    expert: str
 
     def find(self, problem: Problem) -> BestKnown | None:
         """The result for a problem; None if it was not searched, or if its file is damaged."""
@@ -49,5 +49,5 @@ class SearchCache:
                 np.savez_compressed(file, best=known.best, value=known.value, scale=known.scale)
 
     def _path(self, problem: Problem) -> Path:
-        digest = hashlib.sha256((problem_digest(problem) + self.teacher).encode()).hexdigest()
+        digest = hashlib.sha256((problem_digest(problem) + self.expert).encode()).hexdigest()
         return Path(self.folder) / f"{digest[:24]}.npz"

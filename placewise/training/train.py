@@ -57,7 +57,7 @@ class TrainingSetting:
     `measuring` configures a measured reward; its runtime and protocol follow from `reward` and the problem.
     `checkpoint` is a folder or a .json file, written at least every `every` updates. With `resume`, training continues
     from it, with its policy, options, seed and budget unless others are given. Budgets include earlier runs. `log` is a
-    folder for TensorBoard. `crew`: train in many workers instead of this process alone.
+    folder for TensorBoard. `workers`: train in many workers instead of this process alone.
     """
 
     policy: str | None = None
@@ -69,7 +69,7 @@ class TrainingSetting:
     resume: bool = False
     log: str | PathLike[str] | None = None
     measuring: Setting = field(default_factory=Setting)
-    crew: WorkerConfig | None = None
+    workers: WorkerConfig | None = None
 
 
 def train(
@@ -96,8 +96,8 @@ def train(
     with ExitStack() as stack:
         stack.callback(callback.close)
         judged = None
-        if setting.crew is not None:
-            placer.use_workers(setting.crew, make)
+        if setting.workers is not None:
+            placer.use_workers(setting.workers, make)
         elif make is not None:
             judged = JudgedReward(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=judged, on_progress=on_progress)

@@ -34,7 +34,7 @@ def _keywords_in_messages() -> Iterator[None]:
 DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
     "placewise.api.caches", "placewise.api.results", "placewise.core.options", "placewise.model.problem",
-    "placewise._util.voice",
+    "placewise._util.voice", "placewise.catalog.read",
 )  # fmt: skip
 FORMER = {"dtype"}
 """Other names of keywords, which are still accepted."""
@@ -93,6 +93,16 @@ def test_commands_and_functions_have_the_same_options(verb: str) -> None:
 
 def _variadic(function: Callable[..., Any]) -> set[str]:
     return {n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD}
+
+
+def test_docstrings_of_classes_name_every_parameter() -> None:
+    """The same of `read_cluster` and of the classes that people build: every argument is in the section Parameters."""
+    for documented in (pw.read_cluster, pw.Plan, pw.Problem):
+        text = inspect.getdoc(documented) or ""
+        assert "\nExamples\n---" in text, documented
+        described = text[text.index("Parameters\n---") : text.index("\nExamples")]
+        for name in inspect.signature(documented).parameters:
+            assert f"\n{name} : " in described, (documented.__name__, name)
 
 
 def test_docstrings_name_every_parameter() -> None:

@@ -14,12 +14,12 @@ from random import Random
 import pytest
 from fuzzing import names, pool
 from fuzzing.bombs import xml_bomb, zip_bomb
+from fuzzing.case_result import FAULT, LOADED, REFUSED, CaseResult, classify_error, find_flaw, kind_of
 from fuzzing.cases import SHARES, Case, Damage, case, run
 from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
 from fuzzing.pool import Done
-from fuzzing.report import document_of, merged
-from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
-from fuzzing.verdict import FAULT, LOADED, REFUSED, Verdict, flaw_of, kind_of, verdict_on
+from fuzzing.report import document_of, merge_documents
+from fuzzing.seeds import Seed, model_seeds, other_seeds, write_case_files
 
 from placewise.errors import InputError, InternalError
 
@@ -35,7 +35,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[
     before, folder = Path.cwd(), tmp_path_factory.mktemp("fuzz")
     os.chdir(folder)
     try:
-        furnished(folder)
+        write_case_files(folder)
         yield model_seeds() | other_seeds()
     finally:
         os.chdir(before)
@@ -46,8 +46,8 @@ def test_damaged_files(seeds: dict[str, tuple[Seed, ...]], family: str) -> None:
     """No case is at fault."""
     for number in range(CASES):
         made, rng = case(family, number, seeds[family], chance=0)
-        verdict = run(made, rng, Path.cwd())
-        assert verdict.outcome != FAULT, f"{made.name}: {verdict.words}"
+        result = run(made, rng, Path.cwd())
+        assert result.outcome != FAULT, f"{made.name}: {result.words}"
 
 
 def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_bombs(seeds: dict[str, tuple[Seed, ...]], family: str, bomb: Damage, su
         made = Case(family, number, seed, suffix, bomb(Random(number), seed.data, seed.data))
         tracemalloc.start()
         try:
-            verdict = run(made, Random(number), tmp_path)
+            result = run(made, Random(number), tmp_path)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert verdict.outcome != FAULT, verdict.words
+        assert result.outcome != FAULT, result.words
         assert peak < 48 << 20
 
 
@@ -104,11 +104,11 @@ def test_the_same_number_is_the_same_case(seeds: dict[str, tuple[Seed, ...]]) ->
 
 def test_what_is_no_answer() -> None:
     """Errors of others, our own contradictions and what is not one line are faults, under short names."""
-    assert verdict_on(None).outcome == LOADED and verdict_on(InputError("is empty")).outcome == REFUSED
+    assert classify_error(None).outcome == LOADED and classify_error(InputError("is empty")).outcome == REFUSED
     for error in (KeyError("a"), MemoryError(), RecursionError(), InternalError("a bound above a value")):
-        assert verdict_on(error).outcome == FAULT
+        assert classify_error(error).outcome == FAULT
     for said in ("", "two\nlines", "\x1b[2J", "x" * 5_000, "half \ud800", "Traceback (most recent call last)"):
-        assert flaw_of(said)
+        assert find_flaw(said)
     assert kind_of("700 characters: 'abc'") == kind_of("800 characters: 'x'")
 
 
@@ -124,15 +124,15 @@ def test_processes_keep_out_of_each_others_folders(tmp_path: Path, monkeypatch: 
     for place in range(2):
         (tmp_path / str(place)).mkdir()
 
-    def runner(_: str, number: int, folder: Path) -> Verdict:
+    def runner(_: str, number: int, folder: Path) -> CaseResult:
         mine = folder / "mine.txt"
         mine.write_text(str(number))
         time.sleep(0.02 if number < 6 else 0.001 * (number % 7))
-        return Verdict(LOADED if mine.read_text() == str(number) else FAULT)
+        return CaseResult(LOADED if mine.read_text() == str(number) else FAULT)
 
     done = list(pool.run_all([("any", number) for number in range(60)], runner, tmp_path, 2))
     assert sorted(one.number for one in done) == list(range(60))
-    assert not [one.number for one in done if one.verdict.outcome == FAULT]
+    assert not [one.number for one in done if one.result.outcome == FAULT]
 
 
 def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,14 +141,14 @@ def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pool, "SECONDS", 0.5)
     (tmp_path / "0").mkdir()
 
-    def runner(_: str, number: int, folder: Path) -> Verdict:
+    def runner(_: str, number: int, folder: Path) -> CaseResult:
         time.sleep(2.5 * (number == 1))
         while number == 2:
             pass
-        return Verdict(LOADED)
+        return CaseResult(LOADED)
 
     done = pool.run_all([("any", number) for number in range(4)], runner, tmp_path, 1)
-    outcomes = {one.number: one.verdict for one in done}
+    outcomes = {one.number: one.result for one in done}
     assert [outcomes[number].outcome for number in range(4)] == [LOADED, LOADED, FAULT, LOADED]
     assert "no answer" in outcomes[2].words and "in runner" in outcomes[2].words
 
@@ -156,10 +156,12 @@ def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: p
 def test_rounds_are_added_up() -> None:
     """Cases and faults of two seeds, and the slowest of both."""
     rounds = [
-        document_of([Done("plan", 1, Verdict(LOADED), 1.0), Done("onnx", 2, Verdict(FAULT, "odd"), 3.0)], 7, 10.0, 1),
-        document_of([Done("plan", 1, Verdict(REFUSED), 2.0)], 8, 20.0, 1),
+        document_of(
+            [Done("plan", 1, CaseResult(LOADED), 1.0), Done("onnx", 2, CaseResult(FAULT, "odd"), 3.0)], 7, 10.0, 1
+        ),
+        document_of([Done("plan", 1, CaseResult(REFUSED), 2.0)], 8, 20.0, 1),
     ]
-    found = merged(rounds)
+    found = merge_documents(rounds)
     assert (found["cases"], found["seconds"], found["seeds"], found["faults"]) == (3, 30, [7, 8], {"odd": 1})
     plan = found["families"]["plan"]
     assert (plan["cases"], plan["loaded"], plan["refused"], plan["slowest"]) == (2, 1, 1, 2.0)

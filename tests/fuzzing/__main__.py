@@ -15,47 +15,47 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fuzzing.case_result import FAULT, CaseResult, kind_of
 from fuzzing.cases import SHARES, case, run
 from fuzzing.journeys import JOURNEYS
 from fuzzing.pool import PATIENCE, Done, run_all
-from fuzzing.report import document_of, merged, written
-from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
-from fuzzing.verdict import FAULT, Verdict, kind_of
+from fuzzing.report import document_of, merge_documents, write_report
+from fuzzing.seeds import Seed, model_seeds, other_seeds, write_case_files
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-    asked = _asked()
-    if asked.merge:
-        written(merged([json.loads(path.read_bytes()) for path in asked.merge]), asked.report)
+    arguments = _parse_arguments()
+    if arguments.merge:
+        write_report(merge_documents([json.loads(path.read_bytes()) for path in arguments.merge]), arguments.report)
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    out = asked.out.resolve()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    out = arguments.out.resolve()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         folder = Path(name)
         os.chdir(folder)
         os.environ["XDG_CACHE_HOME"] = str(
             folder / "cache"
         )  # empty: what reading takes is imported once, before all cases
-        furnished(folder)
+        write_case_files(folder)
         seeds = model_seeds() | other_seeds()
-        if asked.family:
-            seeds = {name: seeds[name] for name in asked.family}
-        if asked.repeat:
-            _repeat(asked.repeat, seeds, asked.seed, folder, out)
+        if arguments.family:
+            seeds = {name: seeds[name] for name in arguments.family}
+        if arguments.repeat:
+            _repeat(arguments.repeat, seeds, arguments.seed, folder, out)
             return
         _sound(seeds, folder)
         begin = time.monotonic()
-        done = _all(asked, seeds, folder, out)
-        document = document_of(done, asked.seed, time.monotonic() - begin, asked.processes)
-    if asked.report:
-        written(document, asked.report)
+        done = _all(arguments, seeds, folder, out)
+        document = document_of(done, arguments.seed, time.monotonic() - begin, arguments.processes)
+    if arguments.report:
+        write_report(document, arguments.report)
     print(json.dumps(document["families"], indent=1))
-    faults = sum(one.verdict.outcome == FAULT for one in done)
+    faults = sum(one.result.outcome == FAULT for one in done)
     raise SystemExit(f"{faults} faults: {out}" if faults else 0)
 
 
-def _asked() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzzing", description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000, help="how many (default: 100000)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same cases (default: 0)")
@@ -94,32 +94,32 @@ class _Plain(Random):
         return seq[0]
 
 
-def _all(asked: argparse.Namespace, seeds: dict[str, tuple[Seed, ...]], folder: Path, out: Path) -> list[Done]:
-    families = asked.family or [*SHARES]
+def _all(arguments: argparse.Namespace, seeds: dict[str, tuple[Seed, ...]], folder: Path, out: Path) -> list[Done]:
+    families = arguments.family or [*SHARES]
     total = sum(SHARES[name] for name in families)
-    counts = {name: round(asked.cases * SHARES[name] / total) for name in families}
+    counts = {name: round(arguments.cases * SHARES[name] / total) for name in families}
     in_turn = sorted((number / counts[name], name, number) for name in families for number in range(counts[name]))
-    cases = [(name, asked.first + number) for _, name, number in in_turn]
-    for place in range(asked.processes):
+    cases = [(name, arguments.first + number) for _, name, number in in_turn]
+    for place in range(arguments.processes):
         (folder / str(place)).mkdir()
-        furnished(folder / str(place))
+        write_case_files(folder / str(place))
         for tensors in folder.glob("policy-*.safetensors"):
             (folder / str(place) / tensors.name).write_bytes(tensors.read_bytes())
 
-    def runner(family: str, number: int, where: Path) -> Verdict:
-        return run(*case(family, number, seeds[family], asked.seed), where)
+    def runner(family: str, number: int, where: Path) -> CaseResult:
+        return run(*case(family, number, seeds[family], arguments.seed), where)
 
     done: list[Done] = []
     seen: dict[str, int] = defaultdict(int)
     begin = time.monotonic()
-    for one in _until_interrupted(run_all(cases, runner, folder, asked.processes)):
+    for one in _until_interrupted(run_all(cases, runner, folder, arguments.processes)):
         done.append(one)
-        if one.verdict.outcome == FAULT:
-            kind = kind_of(one.verdict.words)
+        if one.result.outcome == FAULT:
+            kind = kind_of(one.result.words)
             seen[kind] += 1
             if seen[kind] <= 3:
                 print(f"{one.family}:{one.number} {kind}", flush=True)
-                _keep(out, one, seeds, asked.seed)
+                _keep(out, one, seeds, arguments.seed)
         if len(done) % 1_000 == 0:
             rate = len(done) / (time.monotonic() - begin)
             print(f"{len(done)} of {len(cases)}, {rate:.0f} a second, {sum(seen.values())} faults", flush=True)
@@ -141,7 +141,7 @@ def _keep(out: Path, one: Done, seeds: dict[str, tuple[Seed, ...]], chance: int)
     (out / f"{stem}{made.suffix}").write_bytes(made.data)
     command = f"PYTHONPATH=tests/helpers:tests python -m fuzzing --seed {chance} --repeat '{made.name}'"
     (out / f"{stem}.said.txt").write_text(
-        f"{command}\nfrom {made.seed.name}, {one.seconds:.1f} s (limit {PATIENCE:.0f} s)\n\n{one.verdict.words}\n",
+        f"{command}\nfrom {made.seed.name}, {one.seconds:.1f} s (limit {PATIENCE:.0f} s)\n\n{one.result.words}\n",
         "utf-8",
     )
 
@@ -151,8 +151,8 @@ def _repeat(name: str, seeds: dict[str, tuple[Seed, ...]], chance: int, folder: 
     made, rng = case(family, int(number), seeds[family], chance)
     kept = out / f"repeated{made.suffix}"
     kept.write_bytes(made.data)
-    verdict = run(made, rng, folder)
-    print(f"{made.name}, from {made.seed.name}: {verdict.outcome}\n{verdict.words}\nthe file is kept as {kept}")
+    result = run(made, rng, folder)
+    print(f"{made.name}, from {made.seed.name}: {result.outcome}\n{result.words}\nthe file is kept as {kept}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from random import Random
 
 from fuzzing.archive import zip_damaged
 from fuzzing.bombs import xml_bomb, zip_bomb
+from fuzzing.case_result import CaseResult, classify_error
 from fuzzing.external import external_damaged
 from fuzzing.journeys import JOURNEYS
 from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
@@ -17,7 +18,6 @@ from fuzzing.markup import xml_damaged
 from fuzzing.raw import MOST, damaged, words_damaged
 from fuzzing.seeds import Seed
 from fuzzing.tree import json_damaged, toml_damaged
-from fuzzing.verdict import Verdict, verdict_on
 from fuzzing.wire import wire_damaged
 
 Damage = Callable[[Random, bytes, bytes], bytes]
@@ -88,14 +88,14 @@ def case(family: str, number: int, seeds: tuple[Seed, ...], chance: int) -> tupl
     return Case(family, number, seed, suffix, data), rng
 
 
-def run(case: Case, rng: Random, folder: Path) -> Verdict:
+def run(case: Case, rng: Random, folder: Path) -> CaseResult:
     """Write the case into the folder and go its way."""
     path = folder / f"case{case.suffix}"
     path.write_bytes(case.data)
     try:
         JOURNEYS[case.family](path, case.seed, rng)
     except Exception as error:
-        return verdict_on(error)
+        return classify_error(error)
     finally:
         path.unlink(missing_ok=True)
-    return verdict_on(None)
+    return classify_error(None)

@@ -10,9 +10,9 @@ from typing import Any
 
 import onnx
 
+from fuzzing.case_result import Unsound
 from fuzzing.seeds import Seed
 from fuzzing.tokens import NUMBERS, text
-from fuzzing.verdict import Unsound
 from placewise.core.open_model import open_model
 from placewise.readers.onnx.model import load_with_weights
 

@@ -10,9 +10,9 @@ from random import Random
 import numpy as np
 
 from fuzzing import external, names, option_matrix
+from fuzzing.case_result import Unsound
 from fuzzing.seeds import BEHIND, DEVICES, MODEL, Seed
 from fuzzing.tokens import text
-from fuzzing.verdict import Unsound
 from placewise.analysis.inspect import inspect
 from placewise.analysis.report import open_plan, render_page
 from placewise.catalog import read_cluster

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
 
+from fuzzing.case_result import Unsound
 from fuzzing.seeds import Seed
 from fuzzing.tokens import TEXTS
-from fuzzing.verdict import Unsound
 from placewise.analysis.compare import compare, tabulate_entries
 from placewise.analysis.explain import explain
 from placewise.analysis.inspect import inspect

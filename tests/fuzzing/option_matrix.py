@@ -21,10 +21,10 @@ from unittest.mock import patch
 import numpy as np
 
 import placewise as pw
+from fuzzing.case_result import Unsound, find_flaw
 from fuzzing.seeds import MODEL, PHASED, PIPER, WORKLOAD, Seed
 from fuzzing.texts import CLUSTERS, TIMES_CSV
 from fuzzing.tokens import NUMBERS, TEXTS
-from fuzzing.verdict import Unsound, flaw_of
 from placewise._util.option_table import PROBLEM_OPTIONS, OptionInfo
 from placewise.cli import main
 from placewise.core.target_rules import TARGETS as RULES
@@ -156,7 +156,7 @@ def journey(path: Path, seed: Seed, rng: Random) -> None:
             model = rng.choice(ODD)
         else:
             devices = rng.choice(ODD)
-    verb = rng.choice((_place, _place, _place, _place, _compare, _asked, _read))
+    verb = rng.choice((_place, _place, _place, _place, _compare, _question_plan, _read))
     verb(rng, share, model, devices, options)
 
 
@@ -255,7 +255,7 @@ def _compare(rng: Random, odd: float, model: Any, devices: Any, options: dict[st
         board.text(form)
 
 
-def _asked(rng: Random, odd: float, model: Any, devices: Any, options: dict[str, Any]) -> None:
+def _question_plan(rng: Random, odd: float, model: Any, devices: Any, options: dict[str, Any]) -> None:
     """A plan of a cheap placer, and what may be asked of it."""
     plan = pw.place(model, devices, placer=rng.choice(("heft", "etf", "single", "random")), **options)
     require_answer(plan.result)
@@ -264,24 +264,24 @@ def _asked(rng: Random, odd: float, model: Any, devices: Any, options: dict[str,
     judged(problem, other)
     pw.check(problem, other)
     wrong: Any = rng.choice(ODD) if rng.random() < odd else None
-    asked: Any = plan if wrong is None or rng.random() < 0.5 else wrong
+    queried: Any = plan if wrong is None or rng.random() < 0.5 else wrong
     more = {rng.choice([*SANE]): wrong} if wrong is not None and rng.random() < 0.3 else {}
     op = rng.choice(_NAMES) if wrong is None else wrong
     verb = rng.randrange(7)
     if verb == 0:
-        pw.judge(model, asked, **more)
+        pw.judge(model, queried, **more)
     elif verb == 1:
         pw.check(problem, wrong if wrong is not None else plan, **more)
     elif verb == 2:
         to = rng.choice(exporters.names()) if wrong is None or rng.random() < 0.7 else wrong
-        pw.export(asked, to, rng.choice((None, "exported")), options=rng.choice((None, wrong, {"x": 1})), **more)
+        pw.export(queried, to, rng.choice((None, "exported")), options=rng.choice((None, wrong, {"x": 1})), **more)
     elif verb == 3:
         away = rng.choice(_DEVICES) if wrong is None or rng.random() < 0.5 else wrong
-        pw.explain(asked, op, away, placer=rng.choice(("heft", "single")), time_limit=0.2, **more).summary  # noqa: B018
+        pw.explain(queried, op, away, placer=rng.choice(("heft", "single")), time_limit=0.2, **more).summary  # noqa: B018
     elif verb == 4:
-        pw.diff(plan, asked, **more).summary  # noqa: B018
+        pw.diff(plan, queried, **more).summary  # noqa: B018
     elif verb == 5:
-        pw.report(asked, wrong if not isinstance(wrong, (str, Path)) else None, **more)
+        pw.report(queried, wrong if not isinstance(wrong, (str, Path)) else None, **more)
     elif wrong is not None and not isinstance(wrong, (str, Path)):
         plan.save(wrong)
     else:
@@ -382,7 +382,7 @@ def _typed(rng: Random, odd: float) -> None:
     if rng.random() < odd / 3:
         words.insert(rng.randrange(1, len(words) + 1), _odd_word(rng))
     words += rng.choice(([], ["--json"], ["-q"]))
-    said(words)
+    run_command(words)
 
 
 def _flag(rng: Random, option: OptionInfo, odd: float) -> list[str]:
@@ -411,7 +411,7 @@ def _odd_word(rng: Random) -> str:
     return word.replace("\x00", "")[:5_000]
 
 
-def said(words: list[str]) -> None:
+def run_command(words: list[str]) -> None:
     """Run a command in this process; Unsound for an exit code or an error that is none of ours."""
     out, err = io.StringIO(), io.StringIO()
     log, keys = logging.getLogger("placewise"), signal.getsignal(signal.SIGINT)
@@ -431,7 +431,7 @@ def said(words: list[str]) -> None:
     errors = [line for line in err.getvalue().splitlines() if line.startswith("error: ")]
     if "Traceback" in out.getvalue() + err.getvalue():
         raise Unsound(f"{words!r:.1000}: {err.getvalue():.2000}")
-    if code == 2 and "Usage: " not in err.getvalue() and (len(errors) != 1 or flaw_of(errors[0])):
+    if code == 2 and "Usage: " not in err.getvalue() and (len(errors) != 1 or find_flaw(errors[0])):
         raise Unsound(f"{words!r:.1000} is refused with {err.getvalue()!r:.2000}")
     if code == 0 and "--json" in words:
         json.loads(out.getvalue())

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzzing.verdict import FAULT, Verdict
+from fuzzing.case_result import FAULT, CaseResult
 
-Runner = Callable[[str, int, Path], Verdict]
+Runner = Callable[[str, int, Path], CaseResult]
 """Runs a case of a family by its number in a folder of its own."""
 
 MEMORY = 2 << 30
@@ -33,11 +33,11 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A case that was run: its verdict, and the seconds of the processor that it took."""
+    """A case that was run: its result, and the seconds of the processor that it took."""
 
     family: str
     number: int
-    verdict: Verdict
+    result: CaseResult
     seconds: float
 
 
@@ -68,7 +68,7 @@ def run_all(cases: list[tuple[str, int]], runner: Runner, folder: Path, processe
                     running.append(_started(chunks.pop(), runner, min(free)))
                     selector.register(running[-1].pipe, selectors.EVENT_READ, running[-1])
                 for key, _ in selector.select(1.0):
-                    yield from _heard(key.data)
+                    yield from _read_results(key.data)
                 for one in [one for one in running if not one.left or _is_stuck(one) or _is_over(one)]:
                     selector.unregister(one.pipe)
                     running.remove(one)
@@ -112,28 +112,28 @@ def _work(cases: list[tuple[str, int]], runner: Runner, folder: Path, pipe: int)
         os.ftruncate(errors, 0)
         os.lseek(errors, 0, os.SEEK_SET)
         begin = time.process_time()
-        verdict = runner(family, number, folder)
+        result = runner(family, number, folder)
         seconds = time.process_time() - begin
-        if verdict.outcome != FAULT:
-            verdict = _on_the_side(errors, seconds) or verdict
-        os.write(pipe, json.dumps([verdict.outcome, verdict.words, seconds]).encode() + b"\n")
+        if result.outcome != FAULT:
+            result = _on_the_side(errors, seconds) or result
+        os.write(pipe, json.dumps([result.outcome, result.words, seconds]).encode() + b"\n")
 
 
-def _on_the_side(errors: int, seconds: float) -> Verdict | None:
+def _on_the_side(errors: int, seconds: float) -> CaseResult | None:
     """The fault of a case that took too long, or that made a library speak."""
-    said = os.pread(errors, 3_000, 0).decode("utf-8", "replace")
+    errors_text = os.pread(errors, 3_000, 0).decode("utf-8", "replace")
     if seconds > SECONDS:
-        return Verdict(FAULT, f"took {seconds:.0f} s\n{said}")
-    return Verdict(FAULT, f"a library speaks: {said}") if said.strip() else None
+        return CaseResult(FAULT, f"took {seconds:.0f} s\n{errors_text}")
+    return CaseResult(FAULT, f"a library speaks: {errors_text}") if errors_text.strip() else None
 
 
-def _heard(one: _Running) -> Iterator[Done]:
+def _read_results(one: _Running) -> Iterator[Done]:
     one.text += os.read(one.pipe, 1 << 16)
     *lines, one.text = one.text.split(b"\n")
     for line in lines:
         outcome, words, seconds = json.loads(line)
         (family, number), one.since, one.spent = one.left.pop(0), time.monotonic(), _processor_seconds(one.pid)
-        yield Done(family, number, Verdict(outcome, words), seconds)
+        yield Done(family, number, CaseResult(outcome, words), seconds)
 
 
 def _is_stuck(one: _Running) -> bool:
@@ -167,21 +167,21 @@ def _ended(one: _Running) -> Iterator[Done]:
     with contextlib.suppress(OSError):
         while one.left and (more := os.read(one.pipe, 1 << 16)):
             one.text += more
-            yield from _heard_again(one)
+            yield from _parse_results(one)
     os.close(one.pipe)
     if one.left:
         family, number = one.left.pop(0)
-        said = (one.folder / "errors.txt").read_text("utf-8", errors="replace")[:3_000]
+        errors_text = (one.folder / "errors.txt").read_text("utf-8", errors="replace")[:3_000]
         how = f"no answer in {PATIENCE:.0f} s" if stuck else f"the process ended ({os.waitstatus_to_exitcode(state)})"
-        yield Done(family, number, Verdict(FAULT, f"{how}\n{said}"), time.monotonic() - one.since)
+        yield Done(family, number, CaseResult(FAULT, f"{how}\n{errors_text}"), time.monotonic() - one.since)
 
 
-def _heard_again(one: _Running) -> Iterator[Done]:
+def _parse_results(one: _Running) -> Iterator[Done]:
     *lines, one.text = one.text.split(b"\n")
     for line in lines:
         outcome, words, seconds = json.loads(line)
         family, number = one.left.pop(0)
-        yield Done(family, number, Verdict(outcome, words), seconds)
+        yield Done(family, number, CaseResult(outcome, words), seconds)
 
 
 def _address_space() -> int:

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from fuzzing.case_result import FAULT, kind_of
 from fuzzing.pool import Done
-from fuzzing.verdict import FAULT, kind_of
 
 SLOWEST = 10
 
@@ -22,10 +22,10 @@ def document_of(done: list[Done], seed: int, seconds: float, processes: int) -> 
             one.family, {"cases": 0, "loaded": 0, "refused": 0, "fault": 0, "seconds": 0.0, "slowest": 0.0}
         )
         row["cases"] += 1
-        row[one.verdict.outcome] += 1
+        row[one.result.outcome] += 1
         row["seconds"] = round(row["seconds"] + one.seconds, 4)
         row["slowest"] = round(max(row["slowest"], one.seconds), 3)
-    faults = Counter(kind_of(one.verdict.words) for one in done if one.verdict.outcome == FAULT)
+    faults = Counter(kind_of(one.result.words) for one in done if one.result.outcome == FAULT)
     slow = sorted(done, key=lambda one: -one.seconds)[:SLOWEST]
     return {
         "command": f"make fuzz CASES={len(done)} SEED={seed} REPORT=benchmarks/results/fuzz.json",
@@ -40,7 +40,7 @@ def document_of(done: list[Done], seed: int, seconds: float, processes: int) -> 
     }
 
 
-def written(document: dict[str, Any], path: Path) -> None:
+def write_report(document: dict[str, Any], path: Path) -> None:
     """The document as .json, and a table of it as .md beside it."""
     document = document | {"command": document["command"].replace("fuzz.json", path.with_suffix(".json").name)}
     path.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
@@ -75,7 +75,7 @@ Slowest: {slow}.
     )
 
 
-def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+def merge_documents(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """One document of rounds with different seeds: counts are sums, slowest cases those of all."""
     families: dict[str, dict[str, Any]] = {}
     for name, row in (item for document in documents for item in document["families"].items()):

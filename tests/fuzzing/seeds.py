@@ -52,7 +52,7 @@ class Seed:
     dims: dict[str, int] = field(default_factory=dict)
 
 
-def furnished(folder: Path) -> None:
+def write_case_files(folder: Path) -> None:
     """Put what cases refer to into the folder in which they run: the models behind plans and measurements."""
     content = onnx_models()["branches"].SerializeToString()
     (folder / MODEL).write_bytes(content)
@@ -192,8 +192,8 @@ def _policy() -> tuple[Seed, ...]:
     save_policy(header, {"a": np.ones((3, 2), np.float32), "b": np.arange(4)}, "policy.json")
     (tensors,) = Path().glob("policy-*.safetensors")
     tensors.rename("policy-0000003-00000000.safetensors")
-    said = json.loads(Path("policy.json").read_bytes()) | {"tensors": "policy-0000003-00000000.safetensors"}
-    return (Seed("made", ".json", json.dumps(said).encode()),)
+    document = json.loads(Path("policy.json").read_bytes()) | {"tensors": "policy-0000003-00000000.safetensors"}
+    return (Seed("made", ".json", json.dumps(document).encode()),)
 
 
 def _npy(array: Any) -> bytes:

@@ -45,14 +45,14 @@ def _toml(value: Any) -> str:
     return json.dumps(value if isinstance(value, (str, int, bool)) else str(value))
 
 
-def _twice(rng: Random, said: str) -> str:
+def _twice(rng: Random, text: str) -> str:
     """Sometimes a key is there twice, which no dictionary of Python has."""
-    keys = [found.start() for found in re.finditer(r'"[^"\\]{1,40}": ', said)] if rng.random() < 0.05 else []
+    keys = [found.start() for found in re.finditer(r'"[^"\\]{1,40}": ', text)] if rng.random() < 0.05 else []
     if not keys:
-        return said
+        return text
     place = rng.choice(keys)
-    key = said[place : said.index(": ", place)]
-    return f"{said[:place]}{key}: 1, {said[place:]}"
+    key = text[place : text.index(": ", place)]
+    return f"{text[:place]}{key}: 1, {text[place:]}"
 
 
 def _changed(rng: Random, value: Any, other: Any) -> Any:

@@ -30,9 +30,9 @@ def _inside(rng: Random, data: bytes, other: bytes, depth: int) -> bytes:
         number, wire, value = fields[row]
         if parsed(value):
             fields[row] = number, wire, _inside(rng, value, other, depth + 1)
-            return written(fields)
+            return encode_fields(fields)
     rng.choice(_CHANGES)(rng, fields, other)
-    return written(fields)
+    return encode_fields(fields)
 
 
 def parsed(data: bytes) -> list[Field] | None:
@@ -62,7 +62,7 @@ def parsed(data: bytes) -> list[Field] | None:
     return fields
 
 
-def written(fields: list[Field]) -> bytes:
+def encode_fields(fields: list[Field]) -> bytes:
     parts = []
     for number, wire, value in fields:
         parts.append(varint(number << 3 | wire))
@@ -153,7 +153,7 @@ def _nest(rng: Random, fields: list[Field], _: bytes) -> None:
     number, wire, value = fields[row]
     inner = rng.choice((number, 1, 5, 6))
     for _depth in range(rng.choice((3, 30, 120, 2_000))):
-        value = written([(inner, 2, value)])
+        value = encode_fields([(inner, 2, value)])
     fields[row] = number, wire, value
 
 

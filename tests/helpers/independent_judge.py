@@ -1,7 +1,7 @@
 """A second judge, written from docs/judge.md alone: it shares no line, and no author, with `simulate` and the twins.
 
-`verdict(problem, placement)` gives the value in seconds and the kinds of rules that are broken. It reads a problem's
-tables and nothing that is derived from them by the judge; sums are Python's.
+`judge_independently(problem, placement)` gives the value in seconds and the kinds of rules that are broken. It reads a
+problem's tables and nothing that is derived from them by the judge; sums are Python's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INPUT = FINISHED = HOST_OP = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IndependentJudgement:
     """What a placement is worth, the rules that it breaks, and the bytes that each device needs."""
 
     value: float
@@ -128,7 +128,7 @@ def _upward_ranks(case: Case) -> list[Fraction]:
     return rank
 
 
-def verdict(problem: Problem, placement: Placement) -> Verdict:
+def judge_independently(problem: Problem, placement: Placement) -> IndependentJudgement:
     """Value, broken rules and bytes of a placement in which every op has a device."""
     case, device = case_of(problem), placement.device.tolist()
     call = None if placement.call is None else placement.call.tolist()
@@ -144,7 +144,7 @@ def verdict(problem: Problem, placement: Placement) -> Verdict:
         value, schedule = _sequential(case, device)
     held = [_bytes(case, device, schedule, d) for d in range(len(problem.cluster))]
     held = [max(held[sharing[d]], held[d]) for d in range(len(held))]
-    return Verdict(value, frozenset(_broken(case, device, sharing, value, held)), tuple(held))
+    return IndependentJudgement(value, frozenset(_broken(case, device, sharing, value, held)), tuple(held))
 
 
 # --- throughput

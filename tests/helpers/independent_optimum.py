@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, permutations, product
 
 import numpy as np
-from independent_judge import Case, case_of, verdict
+from independent_judge import Case, case_of, judge_independently
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -18,7 +18,7 @@ def independent_optimum(problem: Problem, most: int = 4000) -> float | None:
     placements = list(islice(every_placement(problem), most + 1))
     if len(placements) > most:
         return None
-    judged = [verdict(problem, placement) for placement in placements]
+    judged = [judge_independently(problem, placement) for placement in placements]
     return min((one.value for one in judged if not one.broken), default=math.inf)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from independent_judge import Verdict, verdict
+from independent_judge import IndependentJudgement, judge_independently
 from tiny_problems import Draw
 
 from placewise.core.place import place
@@ -43,7 +43,7 @@ def random_placements(problem: Problem, draw: Draw, count: int) -> Iterator[Plac
 
 def differences(problem: Problem, placement: Placement) -> list[str]:
     """Where the judges disagree on a placement: value, broken rules, bytes."""
-    ours, theirs = judge_placement(problem, placement), verdict(problem, placement)
+    ours, theirs = judge_placement(problem, placement), judge_independently(problem, placement)
     kinds = {SAME.get(violation.kind, violation.kind) for violation in ours.violations}
     if "replicas" in kinds and "replicas" in theirs.broken:
         return []
@@ -74,7 +74,7 @@ def faults_of(problem: Problem, placer: str, best: float | None, seconds: float)
     if best is not None and result.lower_bound > best * SLACK:
         found.append(f"the bound {result.lower_bound} is above the optimum {best}")
     if result.placement is not None and result.judgement is not None:
-        found += _faults_of_value(result.judgement, verdict(problem, result.placement))
+        found += _faults_of_value(result.judgement, judge_independently(problem, result.placement))
         worse = best is not None and result.value > best * (1 + 1.1 * OPTIMAL_GAP)
         if worse and result.status.outcome is Outcome.OPTIMAL:
             found.append(f"{result.value} is called optimal, and the optimum is {best}")
@@ -83,7 +83,7 @@ def faults_of(problem: Problem, placer: str, best: float | None, seconds: float)
     return found, result
 
 
-def _faults_of_value(ours: Judgement, theirs: Verdict) -> list[str]:
+def _faults_of_value(ours: Judgement, theirs: IndependentJudgement) -> list[str]:
     if theirs.broken:
         return [f"the answer breaks {sorted(theirs.broken)}"]
     return [] if _equal(ours.value, theirs.value) else [f"the value is {ours.value}, and {theirs.value} apart"]

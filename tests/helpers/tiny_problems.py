@@ -152,14 +152,14 @@ def _constraints(draw: Draw, problem: Problem, nasty: bool) -> Constraints:
 
 def _scarce(draw: Draw, problem: Problem) -> Problem:
     """The problem with exactly as much memory as some placement needs, or a byte less."""
-    from independent_judge import verdict
+    from independent_judge import judge_independently
 
     from placewise.model.placement import Placement
 
     homes = [[d for d in range(problem.n_devices) if problem.allowed[problem.block == block, d].all()]
              for block in range(problem.n_blocks)]  # fmt: skip
     chosen = [draw.one(places or [0]) for places in homes]
-    needs = verdict(problem, Placement(np.array(chosen, np.int32)[problem.block])).bytes
+    needs = judge_independently(problem, Placement(np.array(chosen, np.int32)[problem.block])).bytes
     less, kept = float(draw.chance(0.3)), draw.chance(0.3)
     devices = tuple(
         replace(device, memory=max(need - less, 0.0) + kept * 2, reserved=float(kept))

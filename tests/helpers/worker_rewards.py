@@ -1,4 +1,4 @@
-"""Rewards of the tests of crews: picklable, light to import; their workers leave a trace, hang or die."""
+"""Rewards of the tests of workers: picklable, light to import; their workers leave a trace, hang or die."""
 
 from __future__ import annotations
 

@@ -45,26 +45,26 @@ def addresses_in(session: int) -> set[str]:
             fields = line.split()
             if fields[3] == LISTENS:
                 listening[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
-    found = set()
+    addresses = set()
     for pid in pids_in(session):
         try:
             links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         except OSError:  # it has ended, or has closed the file
             continue
-        found |= {listening[link] for link in links if link in listening}
-    return found
+        addresses |= {listening[link] for link in links if link in listening}
+    return addresses
 
 
-def heard(words: list[str], folder: Path) -> set[str]:
+def find_open_addresses(words: list[str], folder: Path) -> set[str]:
     """The addresses on which a command listens while it runs; it must end well."""
-    found = set()
+    addresses = set()
     command = [sys.executable, "-m", "placewise", *words, "-q"]
     with subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            found |= addresses_in(process.pid)
+            addresses |= addresses_in(process.pid)
             time.sleep(0.02)
     assert process.returncode == 0 and not alive_in(process.pid)
-    return found
+    return addresses
 
 
 @pytest.mark.parametrize("command", ["profile", *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
@@ -75,9 +75,9 @@ def test_nothing_listens(command: str, tmp_path: Path) -> None:
         pytest.importorskip(library)
     model, plan = DATA / "measured" / "small.onnx", tmp_path / "plan.json"
     if "{plan}" in line:
-        heard(["place", str(model), "-d", "2xcore", "--placer", "heft", "-o", str(plan)], tmp_path)
+        find_open_addresses(["place", str(model), "-d", "2xcore", "--placer", "heft", "-o", str(plan)], tmp_path)
     words = [word.format(model=model, plan=plan, out=tmp_path / "out.json") for word in line.split()]
-    assert heard(words, tmp_path) == set()
+    assert find_open_addresses(words, tmp_path) == set()
 
 
 def test_ranks_listen_on_loopback(tmp_path: Path) -> None:
@@ -85,6 +85,8 @@ def test_ranks_listen_on_loopback(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     plan = tmp_path / "plan.json"
     words = ["place", str(DATA / "measured" / "small.pt2"), "-d", "2xcore", "--objective", "throughput"]
-    heard([*words, "--placer", "in_order", "-o", str(plan)], tmp_path)
-    found = heard(["run", str(plan), "--runtime", "pipelining", "--rounds", "1", "--measure-time", "1s"], tmp_path)
-    assert found and found <= LOOPBACK
+    find_open_addresses([*words, "--placer", "in_order", "-o", str(plan)], tmp_path)
+    addresses = find_open_addresses(
+        ["run", str(plan), "--runtime", "pipelining", "--rounds", "1", "--measure-time", "1s"], tmp_path
+    )
+    assert addresses and addresses <= LOOPBACK

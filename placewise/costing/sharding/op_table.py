@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise.costing.op_instance import WAITED_FOR
-from placewise.costing.sharding.decisions import Shape
+from placewise.costing.sharding.strategies import Shape
 from placewise.costing.signatures import signatures
 from placewise.model.columns import Longs
 from placewise.model.graph import Graph

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from placewise.costing.sharding.decisions import (
+from placewise.costing.sharding.op_table import OpRow, OpTable, Value
+from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
+from placewise.costing.sharding.strategies import (
     FREE,
     SUMMAND,
     WHOLE,
     Answer,
-    Decision,
     Indivisible,
     Parts,
+    ShardingStrategy,
     SplitOp,
 )
-from placewise.costing.sharding.op_table import OpRow, OpTable, Value
-from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
 from placewise.model.sharding import Collective
 
 MOST_AHEAD = 400
@@ -107,9 +107,9 @@ class Propagation:
         forms = self._read_forms(row)
         values = [form for at, form in forms.items()]
         if SUMMAND in values:
-            decision = self._linear(row, forms)
-            if decision is not None:
-                self._apply(op, row, decision)
+            strategy = self._linear(row, forms)
+            if strategy is not None:
+                self._apply(op, row, strategy)
                 return
             forms = {at: self._reduced(row, at) if form == SUMMAND else form for at, form in forms.items()}
             values = list(forms.values())
@@ -126,7 +126,7 @@ class Propagation:
                 continue
             self._apply(op, row, answer)
             return
-        self._apply(op, row, Decision("whole", {}, (WHOLE,) * len(row.results), 1.0))
+        self._apply(op, row, ShardingStrategy("whole", {}, (WHOLE,) * len(row.results), 1.0))
 
     def _read_forms(self, row: OpRow) -> dict[int, int]:
         form = self._form
@@ -147,12 +147,12 @@ class Propagation:
         maker = self._table.rows[self._table.makers[tensor]]
         return WHOLE if maker is not None and "Conv" in maker.kind else place
 
-    def _linear(self, row: OpRow, forms: Mapping[int, int]) -> Decision | None:
+    def _linear(self, row: OpRow, forms: Mapping[int, int]) -> ShardingStrategy | None:
         rule = LINEAR.get(row.kind)
         if rule is None:
             return None
-        decision: Decision | None = rule(self._view(row, forms, False))
-        return decision
+        strategy: ShardingStrategy | None = rule(self._view(row, forms, False))
+        return strategy
 
     def _view(self, row: OpRow, forms: Mapping[int, int], tokens: bool) -> SplitOp:
         shapes = {at: value.shape for at, value in row.arguments.items()}
@@ -190,26 +190,26 @@ class Propagation:
         for tensor in row.results:
             self._form[tensor] = FREE
 
-    def _apply(self, op: int, row: OpRow, decision: Decision) -> None:
-        """Convert the arguments, and record what the decision says."""
+    def _apply(self, op: int, row: OpRow, strategy: ShardingStrategy) -> None:
+        """Convert the arguments, and record the layouts of the strategy."""
         spread = self.spread
-        spread.style[op], spread.share[op] = decision.style, decision.share
-        is_split = decision.share < 1
+        spread.style[op], spread.share[op] = strategy.style, strategy.share
+        is_split = strategy.share < 1
         tokens = False
         for at, value in row.arguments.items():
-            need = decision.reads.get(at, WHOLE)
+            need = strategy.reads.get(at, WHOLE)
             if value.is_weight:
                 spread.weight_reads[value.number].add(need)
                 continue
             tokens |= need >= 0 and self._is_by_tokens(row, at)
             self._convert(value.number, need, op)
             spread.reads.append(Read(value.number, op, need, is_split and need == WHOLE))
-        self._set_layout(row, decision)
+        self._set_layout(row, strategy)
         for k, tensor in enumerate(row.results):
-            self._form[tensor] = decision.makes[k] if k < len(decision.makes) else WHOLE
+            self._form[tensor] = strategy.makes[k] if k < len(strategy.makes) else WHOLE
             self._token[tensor] = self._form[tensor] >= 0 and tokens
-        spread.traffic[op] = self._traffic(row, decision)
-        for exchange in decision.exchanges:
+        spread.traffic[op] = self._traffic(row, strategy)
+        for exchange in strategy.exchanges:
             tensor = row.results[exchange.at] if exchange.is_result else row.arguments[exchange.at].number
             shape = self._shapes[tensor]
             rows = max(1, _size(shape) // max(shape[-1] if shape else 1, 1))
@@ -219,20 +219,20 @@ class Propagation:
             spread.made[tensor] = self._form[tensor]
             self._close(op, tensor)
 
-    def _traffic(self, row: OpRow, decision: Decision) -> float:
+    def _traffic(self, row: OpRow, strategy: ShardingStrategy) -> float:
         """The fraction of the bytes of an op's arguments and results that each device reads and writes."""
-        if decision.share == 1 or row.kind in PICKED:
-            return 1.0 if decision.makes[:1] == (SUMMAND,) else decision.share
+        if strategy.share == 1 or row.kind in PICKED:
+            return 1.0 if strategy.makes[:1] == (SUMMAND,) else strategy.share
         local, total = 0.0, 0.0
         for at, value in row.arguments.items():
             size = self._weight_nbytes[value.number] if value.is_weight else self._nbytes[value.number]
             total += size
-            local += size / self._degree if decision.reads.get(at, WHOLE) >= 0 else size
+            local += size / self._degree if strategy.reads.get(at, WHOLE) >= 0 else size
         for k, tensor in enumerate(row.results):
-            split = k < len(decision.makes) and decision.makes[k] >= 0
+            split = k < len(strategy.makes) and strategy.makes[k] >= 0
             total += self._nbytes[tensor]
             local += self._nbytes[tensor] / self._degree if split else self._nbytes[tensor]
-        return local / total if total else decision.share
+        return local / total if total else strategy.share
 
     def _close(self, op: int, tensor: int) -> None:
         """Make whole what other units read, or what leaves the model; by tokens is enough with sequence parallelism."""
@@ -293,48 +293,48 @@ class Propagation:
             self._parent[layout] = layout = self._parent[self._parent[layout]]
         return layout
 
-    def _layouts_read(self, row: OpRow, decision: Decision) -> list[int]:
+    def _layouts_read(self, row: OpRow, strategy: ShardingStrategy) -> list[int]:
         found = []
         for at, value in row.arguments.items():
             number = value.number
-            if not value.is_weight and decision.reads.get(at, WHOLE) >= 0 and self._form[number] >= 0:
+            if not value.is_weight and strategy.reads.get(at, WHOLE) >= 0 and self._form[number] >= 0:
                 layout = self._layout.get(number)
                 if layout is not None:
                     found.append(self._find(layout))
         return found
 
-    def _fits_layout(self, row: OpRow, decision: Decision) -> bool:
-        known = {parts for layout in self._layouts_read(row, decision) if (parts := self._parts[layout]) is not None}
-        if decision.cuts is not None:
-            known.add(decision.cuts)
-            if decision.strict and len(known) == 1 and decision.cuts != (1,):
-                return any(self._parts[layout] is not None for layout in self._layouts_read(row, decision))
+    def _fits_layout(self, row: OpRow, strategy: ShardingStrategy) -> bool:
+        known = {parts for layout in self._layouts_read(row, strategy) if (parts := self._parts[layout]) is not None}
+        if strategy.cuts is not None:
+            known.add(strategy.cuts)
+            if strategy.strict and len(known) == 1 and strategy.cuts != (1,):
+                return any(self._parts[layout] is not None for layout in self._layouts_read(row, strategy))
         return len(known) <= 1
 
-    def _set_layout(self, row: OpRow, decision: Decision) -> None:
-        if decision.share == 1 and not decision.reads:
+    def _set_layout(self, row: OpRow, strategy: ShardingStrategy) -> None:
+        if strategy.share == 1 and not strategy.reads:
             return
-        layouts = self._layouts_read(row, decision)
+        layouts = self._layouts_read(row, strategy)
         own = layouts[0] if layouts else self._new_layout(None)
         for other in layouts[1:]:
             parts = self._parts[own] or self._parts[self._find(other)]
             self._parent[self._find(other)] = own
             self._parts[own] = parts
-        if decision.cuts is not None:
-            self._parts[own] = decision.cuts
+        if strategy.cuts is not None:
+            self._parts[own] = strategy.cuts
         for at, value in row.arguments.items():
-            if value.is_weight and decision.reads.get(at, WHOLE) >= 0:
-                ratio = decision.weight_parts.get(at)
-                apart = ratio is not None or decision.style == "experts"
+            if value.is_weight and strategy.reads.get(at, WHOLE) >= 0:
+                ratio = strategy.weight_parts.get(at)
+                apart = ratio is not None or strategy.style == "experts"
                 layout = self._new_layout(ratio) if apart else own
                 self.spread.weight_layout.setdefault(value.number, (layout,))
         joined = own
-        if decision.joins is not None:
-            joined = self._new_layout(decision.joins)
-        elif decision.cuts is not None:
-            joined = self._new_layout((1,)) if decision.cuts != (1,) else own
+        if strategy.joins is not None:
+            joined = self._new_layout(strategy.joins)
+        elif strategy.cuts is not None:
+            joined = self._new_layout((1,)) if strategy.cuts != (1,) else own
         for k, tensor in enumerate(row.results):
-            if k < len(decision.makes) and decision.makes[k] >= 0:
+            if k < len(strategy.makes) and strategy.makes[k] >= 0:
                 self._layout[tensor] = joined
 
     # What every device can make in part is made in part if all readers need the same part.
@@ -366,7 +366,12 @@ class Propagation:
             for k in range(len(value.shape)):
                 forms = dict.fromkeys(row.arguments, FREE) | {at: k}
                 for answer in self._answers(row, forms):
-                    if isinstance(answer, Decision) and answer.makes and answer.makes[0] == place and not answer.cuts:
+                    if (
+                        isinstance(answer, ShardingStrategy)
+                        and answer.makes
+                        and answer.makes[0] == place
+                        and not answer.cuts
+                    ):
                         return answer.reads
         return None
 
@@ -377,14 +382,14 @@ class Propagation:
 
     # Looking ahead.
 
-    def _pays(self, op: int, row: OpRow, decision: Decision) -> bool:
+    def _pays(self, op: int, row: OpRow, strategy: ShardingStrategy) -> bool:
         """Whether an op gains by a split that starts here, before its results have to be gathered."""
-        if not any(form >= 0 for form in decision.makes):
+        if not any(form >= 0 for form in strategy.makes):
             return True
-        ahead = {t: form for t, form in zip(row.results, decision.makes, strict=False) if form >= 0}
-        width = max((value.shape[k] for k, value in _columns(row, decision)), default=0)
-        inner = max((_inner(value.shape, k) for k, value in _columns(row, decision)), default=0)
-        scores = decision.style == "colwise" and width >= 2 * inner > 0
+        ahead = {t: form for t, form in zip(row.results, strategy.makes, strict=False) if form >= 0}
+        width = max((value.shape[k] for k, value in _columns(row, strategy)), default=0)
+        inner = max((_inner(value.shape, k) for k, value in _columns(row, strategy)), default=0)
+        scores = strategy.style == "colwise" and width >= 2 * inner > 0
         waiting, seen = list(ahead), 0
         if any(self._crosses(tensor) for tensor in ahead):
             return False
@@ -448,11 +453,11 @@ def _ask(rule: Callable[[SplitOp], Iterable[Answer]], op: SplitOp) -> Iterable[A
         return []
 
 
-def _columns(row: OpRow, decision: Decision) -> list[tuple[int, Value]]:
+def _columns(row: OpRow, strategy: ShardingStrategy) -> list[tuple[int, Value]]:
     return [
-        (decision.reads[at], value)
+        (strategy.reads[at], value)
         for at, value in row.arguments.items()
-        if value.is_weight and decision.reads.get(at, WHOLE) >= 0 and len(value.shape) > 1
+        if value.is_weight and strategy.reads.get(at, WHOLE) >= 0 and len(value.shape) > 1
     ]
 
 

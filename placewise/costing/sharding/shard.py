@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 
 from placewise.costing.sharding.backward import conjugate_collectives, share_backward, style_codes
-from placewise.costing.sharding.decisions import FREE, Parts
 from placewise.costing.sharding.op_table import OpTable, read_ops
 from placewise.costing.sharding.propagate import Propagation, Spread
+from placewise.costing.sharding.strategies import FREE, Parts
 from placewise.errors import InputError
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph

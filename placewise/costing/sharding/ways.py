@@ -70,7 +70,7 @@ class SplitOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitWays:
-    """Ways, and the decisions behind them: a `Sharding` per degree.
+    """Ways, and the layouts behind them: a `Sharding` per degree.
 
     `reserve` maps a degree to the bytes that every stage of that degree needs once (the ways' `workspace`): those of a
     typical unit at work, since units run one after the other. The part "workspace" of what the ways hold is what a unit
@@ -84,7 +84,7 @@ class SplitWays:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _WayColumns:
     """Columns of the ways under construction, one array per degree and choice of recomputation."""
 
     unit: list[Longs] = field(default_factory=list)
@@ -134,7 +134,7 @@ def make_ways(
             shardings[degree] = sharding
     pricing = _Pricing(graph, cluster, costs, work, device_class, node, np.asarray(unit, np.int64), options)
     memory = MemoryTable(graph, np.asarray(unit, np.int64), work.op_class.equals("free"), options.optimizer_bytes)
-    rows, reserve = _Rows(), dict[int, float]()
+    rows, reserve = _WayColumns(), dict[int, float]()
     for degree, sharding in shardings.items():
         reserve[degree] = _add_rows(rows, pricing, memory.measure(sharding), sharding, trains, options.recompute)
     notes = tuple(dict.fromkeys(said for sharding in shardings.values() for said in describe_refusals(sharding)))
@@ -217,7 +217,7 @@ class _Pricing:
 
 
 def _add_rows(
-    rows: _Rows, pricing: _Pricing, memory: UnitMemory, sharding: Sharding, trains: bool, recompute: str
+    rows: _WayColumns, pricing: _Pricing, memory: UnitMemory, sharding: Sharding, trains: bool, recompute: str
 ) -> float:
     """Add the ways of one degree, and return the bytes that each of its stages needs once."""
     (total, forward), (exchanged, early) = pricing.compute(sharding), pricing.exchange(sharding)
@@ -258,7 +258,7 @@ def _typical(needed: Floats) -> float:
 
 
 def _assemble(
-    graph: Graph, rows: _Rows, pricing: _Pricing, trains: bool, options: SplitOptions, names: tuple[str, ...]
+    graph: Graph, rows: _WayColumns, pricing: _Pricing, trains: bool, options: SplitOptions, names: tuple[str, ...]
 ) -> Ways:
     unit = np.concatenate(rows.unit)
     lengths = [len(units) for units in rows.unit]

@@ -30,6 +30,8 @@ MIN_UNSEEN = 0.25
 """An update with a smaller share of unseen samples is stale."""
 MAX_SEEN_UPDATES = 200
 """A budget of evaluations ends after this many updates in a row without an unseen placement."""
+RENAMED_KEYS = {"dice": "generator", "elder": "best_run", "last_fresh": "last_unseen", "unrest": "extra_decisions"}
+"""Keys of the state in older checkpoints, and what they are called now."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -179,40 +181,42 @@ class Trainer:
         """The complete state of training: figures and arrays. Their keys are part of the checkpoint format."""
         arrays: Arrays = self.learner.arrays()
         arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
-        arrays |= {f"elder/{name}": value.numpy().copy() for name, value in self._best_run.items()}
-        arrays["dice"] = self.generator.get_state().numpy()
+        arrays |= {f"best_run/{name}": value.numpy().copy() for name, value in self._best_run.items()}
+        arrays["generator"] = self.generator.get_state().numpy()
         figures = {
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
-            "last_fresh": self._last_unseen, "last_base": self._last_base, "unrest": self.policy.extra_decisions,
+            "last_unseen": self._last_unseen, "last_base": self._last_base,
+            "extra_decisions": self.policy.extra_decisions,
             "space": None if math.isinf(self._space) else self._space,
             "base_value": None if math.isinf(self._base_value) else self._base_value,
-            "elder": None if math.isinf(self._best_run_value) else self._best_run_value,
+            "best_run": None if math.isinf(self._best_run_value) else self._best_run_value,
         }  # fmt: skip
         return figures, arrays
 
     def restore(self, figures: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from `state`."""
+        """Continue from `state`, also that of an older checkpoint."""
+        figures, arrays = _rename_keys(figures), _rename_keys(arrays)
         self.learner.restore(arrays)
         self.pricing.restore(
             {key.removeprefix("pricing/"): value for key, value in arrays.items() if "pricing/" in key}
         )
-        self.generator.set_state(torch.from_numpy(np.array(arrays["dice"], np.uint8)))
+        self.generator.set_state(torch.from_numpy(np.array(arrays["generator"], np.uint8)))
         self.learner.updates, self.learner.baseline = int(figures["updates"]), figures["baseline"]
         self.learner.scale = float(figures["scale"])
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
-        self._last_better, self._last_unseen = int(figures["last_better"]), int(figures["last_fresh"])
+        self._last_better, self._last_unseen = int(figures["last_better"]), int(figures["last_unseen"])
         self._last_base = int(figures.get("last_base", 0))
         self._base_value = math.inf if figures.get("base_value") is None else float(figures["base_value"])
         self._best_run = {
-            name.removeprefix("elder/"): torch.from_numpy(np.array(value))
+            name.removeprefix("best_run/"): torch.from_numpy(np.array(value))
             for name, value in arrays.items()
-            if name.startswith("elder/")
+            if name.startswith("best_run/")
         }
-        self._best_run_value = math.inf if figures.get("elder") is None else float(figures["elder"])
-        self.policy.extra_decisions = float(figures.get("unrest", 0.0))
+        self._best_run_value = math.inf if figures.get("best_run") is None else float(figures["best_run"])
+        self.policy.extra_decisions = float(figures.get("extra_decisions", 0.0))
         self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
     def _end_reason(self, watch: Stopwatch) -> Reason | None:
@@ -286,6 +290,12 @@ class Trainer:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
             self._last_better = self.learner.updates
+
+
+def _rename_keys(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state by its present keys; of a key like "elder/name", the part before the slash is renamed."""
+    keys = (key.partition("/") for key in state)
+    return {RENAMED_KEYS.get(head, head) + slash + rest: state[head + slash + rest] for head, slash, rest in keys}
 
 
 @contextmanager

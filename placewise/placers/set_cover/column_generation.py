@@ -44,11 +44,11 @@ _SLICE = 0.4
 """The share of the remaining seconds for one max-load, at most."""
 _SHORT, _PATIENCE, _MORE = 0.02, 3.0, 1.5
 """A max-load gets `_PATIENCE` times the longest refutation so far, or this share of the remaining seconds; each open
-verdict multiplies that by `_MORE`."""
+one multiplies that by `_MORE`."""
 
 
-class Verdict(Enum):
-    """The verdict on a max-load: no placement reaches it; mixtures of sets do; or neither is known."""
+class LoadStatus(Enum):
+    """What is known of a max-load: no placement reaches it; mixtures of sets do; or neither is known."""
 
     REFUTED = "refuted"
     MIXABLE = "mixable"
@@ -99,7 +99,7 @@ class DeviceSets:
         self.kinds, self.blocks, self.loads = self.kinds[-most:], self.blocks[-most:], self.loads[-most:]
 
 
-def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Verdict:
+def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> LoadStatus:
     """Whether no placement has max-load ≤ `most` (in units of the costs), as far as the remaining seconds allow.
 
     The prices of the program oscillate. Sets are therefore priced between its own prices and the best so far (Wentges
@@ -117,10 +117,10 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Ve
     weight = _SMOOTHING
     for _ in range(_ROUNDS):
         if seconds_left() <= 0:
-            return Verdict.OPEN
+            return LoadStatus.OPEN
         solved = master.solve()
         if solved is None:
-            return Verdict.OPEN
+            return LoadStatus.OPEN
         often, *duals = solved
         if often <= 1 + (_NEAR if widenings < _WIDENINGS else 1e-9):
             widenings += 1
@@ -128,7 +128,7 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Ve
                 sets.box = master.box
                 continue
             if often <= 1 + 1e-9:
-                return Verdict.MIXABLE
+                return LoadStatus.MIXABLE
             widenings = _WIDENINGS
         tried = weight * best + (1 - weight) * np.concatenate(duals)
         price = np.round(tried[:n] * _UNIT).astype(np.int64)
@@ -142,15 +142,15 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Ve
             paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
             ratio = whole / max(paid, 1)
             if whole > paid and not _LEVELS[level][1]:
-                return Verdict.REFUTED
+                return LoadStatus.REFUTED
             if fresh or seconds_left() <= 0:
                 break
         if ratio > best_ratio:
             best, best_ratio = tried, ratio
         if not fresh and not weight:
-            return Verdict.OPEN
+            return LoadStatus.OPEN
         weight = _SMOOTHING if fresh else 0.0
-    return Verdict.OPEN
+    return LoadStatus.OPEN
 
 
 def _work_shares(costs: StageCosts) -> Floats:
@@ -222,11 +222,11 @@ def raise_floor(
             return True
         most, left = min(int(value * (1 - step)), value - 1), seconds_left()
         until = left - min(left * _SLICE, max(longest, left * _SHORT) * patience)
-        verdict = refute(sets, most, lambda until=until: seconds_left() - until)  # type: ignore[misc]
-        if verdict is Verdict.REFUTED:
+        status = refute(sets, most, lambda until=until: seconds_left() - until)  # type: ignore[misc]
+        if status is LoadStatus.REFUTED:
             closed, longest = step, max(longest, left - seconds_left())
             report(most)
         else:
             wall, patience = step, patience * _MORE
-            mixable = step if verdict is Verdict.MIXABLE else mixable
+            mixable = step if status is LoadStatus.MIXABLE else mixable
     return closed <= gap

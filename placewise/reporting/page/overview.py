@@ -13,7 +13,7 @@ import numpy as np
 from placewise.coarsen.module_parts import ModulePart, parts_of
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse
-from placewise.reporting.holdings import count_parts, describe_parts
+from placewise.reporting.device_parts import count_parts, describe_parts
 from placewise.reporting.page.columns import clean_text
 from placewise.reporting.page.plan_view import PlanView
 

@@ -37,14 +37,14 @@ def check_placement(
     coverage = check_coverage(problem, placement)
     if coverage:
         return coverage
-    found = _support(problem, placement.device) + _colocation(problem, placement.device)
+    violations = _support(problem, placement.device) + _colocation(problem, placement.device)
     if placement.replicas is not None:
-        found += check_replicas(problem, placement.replicas.tolist())
+        violations += check_replicas(problem, placement.replicas.tolist())
     if problem.constraints.contiguous:
-        found += _contiguity(problem, placement) or _order(problem, placement)
+        violations += _contiguity(problem, placement) or _order(problem, placement)
     elif problem.constraints.convex:
-        found += _convexity(problem, placement)
-    return found + check_memory(problem, placement, piece, timeline)
+        violations += _convexity(problem, placement)
+    return violations + check_memory(problem, placement, piece, timeline)
 
 
 def check_calls(problem: Problem, device: Ints, value: float) -> list[Violation]:
@@ -72,12 +72,12 @@ def _support(problem: Problem, device: Ints) -> list[Violation]:
         return []
     where, why = device[ops].astype(np.int64), _reasons(problem, ops, device[ops])
     names = problem.cluster.names
-    found = []
+    violations = []
     for rows in _group_rows(where * (_PINNED + len(names)) + why):
-        home, reason, away = names[where[rows[0]]], int(why[rows[0]]), _op_names(problem, ops[rows])
+        name, reason, away = names[where[rows[0]]], int(why[rows[0]]), _op_names(problem, ops[rows])
         kind = "support" if reason == _UNABLE else "pin"
-        found.append(Violation(kind, f"{_list_ops(away)} on {home}, {_reason_text(names, reason)}", home, away))
-    return found
+        violations.append(Violation(kind, f"{_list_ops(away)} on {name}, {_reason_text(names, reason)}", name, away))
+    return violations
 
 
 def _reasons(problem: Problem, ops: Longs, device: Ints) -> Longs:
@@ -112,12 +112,12 @@ def _reason_text(names: tuple[str, ...], reason: int) -> str:
 def _colocation(problem: Problem, device: Ints) -> list[Violation]:
     grouped = np.flatnonzero(problem.group >= 0)
     homes = device[grouped]
-    found = []
+    violations = []
     for rows in _group_rows(problem.group[grouped], split_by=homes):
         names = _op_names(problem, grouped[rows])
         places = ", ".join(problem.cluster.names[d] for d in np.unique(homes[rows]).tolist())
-        found.append(Violation("colocation", f"{_list_ops(names)} belong together and are on {places}", ops=names))
-    return found
+        violations.append(Violation("colocation", f"{_list_ops(names)} belong together and are on {places}", ops=names))
+    return violations
 
 
 def _order(problem: Problem, placement: Placement) -> list[Violation]:
@@ -140,11 +140,11 @@ def _convexity(problem: Problem, placement: Placement) -> list[Violation]:
     path = path_back(problem, placement.device)
     if path is None:
         return []
-    home = problem.cluster.names[int(placement.device[path[0]])]
+    name = problem.cluster.names[int(placement.device[path[0]])]
     names = tuple(problem.graph.ops.name[op] for op in path)
     away = _list_ops(names[1:-1])
-    message = f"the ops on {home} are not convex: a path leaves them at {names[0]!r} and comes back at {names[-1]!r}"
-    return [Violation("convexity", f"{message}, by way of {away}", home, names)]
+    message = f"the ops on {name} are not convex: a path leaves them at {names[0]!r} and comes back at {names[-1]!r}"
+    return [Violation("convexity", f"{message}, by way of {away}", name, names)]
 
 
 def _group_rows(key: Ints | Longs, split_by: Ints | None = None) -> Iterator[Longs]:
@@ -155,12 +155,12 @@ def _group_rows(key: Ints | Longs, split_by: Ints | None = None) -> Iterator[Lon
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=key[order[:1]] - 1)) if len(order) else order
     cuts = np.append(starts, len(order))
-    chosen = np.arange(len(starts))
+    groups = np.arange(len(starts))
     if split_by is not None and len(starts):
         values = split_by[order]
-        chosen = np.flatnonzero(np.minimum.reduceat(values, starts) != np.maximum.reduceat(values, starts))
+        groups = np.flatnonzero(np.minimum.reduceat(values, starts) != np.maximum.reduceat(values, starts))
     bounds = [*pairwise(cuts.tolist())]
-    for group in chosen[np.argsort(order[starts[chosen]])].tolist():
+    for group in groups[np.argsort(order[starts[groups]])].tolist():
         yield order[slice(*bounds[group])]
 
 
@@ -194,7 +194,7 @@ def misread_replicas(problem: Problem, placement: Placement) -> str:
 
 def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
     """The violations by stages that too many or unequal devices share."""
-    names, found = problem.cluster.names, []
+    names, violations = problem.cluster.names, []
     links = problem.cluster.link_class
     tables = links.tolist(), links.T.tolist()
     members: dict[int, list[int]] = defaultdict(list)
@@ -204,13 +204,13 @@ def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
         if len(sharers) > problem.max_replicas:
             shown = ", ".join(names[d] for d in sharers)
             message = f"{shown} share one stage, and at most {problem.max_replicas} may"
-            found.append(Violation("replicas", message, names[e]))
+            violations.append(Violation("replicas", message, names[e]))
         for d in sharers:
             why = "" if d == e else _difference(problem, tables, d, e)
             if why:
                 message = f"{names[d]} repeats the stage of {names[e]}, and {why}"
-                found.append(Violation("replicas", message, names[d]))
-    return found
+                violations.append(Violation("replicas", message, names[d]))
+    return violations
 
 
 def _difference(problem: Problem, tables: Sequence[list[list[int]]], one: int, other: int) -> str:

@@ -104,11 +104,11 @@ def _resident(problem: Problem, line: _RunningOrder) -> Floats:
     largest[weights.storage[by_size]] = np.maximum(weights.bytes[by_size], 0)
     width = max(len(largest), 1)
     user = line.device[line.place[graph.weight_edges.consumer]].astype(np.int64)
-    held = np.sort(user * width + weights.storage[graph.weight_edges.value])
-    held = held[np.diff(held, prepend=-1) > 0]
-    cuts = np.searchsorted(held, np.arange(problem.n_devices + 1) * width).tolist()
+    storages = np.sort(user * width + weights.storage[graph.weight_edges.value])
+    storages = storages[np.diff(storages, prepend=-1) > 0]
+    cuts = np.searchsorted(storages, np.arange(problem.n_devices + 1) * width).tolist()
     for d, (first, last) in enumerate(pairwise(cuts)):
-        total[d] += largest[held[first:last] % width].sum()
+        total[d] += largest[storages[first:last] % width].sum()
     return total
 
 
@@ -138,16 +138,16 @@ def _most_alive(problem: Problem, line: _RunningOrder) -> Floats:
     size = np.maximum(problem.graph.tensors.bytes, 0).astype(np.float64)
     copies = 2.0 if objective.kind == "throughput" and objective.communication != "blocking" else 1.0
     maker = problem.graph.tensors.producer
-    home = np.where(maker >= 0, line.device[line.place[maker]], -1)
-    away = uses.device != home[uses.tensor]
+    maker_device = np.where(maker >= 0, line.device[line.place[maker]], -1)
+    away = uses.device != maker_device[uses.tensor]
     here, gone = _TensorUses(*(column[~away] for column in uses)), _TensorUses(*(column[away] for column in uses))
     came = np.minimum(_arrivals(problem, line, gone), gone.last)
-    made, until, leaves = _kept(problem, line, home, here, gone)
-    until = until - _replaced(problem, line, made, until, leaves)
-    held = np.concatenate((size[gone.tensor] * copies, size[made] * np.where(leaves, copies, 1.0)))
+    produced, until, leaves = _kept(problem, line, maker_device, here, gone)
+    until = until - _replaced(problem, line, produced, until, leaves)
+    bytes_held = np.concatenate((size[gone.tensor] * copies, size[produced] * np.where(leaves, copies, 1.0)))
     born, dies = (
-        np.bincount(np.concatenate(places), weights=held, minlength=problem.n_ops)
-        for places in ((came, line.place[maker[made]]), (gone.last, until))
+        np.bincount(np.concatenate(places), weights=bytes_held, minlength=problem.n_ops)
+        for places in ((came, line.place[maker[produced]]), (gone.last, until))
     )
     most = np.zeros(problem.n_devices)
     for d, (first, last) in enumerate(pairwise(line.bounds)):
@@ -161,51 +161,51 @@ def _arrivals(problem: Problem, line: _RunningOrder, gone: _TensorUses) -> Longs
     if line.timeline is None:
         return line.piece_starts()[gone.first]
     maker = problem.graph.tensors.producer[gone.tensor]
-    made = np.where(maker >= 0, line.timeline.finish[maker], 0.0)
-    return line.working_at(gone.device, made)
+    produced_at = np.where(maker >= 0, line.timeline.finish[maker], 0.0)
+    return line.working_at(gone.device, produced_at)
 
 
 def _kept(
-    problem: Problem, line: _RunningOrder, home: Ints, here: _TensorUses, gone: _TensorUses
+    problem: Problem, line: _RunningOrder, maker_device: Ints, here: _TensorUses, gone: _TensorUses
 ) -> tuple[Longs, Longs, Bools]:
     """The tensors that ops make, the last place at which their makers hold them, and whether these send them away."""
     tensors, is_host = problem.graph.tensors, problem.cluster.is_host
-    made = np.flatnonzero(tensors.producer >= 0)
+    produced = np.flatnonzero(tensors.producer >= 0)
     own = line.place[tensors.producer]
     until = own.copy()
     until[here.tensor] = np.maximum(own[here.tensor], here.last)
     sent = np.zeros(len(tensors), np.bool_)
     sent[gone.tensor] = True
-    to_host = tensors.output & ~is_host[home]
-    leaves = (sent | to_host)[made]
+    to_host = tensors.output & ~is_host[maker_device]
+    leaves = (sent | to_host)[produced]
     if line.timeline is None:
-        parted = line.piece_ends()[own[made]]
+        parted = line.piece_ends()[own[produced]]
     else:
-        wanted = np.full(len(tensors), -np.inf)
+        last_send = np.full(len(tensors), -np.inf)
         starts = np.flatnonzero(np.diff(gone.tensor, prepend=-1))
         if len(starts):
-            wanted[gone.tensor[starts]] = np.maximum.reduceat(line.key[gone.last], starts)
-        wanted[to_host] = line.timeline.makespan
-        parted = line.working_at(home[made], wanted[made])
-    until = np.where(leaves, np.maximum(until[made], parted), until[made])
-    stays = (tensors.output & is_host[home])[made]
-    ends = np.array(line.bounds[1:])[home[made]] - 1
-    return made, np.where(stays, ends, until), leaves
+            last_send[gone.tensor[starts]] = np.maximum.reduceat(line.key[gone.last], starts)
+        last_send[to_host] = line.timeline.makespan
+        parted = line.working_at(maker_device[produced], last_send[produced])
+    until = np.where(leaves, np.maximum(until[produced], parted), until[produced])
+    stays = (tensors.output & is_host[maker_device])[produced]
+    ends = np.array(line.bounds[1:])[maker_device[produced]] - 1
+    return produced, np.where(stays, ends, until), leaves
 
 
-def _replaced(problem: Problem, line: _RunningOrder, made: Longs, until: Longs, leaves: Bools) -> Bools:
-    """The tensors of `made` that their last reader overwrites: it works in place, on one operand.
+def _replaced(problem: Problem, line: _RunningOrder, produced: Longs, until: Longs, leaves: Bools) -> Bools:
+    """The tensors of `produced` that their last reader overwrites: it works in place, on one operand.
 
     Of several equal operands any one counts.
     """
     graph = problem.graph
     size, reader, value = graph.tensors.bytes, graph.edges.consumer, graph.edges.value
     ends, free = np.full(len(size), -1), np.zeros(len(size), np.bool_)
-    ends[made], free[made] = until, ~leaves & ~graph.tensors.output[made]
+    ends[produced], free[produced] = until, ~leaves & ~graph.tensors.output[produced]
     result = np.full(graph.n_ops, -1)
-    tensor = made[::-1]
+    tensor = produced[::-1]
     result[graph.tensors.producer[tensor]] = tensor
     fits = (result[reader] >= 0) & (size[result[reader]] == size[value]) & in_place_ops(graph)[reader]
     uses = np.flatnonzero(fits & free[value] & (ends[value] == line.place[reader]))
     uses = uses[np.diff(reader[uses], prepend=-1) > 0]
-    return np.isin(made, value[uses])
+    return np.isin(produced, value[uses])

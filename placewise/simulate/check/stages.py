@@ -64,61 +64,65 @@ def _cover(problem: Problem, ways: Ways, placement: Placement) -> list[Violation
 
 
 def _degrees(ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
-    found = []
+    violations = []
     for s, group in enumerate(placement.stages):
         t, d = group.tensor_parallel, group.data_parallel
         if t < 1 or d < 1 or len(group.devices) != t * d:
-            found.append(Violation("degree", f"stage {s} has {len(group.devices)} devices, not {d} × {t}"))
+            violations.append(Violation("degree", f"stage {s} has {len(group.devices)} devices, not {d} × {t}"))
     for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
         s = stage[unit]
         if ways.degree[way] != placement.stages[s].tensor_parallel:
             degree, t = int(ways.degree[way]), placement.stages[s].tensor_parallel
-            found.append(Violation("degree", f"unit {unit} runs on {degree} devices, and stage {s} splits over {t}"))
-    return found
+            violations.append(
+                Violation("degree", f"unit {unit} runs on {degree} devices, and stage {s} splits over {t}")
+            )
+    return violations
 
 
 def _devices(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
-    names, found = problem.cluster.names, []
+    names, violations = problem.cluster.names, []
     uses = Counter(d for group in placement.stages for d in group.devices)
     for d in sorted(uses):
         if uses[d] > 1:
-            found.append(Violation("devices", f"{names[d]} is in {uses[d]} stages or replicas", names[d]))
+            violations.append(Violation("devices", f"{names[d]} is in {uses[d]} stages or replicas", names[d]))
     for s, group in enumerate(placement.stages):
         kinds = {int(ways.device_class[d]) for d in group.devices}
         if len(kinds) > 1 or -1 in kinds:
-            found.append(Violation("devices", f"the devices of stage {s} are not alike"))
+            violations.append(Violation("devices", f"the devices of stage {s} are not alike"))
         t = group.tensor_parallel
         for r in range(group.data_parallel):
             if len({int(ways.node[d]) for d in group.devices[r * t : (r + 1) * t]}) > 1:
-                found.append(Violation("devices", f"stage {s} is split over devices of different nodes"))
+                violations.append(Violation("devices", f"stage {s} is split over devices of different nodes"))
                 break
-    return found
+    return violations
 
 
 def _replicas(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
     most = 1 if problem.objective.kind == "latency" else problem.constraints.replicas
-    found = []
+    violations = []
     for s, group in enumerate(placement.stages):
         if group.data_parallel > most > 0:
-            found.append(Violation("replicas", f"stage {s} has {group.data_parallel} replicas, of {most} at most"))
+            violations.append(Violation("replicas", f"stage {s} has {group.data_parallel} replicas, of {most} at most"))
     if not ways.trains:
-        return found
+        return violations
     total = sum(group.data_parallel for group in placement.stages)
     if total > ways.microbatches:
-        found.append(Violation("replicas", f"{total} replicas for a step of {ways.microbatches} micro-batches"))
+        violations.append(Violation("replicas", f"{total} replicas for a step of {ways.microbatches} micro-batches"))
     for s, group in enumerate(placement.stages):
         if ways.microbatches % group.data_parallel:
-            said = f"{group.data_parallel} replicas of stage {s} cannot share {ways.microbatches} micro-batches evenly"
-            found.append(Violation("replicas", said))
-    return found
+            message = (
+                f"{group.data_parallel} replicas of stage {s} cannot share {ways.microbatches} micro-batches evenly"
+            )
+            violations.append(Violation("replicas", message))
+    return violations
 
 
 def _order(ways: Ways, stage: dict[int, int]) -> list[Violation]:
     for tensor, maker in enumerate(ways.tensor_unit.tolist()):
         for reader in ways.reader[ways.reader_offsets[tensor] : ways.reader_offsets[tensor + 1]].tolist():
             if stage[reader] < stage[maker]:
-                said = f"unit {reader} reads from unit {maker}, which is in a later stage"
-                return [Violation("contiguity", said)]
+                message = f"unit {reader} reads from unit {maker}, which is in a later stage"
+                return [Violation("contiguity", message)]
     return []
 
 
@@ -127,8 +131,8 @@ def _in_order(problem: Problem, placement: Placement) -> list[Violation]:
     last = -1
     for s, group in enumerate(placement.stages if problem.constraints.ordered else ()):
         if min(group.devices) < last:
-            said = f"stage {s} stands behind {problem.cluster.names[last]}, and its devices before it"
-            return [Violation("order", said, problem.cluster.names[min(group.devices)])]
+            message = f"stage {s} stands behind {problem.cluster.names[last]}, and its devices before it"
+            return [Violation("order", message, problem.cluster.names[min(group.devices)])]
         last = max(group.devices)
     return []
 
@@ -143,38 +147,38 @@ def _colocation(problem: Problem, placement: Placement) -> list[Violation]:
 
 
 def _support(problem: Problem, ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
-    found = []
+    violations = []
     for s, group in enumerate(placement.stages):
         for op in () if placement.stage is None else (placement.stage == s).nonzero()[0].tolist():
             unable = next((d for d in group.devices if not problem.allowed[op, d]), None)
             if unable is not None:
                 op_name, device = problem.graph.ops.name[op], problem.cluster.names[unable]
-                said = f"op {op_name!r} may not run on {device}"
-                found.append(Violation("support", said, device, (op_name,)))
+                message = f"op {op_name!r} may not run on {device}"
+                violations.append(Violation("support", message, device, (op_name,)))
                 break
     for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
         first = placement.stages[stage[unit]].devices[0]
         if not ways.seconds[way, ways.device_class[first]] < math.inf:
             device = problem.cluster.names[first]
-            found.append(Violation("support", f"unit {unit} cannot run on {device} in its way", device))
-    return found
+            violations.append(Violation("support", f"unit {unit} cannot run on {device} in its way", device))
+    return violations
 
 
 def _memory(problem: Problem, ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
-    found, later = [], 0
+    violations, later = [], 0
     for s in range(len(placement.stages) - 1, -1, -1):
         group = placement.stages[s]
         d = group.data_parallel
         later += d
-        held = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
+        copies = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
         needed = ways.workspace_of(group.tensor_parallel)
         for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
             if stage[unit] == s:
-                needed += held * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))
+                needed += copies * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))
         device = min(group.devices, key=lambda one: problem.capacity[one])
         capacity = float(problem.capacity[device])
         if needed > capacity * (1 + 1e-12):
             name = problem.cluster.names[device]
-            said = f"stage {s} needs {needed:.0f} bytes on {name}, which has {capacity:.0f}"
-            found.append(Violation("memory", said, name, (), needed - capacity))
-    return found[::-1]
+            message = f"stage {s} needs {needed:.0f} bytes on {name}, which has {capacity:.0f}"
+            violations.append(Violation("memory", message, name, (), needed - capacity))
+    return violations[::-1]

@@ -174,25 +174,27 @@ def _spans(problem: Problem, line: _RunningLine) -> Spans:
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     maker = graph.tensors.producer[tensor]
     here = (maker >= 0) & (line.device[maker] == line.device[graph.consumers])
-    made, begin, end, leaves = _held_by_makers(problem, line, tensor, here)
-    end[_overwritten(problem, line, made, begin, end, leaves)] -= 1
-    got, arrive, depart = _held_by_readers(problem, line, tensor[~here], graph.consumers[~here])
-    held = np.concatenate((size[made] * np.where(leaves, copies, 1), size[got] * copies))
-    tensors, first, last = (np.concatenate(pair) for pair in ((made, got), (begin, arrive), (end, depart)))
+    produced, begin, end, leaves = _held_by_makers(problem, line, tensor, here)
+    end[_overwritten(problem, line, produced, begin, end, leaves)] -= 1
+    received, arrive, depart = _held_by_readers(problem, line, tensor[~here], graph.consumers[~here])
+    held = np.concatenate((size[produced] * np.where(leaves, copies, 1), size[received] * copies))
+    tensors, first, last = (np.concatenate(pair) for pair in ((produced, received), (begin, arrive), (end, depart)))
     return Spans(line.position, tensors, first, last, held)
 
 
-def _overwritten(problem: Problem, line: _RunningLine, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
-    """The rows of `made` that their last reader overwrites with its first result, one per reader."""
+def _overwritten(
+    problem: Problem, line: _RunningLine, produced: Longs, begin: Longs, end: Longs, leaves: Bools
+) -> Longs:
+    """The rows of `produced` that their last reader overwrites with its first result, one per reader."""
     graph, size = problem.graph, problem.graph.tensors.bytes
     op_at = np.empty(len(line.position), np.int64)
     op_at[line.position] = np.arange(len(line.position))
     last = op_at[end]
     makes = graph.out_offsets[last] < graph.out_offsets[last + 1]
-    rows = np.flatnonzero(in_place_ops(graph)[last] & makes & (end > begin) & ~leaves & ~graph.tensors.output[made])
-    rows = rows[size[made[rows]] == size[graph.out_offsets[last[rows]]]]
-    chosen: Longs = rows[np.unique(last[rows], return_index=True)[1]]
-    return chosen
+    rows = np.flatnonzero(in_place_ops(graph)[last] & makes & (end > begin) & ~leaves & ~graph.tensors.output[produced])
+    rows = rows[size[produced[rows]] == size[graph.out_offsets[last[rows]]]]
+    overwritten: Longs = rows[np.unique(last[rows], return_index=True)[1]]
+    return overwritten
 
 
 def _held_by_makers(
@@ -203,23 +205,26 @@ def _held_by_makers(
     `tensor` is the tensor of each use, and `here` whether the use is where the tensor is made.
     """
     graph, reader, is_host = problem.graph, problem.graph.consumers, problem.cluster.is_host
-    made = np.flatnonzero(graph.tensors.producer >= 0)
-    begin = line.position[graph.tensors.producer[made]]
-    home = line.device[graph.tensors.producer[made]]
+    produced = np.flatnonzero(graph.tensors.producer >= 0)
+    begin = line.position[graph.tensors.producer[produced]]
+    maker_device = line.device[graph.tensors.producer[produced]]
     last = np.full(graph.n_tensors, -1, np.int64)
     np.maximum.at(last, tensor[here], line.position[reader[here]])
-    to_host, on_host = graph.tensors.output[made] & ~is_host[home], graph.tensors.output[made] & is_host[home]
-    end = np.where(on_host, line.base[home + 1] - 1, np.maximum(last[made], begin))
+    to_host, on_host = (
+        graph.tensors.output[produced] & ~is_host[maker_device],
+        graph.tensors.output[produced] & is_host[maker_device],
+    )
+    end = np.where(on_host, line.base[maker_device + 1] - 1, np.maximum(last[produced], begin))
     crosses = np.zeros(graph.n_tensors, np.bool_)
     crosses[tensor[~here]] = True
-    leaves = crosses[made] | to_host
+    leaves = crosses[produced] | to_host
     if line.timeline is None:
         until = line.closing[begin]
     else:
-        wanted = np.full(graph.n_tensors, -np.inf)
-        np.maximum.at(wanted, tensor[~here], line.timeline.start[reader[~here]])
-        until = _running_at(line, home, np.where(to_host, line.timeline.makespan, wanted[made]))
-    return made, begin, np.where(leaves, np.maximum(end, until), end), leaves
+        last_send = np.full(graph.n_tensors, -np.inf)
+        np.maximum.at(last_send, tensor[~here], line.timeline.start[reader[~here]])
+        until = _running_at(line, maker_device, np.where(to_host, line.timeline.makespan, last_send[produced]))
+    return produced, begin, np.where(leaves, np.maximum(end, until), end), leaves
 
 
 def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:

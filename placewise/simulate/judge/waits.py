@@ -70,16 +70,16 @@ def _groups(problem: Problem, placement: Placement, piece: Ints | None) -> tuple
 
 
 def _find_latest_input(
-    problem: Problem, placement: Placement, timeline: Timeline, group: Longs, count: int, asked: Longs, *, made: bool
+    problem: Problem, placement: Placement, timeline: Timeline, group: Longs, count: int, targets: Longs, *, made: bool
 ) -> Longs:
-    """The edge [count] whose tensor comes last to each of the groups in `asked`, the first such; −1 for none.
+    """The edge [count] whose tensor comes last to each of the groups in `targets`, the first such; −1 for none.
 
     A tensor comes when it is `made`, else when it arrives.
     """
     edges, producer = problem.graph.edges, problem.graph.tensors.producer
-    wanted = np.zeros(count, np.bool_)
-    wanted[asked] = True
-    rows = np.flatnonzero(wanted[group[edges.consumer]])
+    is_target = np.zeros(count, np.bool_)
+    is_target[targets] = True
+    rows = np.flatnonzero(is_target[group[edges.consumer]])
     maker, reader = producer[edges.value[rows]], group[edges.consumer[rows]]
     outside = (maker < 0) | (group[maker] != reader)
     rows, maker, reader = rows[outside], maker[outside], reader[outside]
@@ -90,9 +90,9 @@ def _find_latest_input(
     latest = np.full(count, -np.inf)
     np.maximum.at(latest, reader, moment)
     last = moment == latest[reader]
-    found = np.full(count, len(edges))
-    np.minimum.at(found, reader[last], rows[last])
-    return np.where(found < len(edges), found, -1)
+    first_row = np.full(count, len(edges))
+    np.minimum.at(first_row, reader[last], rows[last])
+    return np.where(first_row < len(edges), first_row, -1)
 
 
 def _arrived(timeline: Timeline, tensor: Ints, place: Ints, places: int, otherwise: Floats) -> Floats:
@@ -101,6 +101,6 @@ def _arrived(timeline: Timeline, tensor: Ints, place: Ints, places: int, otherwi
         return otherwise
     sent = timeline.tensor.astype(np.int64) * places + timeline.target
     order = np.argsort(sent, kind="stable")
-    asked = tensor.astype(np.int64) * places + place
-    found = order[np.maximum(np.searchsorted(sent[order], asked, side="right") - 1, 0)]
-    return np.where(sent[found] == asked, timeline.arrived[found], otherwise)
+    keys = tensor.astype(np.int64) * places + place
+    row = order[np.maximum(np.searchsorted(sent[order], keys, side="right") - 1, 0)]
+    return np.where(sent[row] == keys, timeline.arrived[row], otherwise)

@@ -23,7 +23,7 @@ from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.checkpoint import dump_checkpoint, problem_digest, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.trainer import Trainer, Update
+from placewise.placers.learned.trainer import RENAMED_KEYS, Trainer, Update
 from placewise.simulate import judge_placement
 
 
@@ -227,16 +227,16 @@ def test_options_that_no_training_can_have_had_are_refused(tmp_path: Path) -> No
 
 
 def test_a_placer_begins_with_trained_weights(tmp_path: Path) -> None:
-    """With `checkpoint` and no updates, the answer is the trained policy's favourite, options included."""
+    """With `checkpoint` and no updates, the answer is the trained policy's greedy placement, options included."""
     problem = wide_problem()
     trainer = trained(problem, 150, rate=0.1, samples=8)
     kept(trainer, tmp_path)
     placer = TablePlacer(LearningOptions(checkpoint=str(tmp_path), updates=0))
     assert (placer.options.rate, placer.options.samples, placer.options.updates) == (0.1, 8, 0)
     fresh = placer.trainer(problem, None, 0)
-    favourite = trainer.policy.greedy(trainer.pricing)
-    np.testing.assert_array_equal(fresh.policy.greedy(fresh.pricing), favourite)
-    assert not np.array_equal(TablePlacer().policy(problem, 0).greedy(fresh.pricing), favourite)
+    greedy = trainer.policy.greedy(trainer.pricing)
+    np.testing.assert_array_equal(fresh.policy.greedy(fresh.pricing), greedy)
+    assert not np.array_equal(TablePlacer().policy(problem, 0).greedy(fresh.pricing), greedy)
     asked = run_placer(placer, problem, Budget())
     assert (
         asked.placement is not None
@@ -252,8 +252,8 @@ def test_what_training_found_is_known_on_the_same_problem_alone(tmp_path: Path) 
     placer = TablePlacer(LearningOptions(checkpoint=str(tmp_path), updates=0))
     assert placer.trained is not None and placer.trained.best(problem) is not None
     asked = run_placer(placer, problem, Budget()).placement
-    favourite = float(trainer.pricing(trainer.policy.greedy(trainer.pricing))[0])
-    assert asked is not None and judge_placement(problem, asked).value == trainer.pricing.value < favourite
+    greedy = float(trainer.pricing(trainer.policy.greedy(trainer.pricing))[0])
+    assert asked is not None and judge_placement(problem, asked).value == trainer.pricing.value < greedy
     dearer = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))
     assert placer.trained.best(dearer) is None
     rows = trainer.pricing.best.copy() if trainer.pricing.best is not None else np.zeros(0, np.int32)
@@ -291,3 +291,23 @@ def test_old_names_of_options_are_read(tmp_path: Path) -> None:
     save_policy(header.model_copy(update={"options": old}), arrays, header_path(tmp_path))
     options = read_checkpoint(tmp_path).merge_options(LearningOptions())
     assert (options.failure_penalty, options.invalid_grace) == (3.0, 9)
+
+
+def test_old_keys_of_the_state_are_read() -> None:
+    """A state with the keys of older checkpoints restores the same training."""
+    problem = wide_problem()
+    trainer = trained(problem, 3)
+    trainer.policy.extra_decisions, trainer._best_run_value = 1.25, 2.5
+    trainer._best_run = {name: value + 1 for name, value in trainer.policy.state_dict().items()}
+    old = {now: before for before, now in RENAMED_KEYS.items()}
+    figures, arrays = (
+        {old.get(key.split("/")[0], key.split("/")[0]) + key[len(key.split("/")[0]) :]: state[key] for key in state}
+        for state in trainer.state()
+    )
+    assert "dice" in arrays and any(name.startswith("elder/") for name in arrays) and figures["unrest"] == 1.25
+    again = TablePlacer().trainer(problem, None, 0)
+    again.restore(figures, arrays)
+    others, twins = again.state()
+    assert others == trainer.state()[0]
+    for name, array in trainer.state()[1].items():
+        np.testing.assert_array_equal(array, twins[name], err_msg=name)

@@ -109,7 +109,7 @@ def small(**changes: Any) -> PlacetoOptions:
 
 
 class Made:
-    """Makes policies for problems; plain data, as a brief must be."""
+    """Makes policies for problems; plain data, as a worker spec must be."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -118,13 +118,13 @@ class Made:
         return PlacetoPlacer(self.options).policy(problem, 0)
 
 
-def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes: Any) -> CorpusWorkerSpec:
+def worker_spec(options: PlacetoOptions | None = None, expert: str = "etf", **changes: Any) -> CorpusWorkerSpec:
     """What workers are made from."""
     options = options or small()
-    return CorpusWorkerSpec(corpus(**changes).problem, Made(options), options, teacher)
+    return CorpusWorkerSpec(corpus(**changes).problem, Made(options), options, expert)
 
 
-COURSE = TrainingPlan(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
+PLAN = TrainingPlan(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
 
 
 @examples(8)
@@ -231,14 +231,14 @@ def test_files_that_are_no_corpus(tmp_path: Path) -> None:
         load_corpus(tmp_path / "d.toml")
 
 
-def pretrainer(brief: CorpusWorkerSpec, school: WorkerPool, course: TrainingPlan, seed: int = 0) -> Pretrainer:
+def pretrainer(spec: CorpusWorkerSpec, pool: WorkerPool, plan: TrainingPlan, seed: int = 0) -> Pretrainer:
     """A training that has not begun."""
-    return Pretrainer(build_learner(brief), school, course, seed)
+    return Pretrainer(build_learner(spec), pool, plan, seed)
 
 
-def study(course: TrainingPlan = COURSE, seed: int = 0, **given: Any) -> Pretrainer:
+def study(plan: TrainingPlan = PLAN, seed: int = 0, **given: Any) -> Pretrainer:
     """A training in this process, at its end."""
-    made = pretrainer(brief(**given), LocalPool(brief(**given)), course, seed)
+    made = pretrainer(worker_spec(**given), LocalPool(worker_spec(**given)), plan, seed)
     made.run(Budget())
     return made
 
@@ -253,15 +253,15 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_one_process_and_two_end_in_the_same_parameters() -> None:
     """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
     options = small(algorithm="ppo", epochs=2)
-    course = replace(COURSE, updates=3)
-    alone = study(course, options=options)
-    crew = DistributedPool(brief(options), Processes(2, 0))
-    many = pretrainer(brief(options), crew, course)
+    plan = replace(PLAN, updates=3)
+    alone = study(plan, options=options)
+    pool = DistributedPool(worker_spec(options), Processes(2, 0))
+    many = pretrainer(worker_spec(options), pool, plan)
     many.run(Budget())
-    crew.close()
+    pool.close()
     same(alone.state()[1], many.state()[1])
     assert alone.asked == many.asked > 0 and alone.score == many.score >= 1
-    other = study(course, seed=1, options=options).state()[1]
+    other = study(plan, seed=1, options=options).state()[1]
     assert any(not np.array_equal(other[name], array) for name, array in alone.state()[1].items() if "policy" in name)
 
 
@@ -272,26 +272,26 @@ def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytes
 
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
-    course, made = replace(COURSE, updates=3), Cluster()
+    plan, made = replace(PLAN, updates=3), Cluster()
     try:
         made.add_node(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20)
-        crew = DistributedPool(brief(), RayCluster(made.address, 2, 0))
-        many = pretrainer(brief(), crew, course)
+        pool = DistributedPool(worker_spec(), RayCluster(made.address, 2, 0))
+        many = pretrainer(worker_spec(), pool, plan)
         many.run(Budget())
-        crew.close()
+        pool.close()
     finally:
         ray.shutdown()
         made.shutdown()
-    same(study(course).state()[1], many.state()[1])
+    same(study(plan).state()[1], many.state()[1])
 
 
 def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
     """Three updates, what they left, another training and three more: the same as six."""
     whole = study()
-    half = pretrainer(brief(), LocalPool(brief()), COURSE)
+    half = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     half.run(Budget(), lambda step: (_ for _ in ()).throw(KeyboardInterrupt) if step.number == 3 else None)
     assert half.learner.updates == 3
-    again = pretrainer(brief(), LocalPool(brief()), COURSE)
+    again = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     figures, arrays = half.state()
     again.restore(json.loads(json.dumps(figures)), arrays)
     again.run(Budget())
@@ -301,9 +301,9 @@ def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
 
 def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
     """An update moves the parameters as Adam does with the mean of what single workers say."""
-    made = pretrainer(brief(), LocalPool(brief()), replace(COURSE, imitated=1.0), 0)
+    made = pretrainer(worker_spec(), LocalPool(worker_spec()), replace(PLAN, imitated=1.0), 0)
     twin = Learner(Made(small())(corpus().problem(0)), small(), 1.0)
-    worker, total = CorpusWorker(brief()), dict[str, Any]()
+    worker, total = CorpusWorker(worker_spec()), dict[str, Any]()
     start = {name: value.numpy().copy() for name, value in twin.policy.state_dict().items()}
     for number in made.problem_numbers(0):
         known = worker.run(CorpusTask(number, "search", use_expert=True)).known
@@ -321,17 +321,17 @@ def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
 
 def test_every_problem_has_its_turn_in_every_round() -> None:
     """Fifteen places of five updates are five problems three times, in orders that differ."""
-    made = pretrainer(brief(), LocalPool(brief()), COURSE)
+    made = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     places = [number for update in range(5) for number in made.problem_numbers(update)]
     rounds = [places[k : k + 5] for k in (0, 5, 10)]
     assert all(sorted(turn) == list(range(5)) for turn in rounds) and len(set(map(tuple, rounds))) > 1
 
 
 def test_imitation_comes_nearer_to_what_is_imitated() -> None:
-    """After sixty updates that only imitate, decisions of the teacher are far likelier."""
+    """After sixty updates that only imitate, decisions of the expert are far likelier."""
     distances: list[float] = []
     options = small(rate=1e-2)
-    made = pretrainer(brief(options), LocalPool(brief(options)), replace(COURSE, updates=60, imitated=1.0), 0)
+    made = pretrainer(worker_spec(options), LocalPool(worker_spec(options)), replace(PLAN, updates=60, imitated=1.0), 0)
     made.run(Budget(), lambda step: distances.append(step.distance) if step.number else None)
     assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
 
@@ -352,8 +352,8 @@ def test_ways_of_scoring_are_bred() -> None:
     only, seeds = ("lean_pair.weight", "lean_belief.weight"), {"least": 0, "most": 99}
     models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
     told = CorpusWorkerSpec(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
-    course = TrainingPlan(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
-    made, worker = pretrainer(told, LocalPool(told), course), CorpusWorker(told)
+    plan = TrainingPlan(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
+    made, worker = pretrainer(told, LocalPool(told), plan), CorpusWorker(told)
     start = {key: value.copy() for key, value in made.parameters().items()}
     known = [worker.run(CorpusTask(n, "search", parameters=start)).known for n in range(4)]
 
@@ -365,12 +365,12 @@ def test_ways_of_scoring_are_bred() -> None:
     after = {key: value.copy() for key, value in made.parameters().items()}
     assert {key for key, value in after.items() if not np.array_equal(value, start[key])} <= set(only)
     assert tried(after) <= before + 1e-9 and made.learner.updates == 3
-    again = pretrainer(told, LocalPool(told), course)
+    again = pretrainer(told, LocalPool(told), plan)
     again.run(Budget())
     assert all(np.array_equal(value, after[key]) for key, value in again.parameters().items())
 
 
-def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
+def test_candidates_score_by_the_time_of_their_greedy_placements() -> None:
     """Each way by itself, as a policy with that row alone; the worker's own parameters are not touched."""
     options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, prior_sets=2)
     told = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
@@ -401,23 +401,23 @@ def test_a_portfolio_is_as_good_as_its_greedy_choice_and_begins_with_the_best(se
 
 
 def test_what_is_known_only_gets_better() -> None:
-    """Values never rise, are what the judge says of the placements, and begin at the teacher's or better."""
+    """Values never rise, are what the judge says of the placements, and begin at the expert's or better."""
     made = study()
     for number, known in made.known.items():
         problem = corpus().problem(number)
         assert pw.judge(problem, Placement(known.best)).value == pytest.approx(known.value)
-        first = CorpusWorker(brief()).run(CorpusTask(number, "search", use_expert=True)).known
+        first = CorpusWorker(worker_spec()).run(CorpusTask(number, "search", use_expert=True)).known
         assert known.value <= first.value <= pw.place(problem, placer="etf").value * (1 + 1e-9)
         worse = BestKnown(first.best, math.inf, 1.0)
-        tried = CorpusWorker(brief()).run(CorpusTask(number, "validate", worse))
+        tried = CorpusWorker(worker_spec()).run(CorpusTask(number, "validate", worse))
         assert tried.known.value <= tried.seconds < math.inf
 
 
 class Heard(LocalPool):
     """A worker in this process, whose tasks and answers can be read afterwards."""
 
-    def __init__(self, brief: CorpusWorkerSpec) -> None:
-        super().__init__(brief)
+    def __init__(self, spec: CorpusWorkerSpec) -> None:
+        super().__init__(spec)
         self.sent: list[tuple[CorpusTask, CorpusResult]] = []
 
     def run(self, tasks: Any, parameters: Any) -> list[tuple[CorpusTask, CorpusResult]]:
@@ -428,24 +428,22 @@ class Heard(LocalPool):
 
 def test_of_two_turns_in_one_update_the_better_placement_is_kept() -> None:
     """Three problems, two per update: in the end the best that any answer had is known, and all prices are counted."""
-    course = TrainingPlan(3, 7, batch=2, imitated=0.0, held=0.0, rewarded=False, validated=1, every=3)
-    school = Heard(brief())
-    made = pretrainer(brief(), school, course)
+    plan = TrainingPlan(3, 7, batch=2, imitated=0.0, held=0.0, rewarded=False, validated=1, every=3)
+    pool = Heard(worker_spec())
+    made = pretrainer(worker_spec(), pool, plan)
     made.run(Budget())
-    assert made.asked == sum(answer.asked for _, answer in school.sent) > 0
+    assert made.asked == sum(answer.asked for _, answer in pool.sent) > 0
     for number, known in made.known.items():
-        assert known.value == min(answer.known.value for task, answer in school.sent if task.number == number)
+        assert known.value == min(answer.known.value for task, answer in pool.sent if task.number == number)
 
 
 def test_all_epochs_of_an_update_have_one_baseline() -> None:
     """PPO's second epoch sees the average from before the update, which moves once, as in training on one problem."""
     options = GdpOptions(**TINY_GDP, samples=3, moving=0.0, epochs=2)  # type: ignore[arg-type]
     spec = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
-    school, course = Heard(spec), replace(COURSE, problems=3, imitated=0.0)
-    pretrainer(spec, school, course).run(Budget())
-    first, again = (
-        [(t, a) for t, a in school.sent if t.explore and (t.rollout is None) == new] for new in (True, False)
-    )
+    pool, plan = Heard(spec), replace(PLAN, problems=3, imitated=0.0)
+    pretrainer(spec, pool, plan).run(Budget())
+    first, again = ([(t, a) for t, a in pool.sent if t.explore and (t.rollout is None) == new] for new in (True, False))
     assert len(first) == len(again) == 18
     assert [t.known.baseline for t, _ in first if t.known] == [t.known.baseline for t, _ in again if t.known]
     for (task, one), (_, other) in zip(first, again, strict=True):
@@ -456,9 +454,9 @@ def test_all_epochs_of_an_update_have_one_baseline() -> None:
             assert one.known.baseline == pytest.approx(moved)
 
 
-def test_favourites_are_tried_without_what_is_known() -> None:
-    """Placeto can begin at the best placement so far: that of a teacher is not its own."""
-    worker = CorpusWorker(brief())
+def test_greedy_placements_ignore_the_best_known_one() -> None:
+    """Placeto can begin at the best placement so far: that of an expert is not its own."""
+    worker = CorpusWorker(worker_spec())
     for number in range(5):
         known = worker.run(CorpusTask(number, "search", use_expert=True)).known
         alone = replace(known, best=worker.run(CorpusTask(number, "search")).known.best)
@@ -468,27 +466,27 @@ def test_favourites_are_tried_without_what_is_known() -> None:
         )
 
 
-def test_what_was_searched_too_late_is_still_asked_of_the_teacher() -> None:
-    """Without time nothing is known, and nothing is tried; on what was not searched, a trial asks the teacher."""
-    made = pretrainer(brief(), LocalPool(brief()), COURSE)
+def test_a_problem_searched_too_late_still_goes_to_the_expert() -> None:
+    """Without time nothing is known, and nothing is tried; on what was not searched, a trial runs the expert."""
+    made = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     assert made.run(Budget(seconds=0.0)) is Reason.TIME_LIMIT and not made.known and not made.trials
-    school = Heard(brief())
-    made = pretrainer(brief(), school, replace(COURSE, problems=1, validated=1, batch=1, updates=0))
+    pool = Heard(worker_spec())
+    made = pretrainer(worker_spec(), pool, replace(PLAN, problems=1, validated=1, batch=1, updates=0))
     made.run(Budget(), lambda step: made.known.clear())
-    told = [(task.kind, task.use_expert) for task, _ in school.sent if task.number == 1]
+    told = [(task.kind, task.use_expert) for task, _ in pool.sent if task.number == 1]
     assert told == [("search", True), ("validate", True)]
 
 
 def test_a_limit_of_time_counts_what_was_spent_before() -> None:
     """Three quarters of the time were over when it stopped: imitation alone, the first half, does not come again."""
-    made, steps = pretrainer(brief(), LocalPool(brief()), COURSE), list[PretrainUpdate]()
+    made, steps = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN), list[PretrainUpdate]()
     made.began -= 300
     made.run(Budget(seconds=100, iterations=1), steps.append)
     assert math.isfinite(steps[-1].stats.reward)
 
 
-def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A teacher gives what it has; that is no search, and is neither known nor kept."""
+def test_ctrl_c_while_an_expert_searches_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted expert returns what it has; that is no complete search, and is neither used nor cached."""
     folder = tmp_path / "answers"
     folder.mkdir()
 
@@ -496,30 +494,30 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
         return Proposal(Placement.on(0, search.problem.n_ops), reason=Reason.INTERRUPTED)
 
     monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
-    told = replace(brief(), cache=SearchCache(str(folder), "etf"))
-    made = pretrainer(told, LocalPool(told), COURSE)
+    told = replace(worker_spec(), cache=SearchCache(str(folder), "etf"))
+    made = pretrainer(told, LocalPool(told), PLAN)
     assert made.run(Budget()) is Reason.INTERRUPTED
     assert not made.known and not list(folder.iterdir())
 
 
 def test_damaged_answers_are_searched_again(tmp_path: Path) -> None:
     """An empty file, half of one, another array, and text are no answers; a whole one is."""
-    problem, shelf = corpus().problem(0), SearchCache(str(tmp_path), "etf")
+    problem, cache = corpus().problem(0), SearchCache(str(tmp_path), "etf")
     known = BestKnown(np.zeros(problem.n_ops, np.int32), 2.0, 1.0)
-    shelf.keep(problem, known)
-    found = shelf.find(problem)
+    cache.keep(problem, known)
+    found = cache.find(problem)
     assert found is not None and (found.value, found.scale) == (2.0, 1.0)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     np.save(tmp_path / "other.npy", np.zeros(3))
     for damaged in (b"", whole[: len(whole) // 2], (tmp_path / "other.npy").read_bytes(), b"no archive"):
         path.write_bytes(damaged)
-        assert shelf.find(problem) is None
+        assert cache.find(problem) is None
 
 
 def test_a_score_without_end_is_gone_on_from() -> None:
-    """Favourites that cannot run score infinity, which JSON writes as null."""
-    made, again = study(replace(COURSE, updates=1)), pretrainer(brief(), LocalPool(brief()), COURSE)
+    """Greedy placements that cannot run score infinity, which JSON writes as null."""
+    made, again = study(replace(PLAN, updates=1)), pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     figures, arrays = made.state()
     again.restore({**figures, "trials": [[0, 1.0, None]]}, arrays)
     assert again.trials == [(0, 1.0, math.inf)]
@@ -530,7 +528,7 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        study(replace(COURSE, updates=1))
+        study(replace(PLAN, updates=1))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -545,16 +543,16 @@ def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.Mo
 
 def test_a_worker_that_dies_costs_its_part_of_an_update() -> None:
     """Killed in the middle: its update lacks it, somebody new comes, and training ends as planned."""
-    crew = DistributedPool(brief(), Processes(1, 0))
-    made = pretrainer(brief(), crew, COURSE)
+    pool = DistributedPool(worker_spec(), Processes(1, 0))
+    made = pretrainer(worker_spec(), pool, PLAN)
 
     def kill(step: Any) -> None:
         if step.number == 2:
-            os.kill(crew.members[0].handle.worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            os.kill(pool.members[0].handle.worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
     made.run(Budget(), kill)
-    crew.close()
-    assert made.learner.updates == 6 and crew.deaths == 1
+    pool.close()
+    assert made.learner.updates == 6 and pool.deaths == 1
     assert all(np.isfinite(value.detach().numpy()).all() for value in made.learner.policy.parameters())
 
 
@@ -582,13 +580,13 @@ class Grave:
 def test_training_ends_if_all_workers_die() -> None:
     """Five deaths in a row end the training with their reason."""
     with pytest.raises(RunError, match="workers died one after the other without a result; the last one: it is dead"):
-        pretrainer(brief(), DistributedPool(brief(), Grave()), COURSE).run(Budget())
+        pretrainer(worker_spec(), DistributedPool(worker_spec(), Grave()), PLAN).run(Budget())
 
 
 def test_divergence_keeps_the_last_good_parameters() -> None:
     """A rate that is far too high: finite parameters, and it is said."""
     options = small(rate=1e15, clip_norm=1e15)
-    made = pretrainer(brief(options), LocalPool(brief(options)), COURSE, 0)
+    made = pretrainer(worker_spec(options), LocalPool(worker_spec(options)), PLAN, 0)
     made.run(Budget())
     assert made.diverged and made.learner.updates < 6
     assert all(np.isfinite(value.detach().numpy()).all() for value in made.learner.policy.parameters())
@@ -597,8 +595,8 @@ def test_divergence_keeps_the_last_good_parameters() -> None:
 def test_patience_ends_what_gets_no_better() -> None:
     """Without any rate, no trial is better than the first."""
     options = small(rate=1e-12)
-    course = replace(COURSE, updates=50, every=1, patience=2, imitated=1.0)
-    made = pretrainer(brief(options), LocalPool(brief(options)), course, 0)
+    plan = replace(PLAN, updates=50, every=1, patience=2, imitated=1.0)
+    made = pretrainer(worker_spec(options), LocalPool(worker_spec(options)), plan, 0)
     made.run(Budget())
     assert made.learner.updates == len(made.trials) - 1 == 2
 
@@ -678,7 +676,7 @@ def test_a_score_is_told_with_its_update() -> None:
     """It is the last trial's; where an earlier one was better, both are said."""
     trials = ((0, 0.0, 1.3), (100, 5.0, 1.1), (126, 8.0, 1.2))
     done = Pretrained(policy="gdp", reason="finished", updates=130, asked=9, seconds=9.0, score=1.2, trials=trials)
-    assert "its favourites took 1.200 × the best known after update 126" in lines(done)[1]
+    assert "its preferred placements took 1.200 × the best known after update 126" in lines(done)[1]
     assert lines(done)[2] == "the last policy is saved; after update 100 they took 1.100 ×"
     assert "1.300 × the best known before the first update" in lines(replace(done, score=1.3, trials=trials[:1]))[-1]
 

@@ -155,10 +155,10 @@ def test_the_gradient_is_that_of_reinforce() -> None:
     """Two episodes, no baseline, no entropy: −mean of reward × ∇ log p, by finite differences of the score."""
     problem = some_problem(3)
     policy = TablePolicy(build_view(problem, np.arange(problem.n_ops)))
-    teacher = Learner(policy, LearningOptions(baseline="none", normalized=False, entropy=0.0, reward="negative"), 1.0)
+    trained = Learner(policy, LearningOptions(baseline="none", normalized=False, entropy=0.0, reward="negative"), 1.0)
     generator = torch.Generator().manual_seed(2)
     rollout = policy.rollout(2, generator, lambda rows: np.array([3.0, 5.0]))
-    loss, stats, _ = teacher.loss(rollout, None, 0.0)
+    loss, stats, _ = trained.loss(rollout, None, 0.0)
     loss.backward()
     every = torch.softmax(mask_logits(policy.logits, policy.get_buffer("allowed")), -1).detach()
     wanted = torch.zeros_like(every)
@@ -171,48 +171,48 @@ def test_the_gradient_is_that_of_reinforce() -> None:
 
 def test_rewards_on_the_way_are_discounted_sums_of_gains() -> None:
     """Seconds 4 → 1 → 9 with reward −t: gains 3 and −8; with discount a half the first decision earns 3 − 4."""
-    teacher = learner(baseline="none", normalized=False, reward="negative", discount=0.5)
+    trained = learner(baseline="none", normalized=False, reward="negative", discount=0.5)
     rollout = Rollout({}, np.array([9.0]), np.array([[4.0, 1.0, 9.0]]))
-    assert teacher._advantages(rollout, np.array([True]), 0.0).tolist() == [[-1.0, -8.0]]
+    assert trained._advantages(rollout, np.array([True]), 0.0).tolist() == [[-1.0, -8.0]]
 
 
 def test_the_best_share_alone_counts() -> None:
     """Rewards −4, −1, −3, −2 and the best half: above the median, −2.5, are 1.5 and 0.5; the best quarter: 0.75."""
     rollout = Rollout({}, np.array([4.0, 1.0, 3.0, 2.0]))
     for elite, expected in ((0.5, [0.0, 1.5, 0.0, 0.5]), (0.25, [0.0, 0.75, 0.0, 0.0])):
-        teacher = learner(baseline="batch", normalized=False, reward="negative", elite=elite)
-        assert teacher._advantages(rollout, np.ones(4, np.bool_), -2.5).tolist() == expected
+        trained = learner(baseline="batch", normalized=False, reward="negative", elite=elite)
+        assert trained._advantages(rollout, np.ones(4, np.bool_), -2.5).tolist() == expected
 
 
 def test_failures_are_forgiven_after_so_many_updates() -> None:
     """First a failure counts as the constant; later it is left out, and an update of failures only moves nothing."""
-    teacher = learner(invalid_grace=1, entropy=0.0)
-    policy = teacher.policy
+    trained = learner(invalid_grace=1, entropy=0.0)
+    policy = trained.policy
     assert isinstance(policy, TablePolicy)
     failing = policy.rollout(4, torch.Generator().manual_seed(0), lambda rows: np.array([1.0, 2.0, np.nan, np.nan]))
-    assert teacher.learn(failing).reward == pytest.approx((-1 - math.sqrt(2) - 2 * math.sqrt(10)) / 4)
-    assert teacher.learn(failing).reward == pytest.approx((-1 - math.sqrt(2)) / 2)
-    teacher.optimizer = torch.optim.SGD(policy.parameters(), 1.0)
+    assert trained.learn(failing).reward == pytest.approx((-1 - math.sqrt(2) - 2 * math.sqrt(10)) / 4)
+    assert trained.learn(failing).reward == pytest.approx((-1 - math.sqrt(2)) / 2)
+    trained.optimizer = torch.optim.SGD(policy.parameters(), 1.0)
     before = policy.logits.detach().clone()
     nothing = Rollout(failing.choices, np.full(4, np.nan))
-    teacher.learn(nothing)
+    trained.learn(nothing)
     assert torch.equal(before, policy.logits.detach())
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
 @pytest.mark.parametrize("seed", [1, 5, 8])
 def test_a_table_learns(algorithm: str, seed: int) -> None:
-    """Its favourite after 150 updates is the best of all placements of a few ops, or within a tenth of it."""
+    """Its preferred placement after 150 updates is the best of all placements of a few ops, or within a tenth of it."""
     problem = some_problem(seed)
     rate = 0.03 if algorithm == "ppo" else 0.1
     options = LearningOptions(rate=rate, algorithm=algorithm)  # type: ignore[arg-type]
     trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
     trainer.begin()
     trainer.run(Budget(iterations=150))
-    favourite = trainer.policy.greedy(trainer.pricing)
+    preferred = trainer.policy.greedy(trainer.pricing)
     every = np.array(np.meshgrid(*[range(problem.n_devices)] * problem.n_ops)).reshape(problem.n_ops, -1).T
     best = np.nanmin(Pricing(problem)(every.astype(np.int32)))
-    assert trainer.pricing(favourite)[0] <= 1.1 * best
+    assert trainer.pricing(preferred)[0] <= 1.1 * best
     assert trainer.pricing.value >= best
 
 

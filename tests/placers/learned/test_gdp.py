@@ -72,7 +72,7 @@ def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) ->
 @examples(10)
 @given(problems(max_ops=9, rules=True), st.integers(0, 2**20))
 def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
-    """Rows of ops sum to one, nothing where an op may not run; favourites are placements, the same every time."""
+    """Rows of ops sum to one, nothing where an op may not run; greedy placements are valid and the same every time."""
     assume(not why_infeasible(problem))
     policy = some_policy(problem, seed)
     share = policy.probabilities()
@@ -240,7 +240,7 @@ def test_large_graphs_are_grouped_or_taken_whole() -> None:
     assert np.isfinite(fine.probabilities()).all()
 
 
-def test_favourites_are_made_to_fit() -> None:
+def test_greedy_placements_are_made_to_fit() -> None:
     """Where no device holds all and the likeliest placement does not fit, the answer without training is valid."""
     graph, cluster = random_graph("series-parallel", 60, 3, size=4, batch=1), read_cluster("3xK80")
     problem = Problem(graph, cluster, cost_table(graph, cluster))
@@ -254,7 +254,7 @@ def test_favourites_are_made_to_fit() -> None:
 
 
 def test_a_partitioner_is_heard_with_the_advice() -> None:
-    """What METIS cuts is among the favourites; without advice, the policy alone is worse on this graph."""
+    """A METIS cut is among the greedy placements; without advice, the policy alone is worse on this graph."""
     problem = build("zoo:bert-base", "4xP100,cpu", ProblemOptions(graph="training", optimizer="sgd"))
     pytest.importorskip("pymetis")
     parts = place(problem, "metis").value

@@ -133,9 +133,9 @@ def test_what_is_drawn_keeps_the_rules(problem: Problem, seed: int) -> None:
     found = draw_placements(problem, likely, 6, seed)
     assert len(found) <= 6 and len({device.tobytes() for device in found}) == len(found)
     assert not any(find_broken_rule(problem, device) for device in found)
-    favourite = likely.argmax(axis=1).astype(np.int32)[problem.block]
-    if not find_broken_rule(problem, favourite):
-        assert np.array_equal(found[0], favourite)
+    likeliest = likely.argmax(axis=1).astype(np.int32)[problem.block]
+    if not find_broken_rule(problem, likeliest):
+        assert np.array_equal(found[0], likeliest)
 
 
 @examples(50)
@@ -197,7 +197,7 @@ def test_untold_moves_are_what_they_always_were() -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_favourite_of_sure_probabilities_is_where_a_search_begins(objective: Objective) -> None:
+def test_a_search_begins_at_the_likeliest_placement(objective: Objective) -> None:
     """A search with hardly any budget is as good as what it was told for sure."""
     problem = zoo_problem(objective, n_ops=40)
     name = "temper" if objective.kind == "latency" else "local"

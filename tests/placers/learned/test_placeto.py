@@ -146,7 +146,7 @@ def test_near_the_optimum_of_small_graphs(family: str, seed: int, devices: str, 
 
 
 def greedy_seconds(problem: Problem, weights: dict[str, torch.Tensor] | None) -> float:
-    """What the policy's own favourite is worth, over the best single device."""
+    """The value of the policy's own preferred placement over the best single device."""
     policy = some_policy(problem)
     if weights is not None:
         policy.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""A crew on a real Ray cluster of three nodes on this machine: a worker and a whole node are killed in mid-run."""
+"""Workers on a real Ray cluster of three nodes on this machine: a worker and a whole node are killed in mid-run."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_worker_and_a_node_may_be_killed(cluster: Any, tmp_path: Path) -> None
                 cluster.remove_node(node, allow_graceful=False)
 
     make = Reward(problem, str(tmp_path), pause=0.02)
-    crew = RayCluster(cluster.address, controllers=1, workers=2)
-    trainer = distributed_trainer(ControllerSpec(partial(table, problem, OPTIONS, 0), OPTIONS, crew, make), seed=1)
+    config = RayCluster(cluster.address, controllers=1, workers=2)
+    trainer = distributed_trainer(ControllerSpec(partial(table, problem, OPTIONS, 0), OPTIONS, config, make), seed=1)
     try:
         trainer.begin()
         reason = trainer.run(Budget(evaluations=150), kill)

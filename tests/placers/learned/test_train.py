@@ -206,7 +206,7 @@ def test_a_reward_that_always_fails_ends_with_the_runtimes_reason(monkeypatch: p
 
 
 def test_measured_the_best_by_measure_and_by_the_judge_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan is the fastest by measure; failures do not count; the judge's favourite of the measured is beside it."""
+    """The plan is the fastest by measure; failures do not count; the judge's best of the measured is beside it."""
     whole = problem()
     measured_by(monkeypatch, Failing(whole, picky=True))
     found = train(whole, setting(reward="torch", budget=Budget(iterations=5)))

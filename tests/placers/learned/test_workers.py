@@ -50,10 +50,10 @@ from placewise.training.train import TrainingSetting, train, worker_config
 
 
 @contextmanager
-def training(crew: Any, make: Any = None, options: LearningOptions = OPTIONS) -> Iterator[DistributedTrainer]:
-    """A trainer of the table with a crew, closed in the end."""
+def training(config: Any, make: Any = None, options: LearningOptions = OPTIONS) -> Iterator[DistributedTrainer]:
+    """A trainer of the table with workers, closed in the end."""
     problem = free_problem()
-    trainer = distributed_trainer(ControllerSpec(partial(table, problem, options, 0), options, crew, make), seed=1)
+    trainer = distributed_trainer(ControllerSpec(partial(table, problem, options, 0), options, config, make), seed=1)
     try:
         yield trainer
     finally:
@@ -90,10 +90,10 @@ def test_a_crew_learns(algorithm: str) -> None:
         trainer.begin()
         reason = trainer.run(Budget(iterations=150), updates.append)
         problem, pricing = trainer.policy.view.problem, trainer.pricing
-        favourite = evaluate(problem, trainer.policy.greedy(pricing))[0]
+        preferred = evaluate(problem, trainer.policy.greedy(pricing))[0]
     assert reason is Reason.FINISHED and [update.number for update in updates] == list(range(1, 151))
     random = evaluate(problem, np.array(list(itertools.islice(possible(problem), 500))))
-    assert favourite <= np.quantile(random, 0.05) and pricing.value <= favourite
+    assert preferred <= np.quantile(random, 0.05) and pricing.value <= preferred
     assert updates[-1].asked >= 150 * OPTIONS.samples
     assert trainer.learner.baseline is not None and updates[-1].stats.entropy < updates[0].stats.entropy
 
@@ -314,15 +314,15 @@ with tests.training(tests.Processes(controllers=1, workers=1), make) as trainer:
 
 
 def test_the_verb_trains_with_a_crew_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoint is one like any other: another crew, or none, goes on from there and loses nothing."""
+    """Its checkpoint is one like any other: other workers, or none, go on from there and lose nothing."""
     pytest.importorskip("safetensors")
     monkeypatch.setitem(registry._PLACERS, "table", "learned_policies:TablePlacer")
     problem = free_problem()
-    setting = TrainingSetting("table", budget=Budget(iterations=6), checkpoint=tmp_path, crew=Here(2, 1))
+    setting = TrainingSetting("table", budget=Budget(iterations=6), checkpoint=tmp_path, workers=Here(2, 1))
     first = train(problem, setting)
     assert (first.updates, first.result.placement is not None) == (6, True)
-    for updates, crew in ((9, Here(1, 0)), (12, None)):
-        more = TrainingSetting(budget=Budget(iterations=updates), checkpoint=tmp_path, resume=True, crew=crew)
+    for updates, config in ((9, Here(1, 0)), (12, None)):
+        more = TrainingSetting(budget=Budget(iterations=updates), checkpoint=tmp_path, resume=True, workers=config)
         then = train(problem, more)
         assert (then.updates, then.resumed) == (updates, updates - 3)
         assert then.learned <= first.learned and then.evaluations >= first.evaluations

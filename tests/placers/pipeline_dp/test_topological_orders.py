@@ -101,7 +101,7 @@ def test_components_by_their_definition(problem: Problem) -> None:
         arcs = {(one, two) for one, two in arcs if one[0] != two[0]}
     fused = {block: {block} for block in problem.block.tolist()}
     for one, two in itertools.combinations(arcs, 2):
-        if all(_joined(arcs, one, two, without) for without in set(vertex)):
+        if all(_are_connected(arcs, one, two, without) for without in set(vertex)):
             together = fused[one[0][0]] | fused[two[0][0]]
             fused |= dict.fromkeys(together, together)
     group = coarsen_blocks(problem).graph.ops.group
@@ -109,7 +109,7 @@ def test_components_by_their_definition(problem: Problem) -> None:
         assert (group[a] == group[b]) == (problem.block[b] in fused[int(problem.block[a])])
 
 
-def _joined(arcs: set, one: tuple, two: tuple, without: tuple) -> bool:
+def _are_connected(arcs: set, one: tuple, two: tuple, without: tuple) -> bool:
     """Whether two edges still hang together when a vertex is taken away."""
     reached, todo = set(), [end for end in one if end != without]
     while todo:

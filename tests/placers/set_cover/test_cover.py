@@ -15,7 +15,7 @@ from strategies import problems
 from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.set_cover.column_generation import DeviceSets, Verdict, refute
+from placewise.placers.set_cover.column_generation import DeviceSets, LoadStatus, refute
 from placewise.placers.set_cover.decision_diagram import best_sets, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
@@ -107,8 +107,8 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
     assume(math.isfinite(best) and best > 0)
     priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     for factor in (0.3, 0.7, 0.999, 1.0, 1.3):
-        verdict = refute(DeviceSets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
-        assert factor < 1 or verdict is not Verdict.REFUTED
+        status = refute(DeviceSets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
+        assert factor < 1 or status is not LoadStatus.REFUTED
 
 
 @examples(10)

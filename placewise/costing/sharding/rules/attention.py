@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from placewise.costing.sharding.decisions import (
+from placewise.costing.sharding.strategies import (
     SUMMAND,
     WHOLE,
     Answer,
-    Decision,
     Exchange,
     Indivisible,
     Parts,
     Rule,
+    ShardingStrategy,
     SplitOp,
     follow,
 )
@@ -45,7 +45,7 @@ def _split_heads(op: SplitOp, found: _Heads) -> list[Answer]:
     parts = next((found.packed[at] for at in found.packed if at not in op.weights), (1,))
     of_weights = {at: ratio for at, ratio in found.packed.items() if at in op.weights}
     return [
-        Decision(
+        ShardingStrategy(
             "heads", dict(found.places), tuple(results), 1 / op.degree, cuts=parts, weight_parts=of_weights
         )
     ]  # fmt: skip
@@ -156,22 +156,22 @@ def experts(op: SplitOp, *, first: int = 3, per_token: int = 1) -> list[Answer]:
         reads = {at: 0 for at, shape in weights.items() if shape and shape[0] == count}
         if op.tokens and op.forms[0] == len(op.shapes[0]) - 2:
             return [_exchange_tokens(op, reads, per_token)]
-        return [Decision("experts", reads, makes, 1 / op.degree, opens=True)]
+        return [ShardingStrategy("experts", reads, makes, 1 / op.degree, opens=True)]
     inner = _split_inner(op, weights)
     if inner is None:
         return [Indivisible(count, "experts")]
     reads, parts = inner
-    return [Decision("experts", reads, makes, 1 / op.degree, opens=True, weight_parts=parts)]
+    return [ShardingStrategy("experts", reads, makes, 1 / op.degree, opens=True, weight_parts=parts)]
 
 
-def _exchange_tokens(op: SplitOp, weights: Mapping[int, int], per_token: int) -> Decision:
+def _exchange_tokens(op: SplitOp, weights: Mapping[int, int], per_token: int) -> ShardingStrategy:
     chosen = float(op.shapes[per_token][-1]) if per_token in op.shapes else float(op.number("k", 1))
     place = op.forms[0]
     rows = {at: place for at in range(3) if at in op.shapes and at not in op.weights}
     rows = {at: len(op.shapes[at]) - 2 for at in rows if len(op.shapes[at]) >= 2}
     sent = (Exchange("all-to-all", 0, False, chosen), Exchange("all-to-all", 0, True, chosen))
     makes = (place,) + (WHOLE,) * (len(op.results) - 1)
-    return Decision("experts", {**weights, **rows}, makes, 1 / op.degree, exchanges=sent)
+    return ShardingStrategy("experts", {**weights, **rows}, makes, 1 / op.degree, exchanges=sent)
 
 
 def _split_inner(op: SplitOp, weights: Mapping[int, Sequence[int]]) -> tuple[dict[int, int], dict[int, Parts]] | None:
@@ -201,7 +201,7 @@ def expert(op: SplitOp) -> list[Answer]:
     if inner is None:
         return [Indivisible(max(shape[1] for shape in weights.values()), "columns")]
     reads, parts = {at: place - 1 for at, place in inner[0].items()}, inner[1]
-    return [Decision("experts", reads, (SUMMAND,), 1 / op.degree, opens=True, weight_parts=parts)]
+    return [ShardingStrategy("experts", reads, (SUMMAND,), 1 / op.degree, opens=True, weight_parts=parts)]
 
 
 RULES: Mapping[str, Rule] = {

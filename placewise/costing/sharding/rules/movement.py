@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
-from placewise.costing.sharding.decisions import (
+from placewise.costing.sharding.strategies import (
     SUMMAND,
     WHOLE,
     Answer,
-    Decision,
     Indivisible,
     Rule,
     Shape,
+    ShardingStrategy,
     SplitOp,
     follow,
 )
@@ -207,7 +207,7 @@ def gather(op: SplitOp) -> list[Answer]:
         return [follow(op, {0: form}, (form if form < axis else form + len(index) - 1,))]
     if 0 not in op.weights or axis or len(table) != 2 or op.forms[1] != WHOLE or not _is_vocabulary(table):
         return []
-    return [Decision("embedding", {0: 0}, (SUMMAND,), -(-table[0] // op.degree) / table[0])]
+    return [ShardingStrategy("embedding", {0: 0}, (SUMMAND,), -(-table[0] // op.degree) / table[0])]
 
 
 def _is_vocabulary(table: Shape) -> bool:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from placewise.costing.rules import aten, contrib, pointwise, tensorflow
-from placewise.costing.sharding.decisions import (
+from placewise.costing.sharding.strategies import (
     FREE,
     SUMMAND,
     WHOLE,
     Answer,
-    Decision,
     Exchange,
     Rule,
+    ShardingStrategy,
     SplitOp,
     follow,
 )
@@ -202,14 +202,14 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def add(op: SplitOp) -> Decision | None:
+def add(op: SplitOp) -> ShardingStrategy | None:
     """A sum of summands is a summand."""
     if len(op.shapes) < 2 or any(form != SUMMAND for form in op.forms.values()):
         return None
     return _keep_summand(op)
 
 
-def scale(op: SplitOp) -> Decision | None:
+def scale(op: SplitOp) -> ShardingStrategy | None:
     """A summand times something that all devices have is a summand."""
     summands = [at for at, form in op.forms.items() if form == SUMMAND]
     if len(summands) != 1 or (op.kind == "Div" and summands != [0]):
@@ -218,19 +218,19 @@ def scale(op: SplitOp) -> Decision | None:
     return _keep_summand(op) if all(form in (WHOLE, FREE) for form in others) else None
 
 
-def combine(op: SplitOp) -> Decision | None:
+def combine(op: SplitOp) -> ShardingStrategy | None:
     """A weighted sum of what experts make, where some of that is summands and nothing is split."""
     return _keep_summand(op) if all(form < 0 for form in op.forms.values()) else None
 
 
-def view(op: SplitOp) -> Decision | None:
+def view(op: SplitOp) -> ShardingStrategy | None:
     """Views and sums of one summand are summands."""
     return _keep_summand(op) if op.forms.get(0) == SUMMAND else None
 
 
-def _keep_summand(op: SplitOp) -> Decision:
+def _keep_summand(op: SplitOp) -> ShardingStrategy:
     summands = {at: SUMMAND for at, form in op.forms.items() if form == SUMMAND}
-    return Decision("whole", summands, (SUMMAND,) * len(op.results), 1.0)
+    return ShardingStrategy("whole", summands, (SUMMAND,) * len(op.results), 1.0)
 
 
 LINEAR = {

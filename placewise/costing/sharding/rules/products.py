@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from placewise.costing.rules.linear import label_einsum
-from placewise.costing.sharding.decisions import (
+from placewise.costing.sharding.strategies import (
     SUMMAND,
     WHOLE,
     Answer,
-    Decision,
     Indivisible,
     Rule,
+    ShardingStrategy,
     SplitOp,
     follow,
     padded_share,
@@ -75,7 +75,7 @@ def _contract(
     if label not in result:
         if nonlinear:
             return []
-        return [Decision("rowwise", reads, (SUMMAND,) * len(op.results), 1 / op.degree)]
+        return [ShardingStrategy("rowwise", reads, (SUMMAND,) * len(op.results), 1 / op.degree)]
     place = result.index(label)
     reads |= _read_bias(op, bias, place)
     is_batch = len(moving) > 1 and all(label in terms[at] for at in moving)
@@ -105,7 +105,7 @@ def _open(op: SplitOp, terms: Mapping[int, str], result: str, moving: list[int],
     place = result.index(label)
     reads = {at: term.index(label) for at, term in terms.items() if label in term}
     share = padded_share(length, op.degree)
-    return [Decision("colwise", reads | _read_bias(op, bias, place), _all(op, place), share, opens=True)]
+    return [ShardingStrategy("colwise", reads | _read_bias(op, bias, place), _all(op, place), share, opens=True)]
 
 
 def _refuse_heads(op: SplitOp, terms: Mapping[int, str], moving: list[int]) -> list[Answer]:
@@ -144,11 +144,11 @@ def packed_matmul(op: SplitOp) -> list[Answer]:
         if not op.divides(columns):
             return [Indivisible(columns, "columns")]
         vectors = {at: 0 for at, shape in op.shapes.items() if at > 1 and at in op.weights and op.divides(shape[0])}
-        opened = Decision("colwise", {1: 0, **vectors}, (place,), 1 / op.degree, opens=True)
+        opened = ShardingStrategy("colwise", {1: 0, **vectors}, (place,), 1 / op.degree, opens=True)
         return [opened, *([follow(op, {0: form}, (form,))] if op.tokens else [])]
     if form == len(op.shapes[0]) - 1:
         fits = op.divides(op.shapes[1][1])
-        return [Decision("rowwise", {0: form, 1: 1}, (SUMMAND,), 1 / op.degree)] if fits else []
+        return [ShardingStrategy("rowwise", {0: form, 1: 1}, (SUMMAND,), 1 / op.degree)] if fits else []
     return [follow(op, {0: form}, (form,))]
 
 
@@ -172,7 +172,7 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
         by_group = names.index("I") if layout == "IO" else out
         opens = form != channel
         return [
-            Decision(
+            ShardingStrategy(
                 "colwise" if opens else "follows",
                 {0: channel, kernel: by_group, **own},
                 (channel,),
@@ -183,12 +183,12 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
     if form == channel:
         if nonlinear or not op.divides(data[channel]):
             return []
-        return [Decision("rowwise", {0: channel, kernel: names.index("I")}, (SUMMAND,), 1 / op.degree)]
+        return [ShardingStrategy("rowwise", {0: channel, kernel: names.index("I")}, (SUMMAND,), 1 / op.degree)]
     channels = op.shapes[kernel][out]
     if not op.divides(channels):
         return [Indivisible(channels, "channels")] if channels >= op.degree else []
     own = {at: 0 for at in (bias,) if at in op.shapes}
-    return [Decision("colwise", {kernel: out, **own}, (channel,), 1 / op.degree, opens=True)]
+    return [ShardingStrategy("colwise", {kernel: out, **own}, (channel,), 1 / op.degree, opens=True)]
 
 
 def _channel(op: SplitOp, names: str) -> int:

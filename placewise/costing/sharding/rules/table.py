@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from placewise.costing.sharding.decisions import Rule
 from placewise.costing.sharding.rules import attention, movement, pointwise, products
+from placewise.costing.sharding.strategies import Rule
 
 RULES: Mapping[str, Rule] = MappingProxyType({**pointwise.RULES, **movement.RULES, **products.RULES, **attention.RULES})
 """Kind → rule. Ops of other kinds need their arguments whole."""

@@ -71,7 +71,7 @@ class Exchange(NamedTuple):
     bytes_per_row: float = 0.0
 
 
-class Decision(NamedTuple):
+class ShardingStrategy(NamedTuple):
     """One way to compute an op on t devices.
 
     `reads`: the dimension along which an argument is read split; the others are read whole (`SUMMAND` where the op is
@@ -95,7 +95,7 @@ class Decision(NamedTuple):
     exchanges: tuple[Exchange, ...] = ()
 
 
-Answer = Decision | Indivisible
+Answer = ShardingStrategy | Indivisible
 Rule = Callable[[SplitOp], list[Answer]]
 """Maps an op to the ways to compute it split, the preferred one first; none if it needs all of its arguments."""
 
@@ -110,11 +110,11 @@ def follow(
     strict: bool = False,
     joins: Parts | None = None,
     exchanges: tuple[Exchange, ...] = (),
-) -> Decision:
-    """A decision to compute the part that the device has."""
+) -> ShardingStrategy:
+    """A strategy that computes the part that the device has."""
     style = style or ("tokens" if op.tokens else "follows")
     share = 1 / op.degree
-    return Decision(style, reads, makes, share, cuts=cuts, strict=strict, joins=joins, exchanges=exchanges)
+    return ShardingStrategy(style, reads, makes, share, cuts=cuts, strict=strict, joins=joins, exchanges=exchanges)
 
 
 def padded_share(length: int, degree: int) -> float:
@@ -127,12 +127,12 @@ __all__ = [
     "SUMMAND",
     "WHOLE",
     "Answer",
-    "Decision",
     "Exchange",
     "Indivisible",
     "Parts",
     "Rule",
     "Shape",
+    "ShardingStrategy",
     "SplitOp",
     "follow",
     "padded_share",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.coarsen.module_parts import ModulePart, ModuleParts
-from placewise.reporting.holdings import describe_parts
+from placewise.reporting.device_parts import describe_parts
 
 
 def parts_named(*lists: tuple[str, ...], merged: int = 1) -> ModuleParts:

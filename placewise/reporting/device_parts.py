@@ -12,17 +12,24 @@ MAX_PARTS = 4
 """How many parts of a device are named; of one more, all are."""
 
 
-def describe_holdings(problem: Problem, placement: Placement) -> list[str]:
-    """What each device [n_devices] holds, in words; "" for one that runs nothing."""
-    return describe_parts(parts_of(problem, placement), problem.n_devices)
+def describe_device_parts(problem: Problem, placement: Placement) -> list[str]:
+    """What each device [n_devices] holds, in words; "" for one that runs nothing.
+
+    All devices of a split stage hold the same, each its share.
+    """
+    words = describe_parts(parts_of(problem, placement), problem.n_devices)
+    for group in placement.stages:
+        for device in group.devices:
+            words[device] = words[group.devices[0]]
+    return words
 
 
 def describe_parts(parts: ModuleParts, n_devices: int) -> list[str]:
     """What each device holds, in words. If all others are named in full, the last is "the rest"."""
     lists = [parts.on(device) for device in range(n_devices)]
-    cut = [device for device, found in enumerate(lists) if count_parts(found) > MAX_PARTS + 1]
-    words = [join_parts(found) for found in lists]
-    if len(cut) == 1 and sum(1 for found in lists if found) > 1:
+    cut = [device for device, listed in enumerate(lists) if count_parts(listed) > MAX_PARTS + 1]
+    words = [join_parts(listed) for listed in lists]
+    if len(cut) == 1 and sum(1 for listed in lists if listed) > 1:
         words[cut[0]] = f"the rest: {words[cut[0]]}"
     return words
 

@@ -18,35 +18,35 @@ class Unsound(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseResult:
     """What became of a case, and the words: our sentence, or what went wrong and where."""
 
     outcome: str
     words: str = ""
 
 
-def verdict_on(error: BaseException | None) -> Verdict:
-    """The verdict on a case that ended with this error, or with none."""
+def classify_error(error: BaseException | None) -> CaseResult:
+    """The result of a case that ended with this error, or with none."""
     if error is None:
-        return Verdict(LOADED)
+        return CaseResult(LOADED)
     if isinstance(error, PlacewiseError) and not isinstance(error, InternalError):
-        said = str(error)
-        flaw = flaw_of(said)
-        return Verdict(FAULT, f"{flaw}: {said!r:.2000}") if flaw else Verdict(REFUSED, said)
-    return Verdict(FAULT, "".join(traceback.format_exception(error))[-6_000:])
+        message = str(error)
+        flaw = find_flaw(message)
+        return CaseResult(FAULT, f"{flaw}: {message!r:.2000}") if flaw else CaseResult(REFUSED, message)
+    return CaseResult(FAULT, "".join(traceback.format_exception(error))[-6_000:])
 
 
-def flaw_of(said: str) -> str:
+def find_flaw(message: str) -> str:
     """What keeps a text from being one sentence for people; empty where nothing does."""
-    if not said.strip():
+    if not message.strip():
         return "no word"
-    if len(said) > LONGEST:
-        return f"{len(said)} characters"
-    if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or letter in "\u2028\u2029" for letter in said):
+    if len(message) > LONGEST:
+        return f"{len(message)} characters"
+    if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or letter in "\u2028\u2029" for letter in message):
         return "control characters"
-    if any(0xD800 <= ord(letter) < 0xE000 for letter in said):
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in message):
         return "characters that cannot be printed"
-    return "a traceback" if "Traceback" in said else ""
+    return "a traceback" if "Traceback" in message else ""
 
 
 def kind_of(words: str) -> str:
