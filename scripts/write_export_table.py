@@ -13,11 +13,7 @@ RULE = "|---|---|---|---|---|---|"
 def main() -> None:
     before, _, after = PAGE.read_text().partition(f"{RULE}\n")
     infos = [create_exporter(name).info for name in names()]
-    rows = [
-        f"| `{i.name}` | {i.writes} | {i.loaded_by} | {i.verified} | {i.takes} | {i.cannot_say}"
-        + (f"; where ops are split: {i.cannot_split} |" if i.cannot_split else " |")
-        for i in infos
-    ]
+    rows = [f"| `{i.name}` | {i.writes} | {i.loaded_by} | {i.verified} | {i.takes} | {i.cannot_say} |" for i in infos]
     rest = after[after.index("\n\n") :] if after.startswith("|") else after
     PAGE.write_text(before + "\n".join((RULE, *rows)) + (rest if rest.startswith("\n") else f"\n{rest}"))
 
