@@ -375,7 +375,7 @@ def _typed(rng: Random, odd: float) -> None:
         words += ["--dim", f"{name}={size}"]
     if verb in ("place", "compare"):
         key = "--placer" if verb == "place" else "--placers"
-        words += [key, rng.choice(PLACERS[1:]), "--time-limit", _odd_word(rng) if rng.random() < odd / 4 else "0.2s"]
+        words += [key, rng.choice(PLACERS[1:]), "--time-limit", _limit(rng) if rng.random() < odd / 4 else "0.2s"]
         words += ["--threads", _odd_word(rng)] if rng.random() < odd / 3 else []
     for option in rng.sample(PROBLEM_OPTIONS, rng.choice((0, 1, 2, 4))) if verb != "devices" else ():
         words += _flag(rng, option, odd)
@@ -398,6 +398,15 @@ def _flag(rng: Random, option: OptionInfo, odd: float) -> list[str]:
     if isinstance(value, (tuple, list)):
         return [word for item in value if isinstance(item, str) for word in (option.flag, item)]
     return [] if value is None else [option.flag, str(value)]
+
+
+def _limit(rng: Random) -> str:
+    """An odd time limit, but none for which a search would rightly go on for minutes."""
+    word = _odd_word(rng)
+    try:
+        return "0.2s" if float(word.removesuffix("s").removesuffix("m")) > 10 else word
+    except ValueError:
+        return word
 
 
 def _odd_word(rng: Random) -> str:
