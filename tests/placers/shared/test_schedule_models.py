@@ -22,6 +22,7 @@ from placewise.placers.shared.schedule_models import incumbent as incumbents
 from placewise.placers.shared.schedule_models.assignment import OpGroups, canonical_assignment, hop_count
 from placewise.placers.shared.schedule_models.incumbent import Incumbent, find_incumbent
 from placewise.placers.shared.schedule_models.model_builder import ModelBuilder
+from placewise.placers.shared.solve import solve_model
 from placewise.placers.shared.stages.phase_dp import _sum_weights
 from placewise.placers.shared.starting_placements import StartingPlacements
 
@@ -117,7 +118,7 @@ def test_a_chain_whose_ops_have_one_place_each(
     seconds += execution == "subgraph" and transfers == "direct" and back
     found = solved_alone(pinned_chain(execution, transfers, output=output, back=back))
     assert found.bound is not None and found.placement is not None
-    assert found.bound.value == pytest.approx(seconds, rel=1e-5)
+    assert found.bound.value == pytest.approx(seconds, rel=1e-5) and found.bound.value <= seconds
     assert found.placement.device.tolist() == [0, 1 if back else 2]
 
 
@@ -184,3 +185,17 @@ def test_weights_of_a_stage_count_once() -> None:
     )  # fmt: skip
     for inside, total in (([1, 0, 0], 8), ([1, 1, 0], 10), ([0, 0, 1], 4), ([1, 1, 1], 14), ([0, 0, 0], 0)):
         assert _sum_weights(costs, np.array(inside, np.bool_)) == total
+
+
+def test_a_model_without_solutions_has_no_bound() -> None:
+    """The solver's bound is that of the only solution; −1 and nothing found where there is none."""
+    model = cp_model.CpModel()
+    number = model.new_int_var(0, 9, "")
+    model.add(number >= 7)
+    model.minimize(number)
+    limits = {"num_workers": 1, "max_time_in_seconds": 60.0}
+    solved = solve_model(model, limits)
+    assert solved.finished and solved.found and solved.bound == solved.solver.value(number) == 7
+    model.add(number <= 6)
+    solved = solve_model(model, limits)
+    assert solved.finished and not solved.found and solved.bound == -1

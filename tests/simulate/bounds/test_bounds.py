@@ -107,7 +107,9 @@ def test_work_over_devices():
 
 def test_largest_group():
     """One op of 7 s cannot be shared out."""
-    assert lower_bound(alike(4, [7, 1, 1])).value == pytest.approx(7, rel=1e-9)
+    bound = lower_bound(alike(4, [7, 1, 1]))
+    assert bound.value == pytest.approx(7, rel=1e-9)
+    assert bound.method == "largest group"
 
 
 def test_cpus_work_too():

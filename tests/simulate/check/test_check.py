@@ -292,3 +292,20 @@ def test_a_stage_is_repeated_by_equal_devices(other, there, back, seconds, why):
     stage = Placement(np.zeros(1, np.int32), replicas=np.zeros(2, np.int32))
     found = [v.message for v in judge_placement(problem, stage).violations if v.kind == "replicas"]
     assert found == ([f"twin repeats the stage of acc, and {why}"] if why else [])
+
+
+def test_shared_weights_are_counted_once_on_each_device_that_uses_them():
+    """Three storages of 1, 20 and 300 bytes; the first device uses the last two, twice, and the second the first."""
+    builder = GraphBuilder()
+    weights = [
+        builder.add_weight(f"w{i}", shape=(size,), dtype="int8", storage=i) for i, size in enumerate((1, 20, 300))
+    ]
+    for op, uses in enumerate(((1, 2), (2,), (0,))):
+        builder.add_op("abc"[op], "MatMul")
+        for weight in uses:
+            builder.use_weight(weights[weight], op)
+    problem = chain(memory=0.0, objective=Objective("throughput", memory="sum"))
+    table = CostTable.given(np.ones((3, 3)), np.zeros((0, len(problem.cluster.class_bandwidth))))
+    problem = problem.with_(graph=builder.build(), costs=table)
+    found = check_placement(problem, Placement(np.array([0, 0, 1], np.int32)), None, None)
+    assert [(v.device, v.bytes_short) for v in found] == [("acc0", 320.0), ("acc1", 1.0)]
