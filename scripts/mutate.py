@@ -13,8 +13,8 @@ long, is run again without the mutant, and counts only if it passes then. Subpro
 draw the same examples every time.
 
 With ``--kept build/mutants`` a run that was stopped goes on where it was: tests that were observed are not run again,
-and a mutant is tried again only if it survived and there are new tests for it. ``--only-survivors FILE`` tries the
-survivors of a table again instead of a sample.
+mutants that died stay dead, and those that survived meet new tests only; after other changes, delete the folder.
+``--only-survivors FILE`` tries the survivors of a table again instead of a sample.
 
 A survivor's reason, written by hand into the last column of the table, is kept when the table is written again; those
 whose reason begins with "equivalent" count as neither killed nor survived.
@@ -36,6 +36,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType
@@ -119,17 +120,20 @@ class Trial:
         every = [mutant for path in sources() for mutant in mutants_of(path)]
         earlier: Path | None = self.asked.only_survivors
         drawn = sample(every, self.asked.sample, self.asked.seed) if earlier is None else survivors_of(every, earlier)
-        ended = dict(line.split(" | ", 1)[::-1] for line in read_lines(kept and kept / "ended"))
+        ended = {row[0]: row[1:] for row in map(ast.literal_eval, read_lines(kept and kept / "ended"))}
         rows = []
         for mutant in (mutant for mutant in drawn if re.search(self.asked.only, mutant.path)):
-            tests = chosen_tests(mutant, seen, self.asked)
-            known = ended.get(place(mutant), "")
-            final = known.startswith(DEATHS) or known == survival(tests)
-            outcome = known if final else tried(mutant, items, tests)
+            outcome, passed = ended.get(place(mutant), ("", ()))
+            if not outcome.startswith(DEATHS):
+                tests = chosen_tests(mutant, seen, self.asked)
+                outcome = tried(mutant, items, [row for row in tests if row[1] not in passed])
+                if outcome.startswith("survived"):
+                    passed = sorted({*passed, *(nodeid for _, nodeid in tests)})
+                    outcome = f"survived {len(passed)} tests" if passed else "survived: no test executes it"
+                if kept is not None:
+                    with (kept / "ended").open("a", encoding="utf-8") as file:
+                        file.write(f"{(place(mutant), outcome, passed)!r}\n")
             rows.append((mutant, outcome))
-            if kept is not None and outcome != known:
-                with (kept / "ended").open("a", encoding="utf-8") as file:
-                    file.write(f"{outcome} | {place(mutant)}\n")
             print(f"{outcome:50.50} {mutant.path}:{mutant.at}  {mutant.text}", flush=True)
         text = table(rows, len(every), self.asked)
         print(text)
@@ -404,33 +408,28 @@ def chosen_tests(mutant: Mutant, seen: Seen, asked: argparse.Namespace) -> list[
 
 def tried(mutant: Mutant, items: dict[str, pytest.Item], rows: list[Timed]) -> str:
     """Killed and by which test, survived, or timeout."""
-    seconds, rows = 30.0 + 5 * sum(row[0] for row in rows), list(rows)
+    seconds = 30.0 + 5 * sum(row[0] for row in rows)
+    tests = [items[nodeid] for _, nodeid in rows]
 
-    def run(mutated: bool, tests: list[pytest.Item]) -> str:
+    def run(order: list[pytest.Item], *, mutated: bool) -> str:
         if mutated:
             tree = ast.parse(Path(mutant.path).read_text("utf-8"))
             node = list(ast.walk(tree))[mutant.node]
             put_in_place(mutant.path, Replace(node, changed(node, mutant.change)).visit(tree))
-        for item, following in zip(tests, [*tests[1:], None], strict=True):
+        for item, following in zip(order, [*order[1:], None], strict=True):
             if not run_one(item, following):
                 return f"killed by {item.nodeid}"
-        return survival(rows)
+        return "survived"
 
-    while True:
-        tests = [items[nodeid] for _, nodeid in rows]
-        outcome = forked(lambda: run(True, tests), seconds) if tests else survival(rows)  # noqa: B023
-        killer = outcome.removeprefix("killed by ")
+    while tests:
+        outcome = forked(partial(run, tests, mutated=True), seconds)
         if outcome == "timeout":
-            alone = forked(lambda: run(False, tests), seconds)  # noqa: B023
-            return outcome if alone.startswith("survived") else "survived: too slow to say"
-        if killer not in items or forked(lambda: run(False, [items[killer]]), 120.0).startswith("survived"):  # noqa: B023
+            return outcome if forked(partial(run, tests, mutated=False), seconds) == "survived" else "survived"
+        killer = items.get(outcome.removeprefix("killed by "))
+        if killer is None or forked(partial(run, [killer], mutated=False), 120.0) == "survived":
             return outcome
-        rows = [row for row in rows if row[1] != killer]  # it fails without the mutant too, now and then
-
-
-def survival(tests: list[Timed]) -> str:
-    """What is said of a mutant that passed some tests."""
-    return f"survived {len(tests)} tests" if tests else "survived: no test executes it"
+        tests.remove(killer)  # it fails without the mutant too, now and then
+    return "survived"
 
 
 def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namespace) -> str:
