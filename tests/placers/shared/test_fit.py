@@ -61,4 +61,12 @@ def test_asking_ends(stubborn: int) -> None:
     proposals = Proposals(*([[0, 0, 1]] * stubborn))
     device, shrunk = fit_memory(row([9.0, 9.0, 20.0], contiguous=True), proposals)
     assert device is None and shrunk and len(proposals.rooms) == ROUNDS
-    assert min(map(min, proposals.rooms)) >= 0
+
+
+def test_no_capacity_is_below_zero() -> None:
+    """Ops without bytes whose tensors need 2 where 1 is: nothing is left, and no less."""
+    problem = boxes([0, 0, 0], [1.0, 9.0]).with_(objective=Objective("throughput", memory="live"))
+    proposals = Proposals([0, 0, 1], [1, 1, 1])
+    device, shrunk = fit_memory(problem, proposals)
+    assert device is not None and device.tolist() == [1, 1, 1] and shrunk
+    assert proposals.rooms == [[1.0, 9.0], [0.0, 9.0]]
