@@ -346,9 +346,10 @@ def forked(work: Any, seconds: float) -> str:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
     os.close(reading)
-    return b"".join(parts).decode() or ("killed by a crash" if ended else "timeout")
+    slow = not ended or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
+    return b"".join(parts).decode() or ("timeout" if slow else "killed by a crash")
 
 
 def read_lines(path: Path | None) -> list[str]:
@@ -409,7 +410,7 @@ def chosen_tests(mutant: Mutant, seen: Seen, asked: argparse.Namespace) -> list[
 def tried(mutant: Mutant, items: dict[str, pytest.Item], rows: list[Timed]) -> str:
     """Killed and by which test, survived, or timeout."""
     seconds = 30.0 + 5 * sum(row[0] for row in rows)
-    tests = [items[nodeid] for _, nodeid in rows]
+    tests, each = [items[nodeid] for _, nodeid in rows], {nodeid: seconds for seconds, nodeid in rows}
 
     def run(order: list[pytest.Item], *, mutated: bool) -> str:
         if mutated:
@@ -417,6 +418,7 @@ def tried(mutant: Mutant, items: dict[str, pytest.Item], rows: list[Timed]) -> s
             node = list(ast.walk(tree))[mutant.node]
             put_in_place(mutant.path, Replace(node, changed(node, mutant.change)).visit(tree))
         for item, following in zip(order, [*order[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_PROF, 10.0 + 5 * each[item.nodeid])  # of CPU, on a busy machine too
             if not run_one(item, following):
                 return f"killed by {item.nodeid}"
         return "survived"
