@@ -13,6 +13,7 @@ from toy_problems import boxes
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.columns import Longs
+from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.shared.repair import build_packing_instance, repair, repair_memory
 from placewise.placers.shared.rules import find_broken_rule
@@ -110,3 +111,27 @@ def test_later_rounds_leave_little_more_than_activations_need() -> None:
     """The block of 3 bytes with its tensors of 2 and 3 alone on the small device: all that fits, in round two."""
     fixed = repair(in_a_row([7, 3, 8], [2, 3], [11.0, 21.0]), np.zeros(3, np.int32), measured=False)
     assert fixed is not None and fixed.tolist() == [1, 0, 1]
+
+
+def test_blocks_move_one_by_one_as_a_last_resort() -> None:
+    """The only placement that fits fills the larger device to the byte; it takes peaks measured move by move."""
+    problem = in_a_row([3, 5, 3], [8, 4], [10.0, 20.0])
+    assert repair(problem, np.zeros(3, np.int32), measured=False) is None
+    fixed = repair(problem, np.zeros(3, np.int32))
+    assert fixed is not None and fixed.tolist() == [1, 1, 0] and find_broken_rule(problem, fixed) == ""
+
+
+def test_neighbours_pull_by_their_slowest_link() -> None:
+    """A tensor that two ops read pulls each by half of its seconds; two tensors between the same blocks add up."""
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op")
+    for maker, readers in ((-1, [0]), (0, [1, 2]), (0, [1]), (1, [2])):
+        tensor = builder.add_tensor(maker, nbytes=1)
+        for reader in readers:
+            builder.add_edge(tensor, reader)
+    costs = CostTable.given(np.ones((3, 2)), np.array([[0.0, 9.0], [0.0, 4.0], [0.0, 1.0], [0.0, 7.0]]))
+    instance = build_packing_instance(boxes([1, 1, 1], [9.0, 9.0]).with_(graph=builder.build(), costs=costs))
+    assert instance.near.tolist() == [0, 2, 4, 6]
+    assert instance.other.tolist() == [1, 2, 0, 2, 0, 1]
+    assert instance.pull.tolist() == [3.0, 2.0, 3.0, 7.0, 2.0, 7.0]
