@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -199,3 +200,29 @@ def test_a_model_without_solutions_has_no_bound() -> None:
     model.add(number <= 6)
     solved = solve_model(model, limits)
     assert solved.finished and not solved.found and solved.bound == -1
+
+
+def pigeons(holes: int) -> cp_model.CpModel:
+    """One pigeon more than holes: no solution, and no quick proof."""
+    model = cp_model.CpModel()
+    inside = [[model.new_bool_var("") for _ in range(holes)] for _ in range(holes + 1)]
+    for row in inside:
+        model.add_bool_or(row)
+    for hole in range(holes):
+        for one, other in itertools.combinations(range(holes + 1), 2):
+            model.add_bool_or([~inside[one][hole], ~inside[other][hole]])
+    return model
+
+
+def test_an_interrupt_reaches_python_while_the_solver_runs() -> None:
+    """Ctrl-C is Python's, not the solver's: it ends the search, which says so."""
+    limits = {"num_workers": 1, "max_time_in_seconds": 60.0, "cp_model_presolve": False, "symmetry_level": 0}
+    solved = solve_model(pigeons(12), limits, lambda _: signal.raise_signal(signal.SIGINT))
+    assert solved.interrupted and not solved.found
+
+
+def test_what_fails_in_the_solver_is_raised_to_the_caller() -> None:
+    """An error in the thread of a model is no result."""
+    broken: Any = None
+    with pytest.raises(AttributeError):
+        solve_model(broken, {"max_time_in_seconds": 1.0})

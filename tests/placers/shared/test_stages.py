@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from toy_problems import boxes
 
+from placewise.model.costs import CostTable
+from placewise.model.result import Reason
 from placewise.placers.shared.stages import ideals
-from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
+from placewise.placers.shared.stages.dp_driver import search_chains
+from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
+from placewise.placers.shared.stages.line_split import find_best_split
 from placewise.placers.shared.stages.replicated_stages import count_usable
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate.contiguity import contract
 
 
@@ -28,3 +35,33 @@ def test_stages_use_no_more_devices_than_there_are_components() -> None:
     classes = ((0, 1, 2), (3, 4, 5, 6, 7))
     for n, usable in ((0, [1, 2]), (1, [1, 2]), (2, [2, 4]), (3, [3, 5]), (9, [3, 5])):
         assert count_usable(classes, np.array([1, 2], np.int32), n).tolist() == usable
+
+
+def test_no_device_means_no_chain() -> None:
+    """Where nothing may run anywhere, the search is over at once: there is no chain below the value to beat."""
+    problem = boxes([1, 1], [9.0])
+    costs = CostTable.given(np.full((2, 1), np.inf), problem.costs.transfer_seconds)
+    priced = price_stages(problem.with_(costs=costs), np.arange(2, dtype=np.int32), 2, problem.capacity)
+    result = search_chains(priced, list_prefixes(2), lambda *_: True, 77)
+    assert (result.chain, result.reason, result.floor) == (None, Reason.FINISHED, 77)
+
+
+@pytest.mark.parametrize(
+    ("left", "go_on", "seconds", "reason"),
+    [
+        (math.inf, True, 4.0, Reason.FINISHED),
+        (0.0, True, 5.0, Reason.TIME_LIMIT),
+        (math.inf, False, 5.0, Reason.TIME_LIMIT),
+    ],
+)
+def test_no_order_is_begun_without_time(left: float, go_on: bool, seconds: float, reason: Reason) -> None:
+    """Ops of 3, 1, 1 and 3 s on two devices: 5 s where the long ones follow each other, 4 s with one at each end."""
+    problem = boxes([1] * 4, [9.0, 9.0])
+    costs = CostTable.given(np.repeat([[3.0], [1.0], [1.0], [3.0]], 2, axis=1), problem.costs.transfer_seconds)
+    op = np.arange(4, dtype=np.int32)
+    split = find_best_split(
+        problem.with_(costs=costs), op, (np.array([0, 2, 3, 1], np.int32), op), problem.capacity,
+        lambda _done, _all, best: go_on or math.isinf(best), left=lambda: left,
+    )  # fmt: skip
+    assert split.value == pytest.approx(seconds, rel=1e-9) and split.reason is reason
+    assert split.device is not None and sorted(np.bincount(split.device)) == ([2, 2] if seconds == 4 else [1, 3])
