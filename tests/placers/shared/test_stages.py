@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from toy_problems import boxes
 
+from placewise.model.builder import GraphBuilder
+from placewise.model.columns import frozen
 from placewise.model.costs import CostTable
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.shared.stages import ideals
 from placewise.placers.shared.stages.dp_driver import search_chains
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
 from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import count_usable
-from placewise.placers.shared.stages.stage_costs import price_stages
+from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.simulate.contiguity import contract
 
 
@@ -65,3 +70,39 @@ def test_no_order_is_begun_without_time(left: float, go_on: bool, seconds: float
     )  # fmt: skip
     assert split.value == pytest.approx(seconds, rel=1e-9) and split.reason is reason
     assert split.device is not None and sorted(np.bincount(split.device)) == ([2, 2] if seconds == 4 else [1, 3])
+
+
+def flushing(n: int, devices: int) -> Problem:
+    """A training step of n forward ops in a row and the backward op of each, on equal devices; transfers are free."""
+    builder = GraphBuilder()
+    for op in range(2 * n):
+        builder.add_op(f"op{op}", "Op", backward=op >= n, group=min(op, 2 * n - 1 - op))
+        if op:
+            builder.add_edge(builder.add_tensor(op - 1, nbytes=1), op)
+    plain = boxes([0], [9.0] * devices)
+    costs = CostTable.given(np.ones((2 * n, devices)), np.zeros((2 * n - 1, 2)))
+    objective = Objective("throughput", memory="sum", schedule="gpipe")
+    return Problem(builder.build(), plain.cluster, costs, objective, Constraints(contiguous=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pipelines_that_flush_are_exact_to_the_unit(seed: int) -> None:
+    """In whole units, for any value to beat: the least sum of both phases' largest loads, or none and the proof."""
+    n, devices = 5, 3
+    problem, rng = flushing(n, devices), np.random.default_rng(seed)
+    graph = contract(problem)
+    priced = price_phases(problem, graph.component, n, problem.capacity)
+    both = rng.integers(0, 7, (n, 2))  # backward and forward units of each component
+    priced = priced._replace(costs=priced.costs._replace(seconds=frozen(both, np.int64)), scale=1.0)
+    line = both[graph.component[:n]]
+    splits = [
+        (0, *cuts, n) for count in range(devices) for cuts in itertools.combinations(range(1, n), count)
+    ]  # fmt: skip
+    loads = [np.array([line[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)]).max(axis=0) for cuts in splits]
+    best = int(min(load.sum() for load in loads))
+    ideals = enumerate_ideals(graph, 100)
+    assert isinstance(ideals, Ideals)
+    for beat in (NEVER, *range(max(best - 1, 1), best + 9)):
+        result = search_phases(priced, ideals, lambda *_: True, beat)
+        assert result.reason is Reason.FINISHED and result.floor == min(best, beat)
+        assert (None if result.chain is None else result.chain.value) == (best if best < beat else None)
