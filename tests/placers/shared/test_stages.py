@@ -106,3 +106,16 @@ def test_pipelines_that_flush_are_exact_to_the_unit(seed: int) -> None:
         result = search_phases(priced, ideals, lambda *_: True, beat)
         assert result.reason is Reason.FINISHED and result.floor == min(best, beat)
         assert (None if result.chain is None else result.chain.value) == (best if best < beat else None)
+
+
+@pytest.mark.parametrize("second", [1e-15, 1.0, 1e15])
+def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
+    """Whatever the size of the costs: a billionth of the whole is many units, and the whole stays below 2^60."""
+    problem = boxes([1] * 4, [9.0, 9.0])
+    costs = CostTable.given(np.full((4, 2), second), np.array([[0.0, second / 4]] * 3))
+    op = np.arange(4, dtype=np.int32)
+    for each in (costs, CostTable.given(costs.op_seconds, np.zeros((3, 2)))):
+        priced = price_stages(problem.with_(costs=each), op, 4, problem.capacity)
+        moved = priced.costs.enter.max(axis=1, initial=0).sum() + priced.costs.leave.max(axis=1, initial=0).sum()
+        assert 2**50 < int(priced.costs.seconds.max(axis=1).sum()) + int(moved) < 2**60
+        assert priced.costs.seconds / priced.scale == pytest.approx(second, rel=1e-9)
