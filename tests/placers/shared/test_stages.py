@@ -112,10 +112,13 @@ def test_pipelines_that_flush_are_exact_to_the_unit(seed: int) -> None:
 def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
     """Whatever the size of the costs: a billionth of the whole is many units, and the whole stays below 2^60."""
     problem = boxes([1] * 4, [9.0, 9.0])
-    costs = CostTable.given(np.full((4, 2), second), np.array([[0.0, second / 4]] * 3))
+    seconds = np.full((4, 2), second)
+    seconds[1, 0] = math.inf
     op = np.arange(4, dtype=np.int32)
-    for each in (costs, CostTable.given(costs.op_seconds, np.zeros((3, 2)))):
-        priced = price_stages(problem.with_(costs=each), op, 4, problem.capacity)
+    for move in (0.0, second / 4):
+        table = CostTable.given(seconds, np.array([[0.0, move]] * 3))
+        priced = price_stages(problem.with_(costs=table), op, 4, problem.capacity)
+        units, able = priced.costs.seconds, priced.costs.seconds < NEVER
         moved = priced.costs.enter.max(axis=1, initial=0).sum() + priced.costs.leave.max(axis=1, initial=0).sum()
-        assert 2**50 < int(priced.costs.seconds.max(axis=1).sum()) + int(moved) < 2**60
-        assert priced.costs.seconds / priced.scale == pytest.approx(second, rel=1e-9)
+        assert 2**50 < int(np.where(able, units, 0).max(axis=1).sum()) + int(moved) < 2**60
+        assert (~able).sum() == 1 and units[able] / priced.scale == pytest.approx(second, rel=1e-9)
