@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from toy_problems import boxes
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem
+from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.placers.shared.throughput_search.annealing import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs
 from placewise.simulate.phases import two_phases
@@ -45,3 +47,19 @@ def test_the_most_expensive_tensors_are_merged_first() -> None:
     pairs = max(levels, key=lambda row: len(set(row)))
     assert [pairs[op] == pairs[op + 1] for op in range(15)] == [op % 2 == 1 for op in range(15)]
     assert native_costs(costs).n_devices == 2
+
+
+@pytest.mark.parametrize("second", [1e-15, 1.0, 1e15])
+def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
+    """Whatever the size of the costs: a billionth of the whole is many units, and the whole stays below 2^60."""
+    problem = boxes([1] * 4, [9.0, 9.0])
+    seconds = np.full((4, 2), second)
+    seconds[1, 0] = np.inf
+    table = CostTable.given(seconds, np.array([[0.0, second / 4]] * 3))
+    costs, scale = costs_of(problem.with_(costs=table), np.arange(4, dtype=np.int32), 4)
+    able = costs.seconds < NEVER
+    assert (
+        2**50 < int(np.where(able, costs.seconds, 0).max(axis=1).sum() + 3 * costs.transfer.max(axis=1).sum()) < 2**60
+    )
+    assert (~able).sum() == 1 and costs.seconds[able] / scale == pytest.approx(second, rel=1e-9)
+    assert costs.transfer[:, 1] / scale == pytest.approx(second / 4, rel=1e-9)
