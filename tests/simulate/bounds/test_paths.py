@@ -234,3 +234,22 @@ def test_bert24_is_solved():
     ).problem
     assert problem is not None
     assert path_bound(problem).value == pytest.approx(0.1002185, rel=1e-6)
+
+
+def test_every_weight_has_a_path_of_its_own():
+    """Four ways to be longest: 4 s and 6 s of input, 5 s of work, 3 s on the host, three ops of no time: 10 s count."""
+    builder = GraphBuilder()
+    for name in ("input", "work", "host", "one", "two", "three"):
+        builder.add_op(name, "Op", state_bytes=0)
+    builder.add_edge(builder.add_tensor(-1, nbytes=1), 0)
+    for op in (3, 4):
+        builder.add_edge(builder.add_tensor(op, nbytes=1), op + 1)
+    links = (Link("acc", HOST, 1.0), Link(HOST, "acc", 1.0))
+    cluster = Cluster((Device("acc"), Device("cpu", kind="cpu")), links)
+    never = np.inf
+    seconds = np.array([[4.0, never], [5.0, never], [never, 3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    transfer = np.zeros((3, len(cluster.class_bandwidth)))
+    transfer[0, 1:] = 6.0
+    problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
+    assert path_bound(problem).value == pytest.approx(10.0, rel=1e-9)
+    assert min(valid_values(problem)) >= 10.0

@@ -309,3 +309,25 @@ def test_shared_weights_are_counted_once_on_each_device_that_uses_them():
     problem = problem.with_(graph=builder.build(), costs=table)
     found = check_placement(problem, Placement(np.array([0, 0, 1], np.int32)), None, None)
     assert [(v.device, v.bytes_short) for v in found] == [("acc0", 320.0), ("acc1", 1.0)]
+
+
+def test_why_on_a_device_without_memory():
+    """The roomiest device that may run an op is named, even if it has no memory at all and others have plenty."""
+    rules = Constraints(pins=(Rule("^a$", "acc1"),))
+    problem = chain(state=(4, 0, 0, 0), objective=Objective("throughput", memory="sum"), constraints=rules)
+    devices = (problem.cluster.devices[0], replace(problem.cluster.devices[1], memory=0.0), problem.cluster.devices[2])
+    proof = why_infeasible(problem.with_(cluster=Cluster(devices, problem.cluster.links)))
+    assert "op 'a' needs 4 B and fits nowhere: on acc1, the roomiest device that may run it, 4 B (4 bytes)" in proof
+
+
+def test_an_order_of_devices_that_can_be_kept_is_no_conflict():
+    """One device that runs everything keeps any order, and so do a, b on the first and c, d on the last device."""
+    order = Constraints(contiguous=True, ordered=True)
+    assert why_infeasible(chain(constraints=order)) == ""
+    pins = tuple(Rule(f"^{name}$", device) for name, device in zip("abcd", ("acc0", "acc0", "cpu", "cpu"), strict=True))
+    assert why_infeasible(chain(constraints=replace(order, pins=pins))) == ""
+    back = tuple(Rule(f"^{name}$", device) for name, device in (("a", "cpu"), ("d", "acc0")))
+    proof = why_infeasible(chain(constraints=replace(order, pins=back)))
+    assert proof.startswith(
+        "op 'd' comes after op 'a', which may run on cpu at the earliest, and may itself run on acc0"
+    )
