@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, judge_placement
+from placewise.simulate import evaluate, judge_placement, lower_bound
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
 from placewise.simulate.bounds.paths import hop_bound, path_bound
 
@@ -253,3 +254,22 @@ def test_every_weight_has_a_path_of_its_own():
     problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
     assert path_bound(problem).value == pytest.approx(10.0, rel=1e-9)
     assert min(valid_values(problem)) >= 10.0
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
+def test_bounds_are_rounded_down(execution):
+    """Forty ops in a row on the host: never above the exact sum of their times, however floating point rounds it."""
+    for seed in seeds(8):
+        seconds = np.random.default_rng(seed).uniform(0.1, 1.0, 40)
+        builder = GraphBuilder()
+        for op in range(40):
+            builder.add_op(f"op{op}", "Op")
+            if op:
+                builder.add_edge(builder.add_tensor(op - 1, nbytes=1), op)
+        costs = CostTable.given(seconds[:, None], np.zeros((39, 1)))
+        objective = Objective("latency", execution=execution)
+        problem = Problem(builder.build(), Cluster((Device("cpu", kind="cpu"),)), costs, objective)
+        exact = sum(map(Fraction, seconds.tolist()))
+        bounds = [lower_bound(problem), path_bound(problem) if execution == "subgraph" else hop_bound(problem)]
+        for bound in bounds:
+            assert float(exact) * (1 - 1e-9) < bound.value and Fraction(bound.value) <= exact
