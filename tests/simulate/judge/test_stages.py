@@ -177,3 +177,16 @@ def test_splits_stay_inside_a_node() -> None:
     unlike = problem.with_(ways=replace(ways, device_class=np.array([0, 0, 0, -1])))
     found = judge_placement(unlike, line_of(unlike, StageGroup((0, 3), 1, 2)))
     assert "the devices of stage 0 are not alike" in [v.message for v in found.violations]
+
+
+def test_devices_without_a_stage_are_idle(tmp_path: Path) -> None:
+    """The fifth device holds nothing and waits for as long as the slowest stage takes; in latency nothing is idle."""
+    problem = problem_of(layers(2, 5), tmp_path)
+    placement = line_of(problem, StageGroup((0, 1), 2, 1), StageGroup((2, 3), 1, 2))
+    found = judge_placement(problem, placement)
+    assert [use.device for use in found.devices] == list(problem.cluster.names)
+    last = found.devices[4]
+    assert (last.ops, last.load, last.idle, last.resident, last.peak) == (0, 0.0, 1.75, 0.0, 0.0)
+    assert [use.idle for use in found.devices[:4]] == [1.75 - found.stages[0].seconds] * 2 + [0.0] * 2
+    late = judge_placement(problem.with_(objective=replace(problem.objective, kind="latency")), placement)
+    assert [use.idle for use in late.devices] == [0.0] * 5
