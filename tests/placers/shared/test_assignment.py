@@ -38,7 +38,7 @@ def solutions(problem: Problem, *rules: str, capacity: list[float] | None = None
     for rule in rules:
         getattr(assignment, rule)()
     solver: Any = cp_model.CpSolver()
-    solver.parameters.enumerate_all_solutions = True
+    solver.parameters.enumerate_all_solutions, solver.parameters.catch_sigint_signal = True, False
     seen = Devices(assignment)
     solver.solve(builder.model, seen)
     return seen.rows
