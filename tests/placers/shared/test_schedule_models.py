@@ -217,9 +217,10 @@ def pigeons(holes: int) -> cp_model.CpModel:
 def test_an_interrupt_reaches_python_while_the_solver_runs() -> None:
     """Ctrl-C is Python's, not the solver's: it ends the search, which says so."""
     limits = {"num_workers": 1, "max_time_in_seconds": 60.0, "cp_model_presolve": False, "symmetry_level": 0}
+    once = (signal.raise_signal(signal.SIGINT) for _ in range(1))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # solvers of other tests may have taken it away
     try:
-        solved = solve_model(pigeons(12), limits, lambda _: signal.raise_signal(signal.SIGINT))
+        solved = solve_model(pigeons(12), limits, lambda _: next(once, None))
     finally:
         signal.signal(signal.SIGINT, before)
     assert solved.interrupted and not solved.found

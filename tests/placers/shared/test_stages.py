@@ -85,7 +85,7 @@ def flushing(n: int, devices: int) -> Problem:
     return Problem(builder.build(), plain.cluster, costs, objective, Constraints(contiguous=True))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, 73])  # 73: the optimum is all that is left of an interval
 def test_pipelines_that_flush_are_exact_to_the_unit(seed: int) -> None:
     """In whole units, for any value to beat: the least sum of both phases' largest loads, or none and the proof."""
     n, devices = 5, 3
