@@ -231,3 +231,26 @@ def test_what_fails_in_the_solver_is_raised_to_the_caller() -> None:
     broken: Any = None
     with pytest.raises(AttributeError):
         solve_model(broken, {"max_time_in_seconds": 1.0})
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
+@pytest.mark.parametrize("transfers", ["staged", "direct"])
+def test_a_tensor_goes_only_where_a_reader_is(execution: str, transfers: str) -> None:
+    """a (2 s, CPU) is read by b, on the CPU or 100 s away on d0, and by c (3 s), which is 1 s away on d1: 6 s."""
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op", state_bytes=0)
+    tensor = builder.add_tensor(0, nbytes=1)
+    for reader in (1, 2):
+        builder.add_edge(tensor, reader)
+    rates = {"d0": 1.0, "d1": 2.0}
+    links = tuple(Link(*ends, rate) for d, rate in rates.items() for ends in ((d, HOST), (HOST, d)))
+    cluster = Cluster((Device("d0"), Device("d1"), Device("cpu", kind="cpu")), links, transfers)  # type: ignore[arg-type]
+    moves = np.zeros((1, len(cluster.class_bandwidth)))
+    moves[0, cluster.link_class[3, 0]], moves[0, cluster.link_class[3, 1]] = 100.0, 1.0
+    never = np.inf
+    seconds = np.array([[never, never, 2.0], [0.0, never, 0.0], [never, 3.0, never]])
+    objective = Objective("latency", execution=execution, memory="sum")  # type: ignore[arg-type]
+    found = solved_alone(Problem(builder.build(), cluster, CostTable.given(seconds, moves), objective))
+    assert found.placement is not None and found.placement.device.tolist() == [2, 2, 1]
+    assert found.bound is not None and found.bound.value == pytest.approx(6.0, rel=1e-5) and found.bound.value <= 6.0
