@@ -442,12 +442,14 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
     timeouts = sum(outcome == "timeout" for _, outcome in rows)
     killed = len(rows) - len(survivors)
     files = Counter(m.path for m, _ in rows)
+    chosen, each = f"--sample {asked.sample} --seed {asked.seed}", ", three or more of each file"
+    if asked.only_survivors is not None:
+        chosen, each = f"--only-survivors {asked.only_survivors}", ": those that survived before"
     lost = Counter(m.path for m, _ in survivors)
     parts = [
         "# Mutants of the judge and of what placers share\n",
-        f"`python scripts/mutate.py --sample {asked.sample} --seed {asked.seed} -o benchmarks/results/mutation.md`\n",
-        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`), three or more "
-        f"of each file.\nKilled: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them "
+        f"`python scripts/mutate.py {chosen} -o benchmarks/results/mutation.md`\n",
+        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`){each}.\nKilled: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them "
         f"{equal} equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
         f"{killed / max(1, len(rows) - equal):.1%}. What a mutant is, and which tests try it: `scripts/mutate.py`.\n",
         "| file | mutants | survived |\n|---|--:|--:|",

@@ -273,3 +273,21 @@ def test_bounds_are_rounded_down(execution):
         bounds = [lower_bound(problem), path_bound(problem) if execution == "subgraph" else hop_bound(problem)]
         for bound in bounds:
             assert float(exact) * (1 - 1e-9) < bound.value and Fraction(bound.value) <= exact
+
+
+@pytest.mark.parametrize("execution", ["operator", "sequential"])
+@pytest.mark.parametrize(("transfers", "seconds"), [("direct", 2 + 1 + 3), ("staged", 2 + 1 + 1 + 3)])
+def test_of_the_tensors_between_two_ops_the_longest_counts(execution, transfers, seconds):
+    """a (2 s) and b (3 s) fit on no accelerator together, with tensors of 1 s and of 0.5 s from a to b."""
+    builder = GraphBuilder()
+    for name in "ab":
+        builder.add_op(name, "Op", state_bytes=6)
+    for _ in range(2):
+        builder.add_edge(builder.add_tensor(0, nbytes=1), 1)
+    ends = [(a, b) for a, b in itertools.permutations(("d0", "d1", HOST), 2) if transfers == "direct" or HOST in (a, b)]
+    devices = (Device("d0", memory=10.0), Device("d1", memory=10.0))
+    cluster = Cluster(devices, tuple(Link(*pair, 1.0) for pair in ends), transfers)
+    costs = CostTable.given(np.array([[2.0, 2.0], [3.0, 3.0]]), np.array([[0.0, 1.0], [0.0, 0.5]]))
+    objective = Objective("latency", execution=execution, memory="sum")
+    bound = hop_bound(Problem(builder.build(), cluster, costs, objective)).value
+    assert bound == pytest.approx(seconds, rel=1e-9) and bound <= seconds

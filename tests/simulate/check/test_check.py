@@ -331,3 +331,17 @@ def test_an_order_of_devices_that_can_be_kept_is_no_conflict():
     assert proof.startswith(
         "op 'd' comes after op 'a', which may run on cpu at the earliest, and may itself run on acc0"
     )
+
+
+@pytest.mark.parametrize("objective", [
+    Objective("throughput", "blocking"), Objective("throughput", "overlap"), Objective("throughput", "duplex"),
+    Objective("latency", execution="sequential"),
+], ids=str)  # fmt: skip
+def test_tensors_on_their_way_have_two_copies_where_they_overlap_work(objective):
+    """b of 1 GiB goes from acc0 to the CPU: its two copies at either end where transfers overlap compute, else one."""
+    copies = 1 + (objective.kind == "throughput" and objective.communication != "blocking")
+    problem = chain(memory=0.0, objective=objective)
+    piece = np.array([0, 0, 0, 0], np.int32)
+    found = check_placement(problem, Placement(np.array([0, 0, 2, 2], np.int32)), piece, None)
+    # acc0 holds a beside b, and the CPU b beside c
+    assert {v.device: v.bytes_short for v in found} == {"acc0": (1 + copies) * GIB, "cpu": (1 + copies) * GIB}
