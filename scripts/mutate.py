@@ -449,8 +449,8 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
     parts = [
         "# Mutants of the judge and of what placers share\n",
         f"`python scripts/mutate.py {chosen} -o benchmarks/results/mutation.md`\n",
-        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`){each}.\nKilled: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them "
-        f"{equal} equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
+        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`){each}.\n"
+        f"Killed: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them {equal} equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
         f"{killed / max(1, len(rows) - equal):.1%}. What a mutant is, and which tests try it: `scripts/mutate.py`.\n",
         "| file | mutants | survived |\n|---|--:|--:|",
         *(f"| {path} | {count} | {lost[path]} |" for path, count in files.items()),
