@@ -450,8 +450,9 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
         "# Mutants of the judge and of what placers share\n",
         f"`python scripts/mutate.py {chosen} -o benchmarks/results/mutation.md`\n",
         f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`){each}.\n"
-        f"Killed: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them {equal} equivalent.\n"
-        f"Score: **{killed / max(1, len(rows)):.1%}**; without equivalent ones {killed / max(1, len(rows) - equal):.1%}. What a mutant is, and which tests try it: `scripts/mutate.py`.\n",
+        f"Killed: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them {equal} "
+        f"equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
+        f"{killed / max(1, len(rows) - equal):.1%}. What a mutant is, and which tests try it: `scripts/mutate.py`.\n",
         "| file | mutants | survived |\n|---|--:|--:|",
         *(f"| {path} | {count} | {lost[path]} |" for path, count in files.items()),
         "\n## Survivors\n\n| where | change | why |\n|---|---|---|",
