@@ -4,11 +4,17 @@
 
 A mutant is the code of a room with one change in a function: another comparison, operator, number or condition, a
 statement left out, nothing returned. Constants of modules, default arguments and texts stay as they are. The sample is
-drawn from all mutants, in proportion to those of each file, three or more of each. Tests are collected once, and run
-once to see which statements each executes; every mutant is then tried in a fork of that process, in which the function
-has other code, by the tests that execute the changed statement: the quickest first, until one fails or those that take
-SECONDS in all have passed. What fails is run again without the mutant, and counts only if it passes then.
-Subprocesses do not see mutants. Random tests draw the same examples every time.
+drawn from the mutants of each file on its own, in proportion to their number, three or more of each: a new file changes
+little of what is drawn from the others. Tests are collected once, and run once to see which statements each executes;
+every mutant is then tried in a fork of that process, in which the function has other code, by the tests that execute
+the changed statement: those of the mutated packages first, the quickest first, until one fails or those that take
+SECONDS in all have passed; what survives meets the other tests (LATER), for LATER_SECONDS. What fails, or takes too
+long, is run again without the mutant, and counts only if it passes then. Subprocesses do not see mutants. Random tests
+draw the same examples every time.
+
+With ``--kept build/mutants`` a run that was stopped goes on where it was: tests that were observed are not run again,
+mutants that died stay dead, and those that survived meet new tests only; after other changes, delete the folder.
+``--only-survivors FILE`` tries the survivors of a table again instead of a sample.
 
 A survivor's reason, written by hand into the last column of the table, is kept when the table is written again; those
 whose reason begins with "equivalent" count as neither killed nor survived.
@@ -30,7 +36,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -38,11 +46,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("placewise/simulate", "placewise/placers/shared")
-TESTS = (
-    "tests/simulate", "tests/placers", "--ignore-glob=*/learned/test_[!g]*",
-    *(f"--ignore=tests/placers/test_{name}.py" for name in ("brute_force", "metamorphic", "rules", "threads")),
-)  # fmt: skip
-"""What is collected: the tests of the rooms and of the methods that use them, but for policies and long comparisons."""
+TESTS = ("tests/simulate", "tests/placers", "--ignore-glob=*/learned/test_[!g]*")
+"""What is collected: the tests of the rooms and of the methods that use them, but for policies."""
+LATER = ("tests/placers/test_brute_force", "tests/placers/test_metamorphic", "tests/placers/test_rules",
+         "tests/placers/test_threads", "tests/core/", "tests/targets/")  # fmt: skip
+"""How the names of tests begin that only survivors of the others meet, in this order; `--tests` collects the last."""
+DEATHS = ("killed", "timeout")
+Timed = tuple[float, str]
+Seen = dict[tuple[str, int], list[Timed]]
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -53,12 +64,16 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of the node with a number, in the order of `ast.walk`, and the line of the statement around it."""
+    """A change of the node with a number, in the order of `ast.walk`, and the line of the statement around it.
+
+    `at` is the line and the column of the node itself.
+    """
 
     path: str
     node: int
     change: str
     line: int
+    at: str
     text: str
 
 
@@ -68,18 +83,16 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a regular expression that paths of mutants match")
-    parser.add_argument(
-        "--kept",
-        type=Path,
-        help="a folder that keeps what tests execute and which mutants died: of "
-        "those nothing is tried again, and new tests alone are observed",
-    )
-    parser.add_argument("--seconds", type=float, default=12.0, help="what one mutant is given, as its tests took")
+    parser.add_argument("--only-survivors", type=Path, metavar="FILE", help="try the survivors of this table again")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="other tests than those that are collected usually")
+    parser.add_argument("--kept", type=Path, help="a folder that keeps what tests execute and how mutants ended")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of CPU that the tests of one mutant take")
+    parser.add_argument("--later-seconds", type=float, default=30.0, help="the same for the tests that come later")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     os.chdir(ROOT)
     session = Trial(asked)
-    pytest.main([*TESTS, "-q", "-p", "no:cacheprovider", "--no-header", "--no-summary"], plugins=[session])
+    pytest.main([*asked.tests, "-q", "-p", "no:cacheprovider", "--no-header", "--no-summary"], plugins=[session])
     return 0
 
 
@@ -103,19 +116,25 @@ class Trial:
         began = time.monotonic()
         kept: Path | None = self.asked.kept
         seen = observe(items, kept and kept / "observed")
-        dead = read_lines(kept and kept / "killed")
         print(f"\n{len(items)} tests observed in {time.monotonic() - began:.0f} s", flush=True)
         every = [mutant for path in sources() for mutant in mutants_of(path)]
-        chosen = [m for m in sample(every, self.asked.sample, self.asked.seed) if re.search(self.asked.only, m.path)]
+        earlier: Path | None = self.asked.only_survivors
+        drawn = sample(every, self.asked.sample, self.asked.seed) if earlier is None else survivors_of(every, earlier)
+        ended = {row[0]: row[1:] for row in map(ast.literal_eval, read_lines(kept and kept / "ended"))}
         rows = []
-        for mutant in chosen:
-            known = next((line for line in dead if line.endswith(f" | {place(mutant)}")), "")
-            outcome = known.partition(" | ")[0] or tried(mutant, items, seen, self.asked.seconds)
+        for mutant in (mutant for mutant in drawn if re.search(self.asked.only, mutant.path)):
+            outcome, passed = ended.get(place(mutant), ("", ()))
+            if not outcome.startswith(DEATHS):
+                tests = chosen_tests(mutant, seen, self.asked)
+                outcome = tried(mutant, items, [row for row in tests if row[1] not in passed])
+                if outcome.startswith("survived"):
+                    passed = sorted({*passed, *(nodeid for _, nodeid in tests)})
+                    outcome = f"survived {len(passed)} tests" if passed else "survived: no test executes it"
+                if kept is not None:
+                    with (kept / "ended").open("a", encoding="utf-8") as file:
+                        file.write(f"{(place(mutant), outcome, passed)!r}\n")
             rows.append((mutant, outcome))
-            if kept is not None and not known and not outcome.startswith("survived"):
-                with (kept / "killed").open("a", encoding="utf-8") as file:
-                    file.write(f"{outcome} | {place(mutant)}\n")
-            print(f"{outcome:50.50} {mutant.path}:{mutant.line}  {mutant.text}", flush=True)
+            print(f"{outcome:50.50} {mutant.path}:{mutant.at}  {mutant.text}", flush=True)
         text = table(rows, len(every), self.asked)
         print(text)
         if self.asked.output:
@@ -145,7 +164,8 @@ def mutants_of(path: str) -> Iterator[Mutant]:
     def visit(node: ast.AST, line: int) -> Iterator[Mutant]:
         line = node.lineno if isinstance(node, ast.stmt) else line
         for change in changes_of(node):
-            yield Mutant(path, number[id(node)], change, line, described(node, change))
+            at = f"{getattr(node, 'lineno', line)}:{getattr(node, 'col_offset', 0) + 1}"
+            yield Mutant(path, number[id(node)], change, line, at, described(node, change))
         for name, child in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
                 continue
@@ -211,13 +231,25 @@ def described(node: ast.AST, change: str) -> str:
 
 def sample(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
     """Mutants of every file in proportion to what it has, three or more, in the order of the files."""
-    rng, by_path, chosen = random.Random(seed), defaultdict(list), []
+    by_path, chosen = defaultdict(list), []
     for mutant in every:
         by_path[mutant.path].append(mutant)
-    for mutants in by_path.values():
+    for path, mutants in by_path.items():
         share = max(3, round(count * len(mutants) / len(every)))
-        chosen += sorted(rng.sample(mutants, min(share, len(mutants))), key=lambda m: (m.line, m.node, m.change))
+        drawn = random.Random(f"{seed} {path}").sample(mutants, min(share, len(mutants)))
+        chosen += sorted(drawn, key=lambda m: (m.line, m.node, m.change))
     return chosen
+
+
+def survivors_of(every: list[Mutant], earlier: Path) -> list[Mutant]:
+    """The mutants that a table lists as survivors, where the code around them may have moved by some lines."""
+    listed = re.findall(r"^\| (\S+\.py):(\d+)\S* \| (.*) \| .* \|$", earlier.read_text("utf-8"), re.MULTILINE)
+    chosen: dict[Mutant, None] = {}
+    for path, line, text in listed:
+        same = [(abs(m.line - int(line)), m) for m in every if m.path == path and written(m) == text]
+        nearest = min((distance for distance, _ in same), default=0)
+        chosen |= dict.fromkeys(mutant for distance, mutant in same if distance == nearest)
+    return list(chosen)
 
 
 class Replace(ast.NodeTransformer):
@@ -314,9 +346,10 @@ def forked(work: Any, seconds: float) -> str:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
     os.close(reading)
-    return b"".join(parts).decode() or ("killed by a crash" if ended else "timeout")
+    slow = not ended or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
+    return b"".join(parts).decode() or ("timeout" if slow else "killed by a crash")
 
 
 def read_lines(path: Path | None) -> list[str]:
@@ -324,29 +357,33 @@ def read_lines(path: Path | None) -> list[str]:
     return path.read_text("utf-8").splitlines() if path is not None and path.exists() else []
 
 
-def observe(items: dict[str, pytest.Item], kept: Path | None) -> dict[tuple[str, int], list[tuple[float, str]]]:
-    """Statement → the tests that execute it, with the seconds that each takes, the quickest first."""
-    known = read_lines(kept)
-    names = {ast.literal_eval(line)[0] for line in known}
-    order = [item for nodeid, item in items.items() if nodeid not in names]
-
-    def work() -> str:
-        reached: set[tuple[str, int]] = set()
-        builtins.__reached__ = reached  # type: ignore[attr-defined]
-        for path in sources():
-            put_in_place(path, Observe(path).visit(ast.parse(Path(path).read_text("utf-8"))))
-        lines = []
+def note_reached(order: list[pytest.Item], notes: Path) -> str:
+    """Run tests, and write a line for each that passes: its name, its CPU seconds, the statements it executes."""
+    reached: set[tuple[str, int]] = set()
+    builtins.__reached__ = reached  # type: ignore[attr-defined]
+    for path in sources():
+        put_in_place(path, Observe(path).visit(ast.parse(Path(path).read_text("utf-8"))))
+    with notes.open("a", encoding="utf-8", buffering=1) as file:
         for item, following in zip(order, [*order[1:], None], strict=True):
             reached.clear()
-            began = time.monotonic()
+            began = time.process_time()
             if run_one(item, following):
-                lines.append(repr((item.nodeid, time.monotonic() - began, sorted(reached))))
-        return "\n".join(lines)
+                file.write(f"{(item.nodeid, time.process_time() - began, sorted(reached))!r}\n")
+    return "done"
 
-    known += forked(work, 3600.0).splitlines() if order else []
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text("\n".join(known), "utf-8")
+
+def observe(items: dict[str, pytest.Item], kept: Path | None) -> Seen:
+    """Statement → the tests that execute it, with the seconds that each takes, the quickest first."""
+    with TemporaryDirectory() as folder:
+        notes = kept or Path(folder) / "observed"
+        notes.parent.mkdir(parents=True, exist_ok=True)
+        names = {ast.literal_eval(line)[0] for line in read_lines(notes)}
+        order = sorted(
+            (item for name, item in items.items() if name not in names), key=lambda i: i.nodeid.startswith(LATER)
+        )
+        if order:
+            forked(lambda: note_reached(order, notes), 7200.0)
+        known = read_lines(notes)
     seen = defaultdict(list)
     for line in known:
         nodeid, seconds, reached = ast.literal_eval(line)
@@ -355,40 +392,46 @@ def observe(items: dict[str, pytest.Item], kept: Path | None) -> dict[tuple[str,
     return {statement: sorted(tests) for statement, tests in seen.items()}
 
 
-def tried(
-    mutant: Mutant,
-    items: dict[str, pytest.Item],
-    seen: dict[tuple[str, int], list[tuple[float, str]]],
-    most: float,
-) -> str:
+def chosen_tests(mutant: Mutant, seen: Seen, asked: argparse.Namespace) -> list[Timed]:
+    """The tests that a mutant meets, the later ones after the others, with the seconds that each takes."""
+    rows = seen.get((mutant.path, mutant.line), [])
+    stages = [row for row in rows if not row[1].startswith(LATER)], [row for row in rows if row[1].startswith(LATER)]
+    stages[1].sort(key=lambda row: next(k for k, name in enumerate(LATER) if row[1].startswith(name)))
+    chosen: list[Timed] = []
+    for stage, most in zip(stages, (asked.seconds, asked.later_seconds), strict=True):
+        total = 0.0
+        for k, (seconds, nodeid) in enumerate(stage):
+            total += seconds
+            if total <= most or (not k and not chosen):
+                chosen.append((seconds, nodeid))
+    return chosen
+
+
+def tried(mutant: Mutant, items: dict[str, pytest.Item], rows: list[Timed]) -> str:
     """Killed and by which test, survived, or timeout."""
-    tests, total = [], 0.0
-    for seconds, nodeid in seen.get((mutant.path, mutant.line), []):
-        total += seconds
-        if total > most and tests:
-            break
-        tests.append(items[nodeid])
-    if not tests:
-        return "survived: no test executes it"
+    seconds = 30.0 + 5 * sum(row[0] for row in rows)
+    tests, each = [items[nodeid] for _, nodeid in rows], {nodeid: seconds for seconds, nodeid in rows}
 
-    def passes(test: pytest.Item) -> bool:
-        return forked(lambda: str(run_one(test, None)), 120.0) == "True"
-
-    def work() -> str:
-        tree = ast.parse(Path(mutant.path).read_text("utf-8"))
-        node = list(ast.walk(tree))[mutant.node]
-        put_in_place(mutant.path, Replace(node, changed(node, mutant.change)).visit(tree))
-        for item, following in zip(tests, [*tests[1:], None], strict=True):
+    def run(order: list[pytest.Item], *, mutated: bool) -> str:
+        if mutated:
+            tree = ast.parse(Path(mutant.path).read_text("utf-8"))
+            node = list(ast.walk(tree))[mutant.node]
+            put_in_place(mutant.path, Replace(node, changed(node, mutant.change)).visit(tree))
+        for item, following in zip(order, [*order[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_PROF, 10.0 + 5 * each[item.nodeid])  # of CPU, on a busy machine too
             if not run_one(item, following):
                 return f"killed by {item.nodeid}"
-        return f"survived {len(tests)} tests"
+        return "survived"
 
-    while True:
-        outcome = forked(work, 30.0 + 5 * min(total, most))
+    while tests:
+        outcome = forked(partial(run, tests, mutated=True), seconds)
+        if outcome == "timeout":
+            return outcome if forked(partial(run, tests, mutated=False), seconds) == "survived" else "survived"
         killer = items.get(outcome.removeprefix("killed by "))
-        if killer is None or passes(killer):
+        if killer is None or forked(partial(run, [killer], mutated=False), 120.0) == "survived":
             return outcome
         tests.remove(killer)  # it fails without the mutant too, now and then
+    return "survived"
 
 
 def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namespace) -> str:
@@ -399,13 +442,16 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
     timeouts = sum(outcome == "timeout" for _, outcome in rows)
     killed = len(rows) - len(survivors)
     files = Counter(m.path for m, _ in rows)
+    chosen, each = f"--sample {asked.sample} --seed {asked.seed}", ", three or more of each file"
+    if asked.only_survivors is not None:
+        chosen, each = f"--only-survivors {asked.only_survivors}", ": those that survived before"
     lost = Counter(m.path for m, _ in survivors)
     parts = [
         "# Mutants of the judge and of what placers share\n",
-        f"`python scripts/mutate.py --sample {asked.sample} --seed {asked.seed} -o benchmarks/results/mutation.md`\n",
-        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`), three or more "
-        f"of each file.\nKilled: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them "
-        f"{equal} equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
+        f"`python scripts/mutate.py {chosen} -o benchmarks/results/mutation.md`\n",
+        f"A sample of {len(rows)} of {n_mutants:,} mutants (functions in `{'`, `'.join(ROOMS)}`){each}.\n"
+        f"Killed: **{killed}** ({timeouts} by running too long); survived: {len(survivors)}, of them {equal} "
+        f"equivalent.\nScore: **{killed / max(1, len(rows)):.1%}**; without equivalent ones "
         f"{killed / max(1, len(rows) - equal):.1%}. What a mutant is, and which tests try it: `scripts/mutate.py`.\n",
         "| file | mutants | survived |\n|---|--:|--:|",
         *(f"| {path} | {count} | {lost[path]} |" for path, count in files.items()),
@@ -417,14 +463,19 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
 
 def place(mutant: Mutant) -> str:
     """Two cells of the table: where, and what."""
-    return f"{mutant.path}:{mutant.line} | {mutant.text.replace('|', '∣')}"
+    return f"{mutant.path}:{mutant.at} | {written(mutant)}"
+
+
+def written(mutant: Mutant) -> str:
+    """The change as a cell of a table."""
+    return mutant.text.replace("|", "∣")
 
 
 def written_reasons(path: Path | None) -> dict[str, str]:
     """The last column of the survivors in the table that there is."""
     if path is None or not path.exists():
         return {}
-    rows = re.findall(r"^\| (\S+\.py:\d+ \| .*) \| (.*) \|$", path.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (\S+\.py:\d+:\d+ \| .*) \| (.*) \|$", path.read_text("utf-8"), re.MULTILINE)
     return {where: reason for where, reason in rows if not reason.startswith("survived")}
 
 

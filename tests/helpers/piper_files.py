@@ -106,3 +106,18 @@ def problem_of(instance: dict[str, Any], folder: Path) -> Problem:
     problem = read_piper(path).problem
     assert problem is not None
     return problem
+
+
+def layers(count: int, devices: int, **top: float) -> dict[str, object]:
+    """Layers in a row of 2 s, on two devices 1.25 s, each of 3 bytes per micro-batch and 4 B besides."""
+    names = [str(number) for number in range(count)]
+    nodes = []
+    for number, name in enumerate(names):
+        into, out = names[max(number - 1, 0) : number], names[number + 1 : number + 2]
+        sync = {"syncTimeFw": dict.fromkeys(into, 0.0), "syncTimeBw": dict.fromkeys(out, 0.0)}
+        way = {"id": "vanilla", "parameterSize": 8.0, "memoryUsageA": 3.0, "memoryUsageB": 4.0, **sync}
+        ways = {"1": [{**way, "timePerSample": 2.0}], "2": [{**way, "timePerSample": 1.25}]}
+        nodes.append({"id": number, "name": f"layer {name}", "TMPCs": ways})
+    edges = [{"sourceId": a, "destId": a + 1, "communicationCost": 16.0} for a in range(count - 1)]
+    known = {"maxMemoryPerDevice": 1000.0, "maxDevices": devices, "bandwidth": 64.0, "mbsInBatch": 8}
+    return {**known, **top, "nodes": nodes, "edges": edges}

@@ -8,7 +8,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.blocks import held_by_several, storage_bytes
+from placewise.simulate.blocks import held_by_several, op_times, storage_bytes
 from placewise.simulate.replicas import exchangeable
 
 
@@ -46,3 +46,12 @@ def test_locations_are_exchangeable_both_ways() -> None:
         other = table.copy()
         other[at] = to
         assert not exchangeable(other, 0, 1), at
+
+
+def test_equal_devices_share_a_column_of_times() -> None:
+    """Each distinct column once, in the order of the devices that have it first."""
+    problem = sharing()
+    seconds = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 3.0], [4.0, 5.0, 4.0]])
+    times = op_times(problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds)))
+    assert times.of.tolist() == [0, 1, 0]
+    assert times.seconds.tolist() == seconds[:, :2].T.tolist()

@@ -8,7 +8,7 @@ import numpy as np
 from toy_problems import boxes
 
 from placewise.model.costs import CostTable
-from placewise.placers.shared.partitions.component_lines import fill_stages
+from placewise.placers.shared.partitions.component_lines import fill_stages, shift_early, shift_late, sort_by_rank
 from placewise.placers.shared.stages.line_split import _sum_crossing
 from placewise.simulate.contiguity import contract
 
@@ -36,3 +36,17 @@ def test_segments_are_cut_where_least_crosses() -> None:
     costs = CostTable.given(problem.costs.op_seconds, np.array([[0.0, 3.0], [0.0, 5.0]]))
     assert _sum_crossing(problem.with_(costs=costs), np.arange(3, dtype=np.int32), 3).tolist() == [3.0, 5.0, 0.0]
     assert _sum_crossing(problem.with_(costs=costs), np.array([1, 0, 2], np.int32), 3).tolist() == [8.0, 5.0, 0.0]
+
+
+def test_components_move_until_no_tensor_goes_back() -> None:
+    """a → b → c → d: each follows those before it at the latest, or stands before those after it at the earliest."""
+    graph = contract(boxes([0] * 4, [1.0]))
+    for rank, late, early in (
+        ([0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]),
+        ([2, 0, 1, 3], [2, 2, 2, 3], [0, 0, 1, 3]),
+        ([1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]),
+    ):
+        ranks = np.array(rank, np.int32)
+        assert (shift_late(graph, ranks).tolist(), shift_early(graph, ranks).tolist()) == (late, early)
+        assert ranks.tolist() == rank
+    assert sort_by_rank(np.array([2, 0, 2, 1], np.int32)).tolist() == [2, 0, 3, 1]

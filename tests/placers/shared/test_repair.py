@@ -11,8 +11,10 @@ from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
+from placewise.model.builder import GraphBuilder
 from placewise.model.columns import Longs
-from placewise.model.problem import Constraints, Problem
+from placewise.model.costs import CostTable
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.shared.repair import build_packing_instance, repair, repair_memory
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.judge.memory import resident_bytes
@@ -86,3 +88,50 @@ def test_nothing_needs_no_repair() -> None:
     """Without ops there is a placement of none."""
     device = repair(boxes([], [1.0]), np.zeros(0, np.int32))
     assert device is not None and device.tolist() == []
+
+
+def in_a_row(sizes: list[int], tensors: list[int], rooms: list[float]) -> Problem:
+    """Boxes whose tensors to the next one have these bytes, all of which count while they are alive."""
+    builder = GraphBuilder()
+    for op, size in enumerate(sizes):
+        builder.add_op(f"x{op}", "Op", state_bytes=size)
+        if op:
+            builder.add_edge(builder.add_tensor(op - 1, nbytes=tensors[op - 1]), op)
+    return boxes(sizes, rooms).with_(graph=builder.build(), objective=Objective("throughput", memory="live"))
+
+
+@pytest.mark.parametrize("rooms", [[9.0, 20.0], [9.0, 20.0, 0.0]])
+def test_activations_are_made_room_for(rooms: list[float]) -> None:
+    """Two blocks of 4 bytes fit into 9, but not with a tensor of each: one stays, even beside a useless device."""
+    fixed = repair(in_a_row([4, 4, 4], [1, 1], rooms), np.zeros(3, np.int32), measured=False)
+    assert fixed is not None and np.bincount(fixed, minlength=2).tolist() == [1, 2]
+
+
+def test_later_rounds_leave_little_more_than_activations_need() -> None:
+    """The block of 3 bytes with its tensors of 2 and 3 alone on the small device: all that fits, in round two."""
+    fixed = repair(in_a_row([7, 3, 8], [2, 3], [11.0, 21.0]), np.zeros(3, np.int32), measured=False)
+    assert fixed is not None and fixed.tolist() == [1, 0, 1]
+
+
+def test_blocks_move_one_by_one_as_a_last_resort() -> None:
+    """The only placement that fits fills the larger device to the byte; it takes peaks measured move by move."""
+    problem = in_a_row([3, 5, 3], [8, 4], [10.0, 20.0])
+    assert repair(problem, np.zeros(3, np.int32), measured=False) is None
+    fixed = repair(problem, np.zeros(3, np.int32))
+    assert fixed is not None and fixed.tolist() == [1, 1, 0] and find_broken_rule(problem, fixed) == ""
+
+
+def test_neighbours_pull_by_their_slowest_link() -> None:
+    """A tensor that two ops read pulls each by half of its seconds; two tensors between the same blocks add up."""
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op")
+    for maker, readers in ((-1, [0]), (0, [1, 2]), (0, [1]), (1, [2])):
+        tensor = builder.add_tensor(maker, nbytes=1)
+        for reader in readers:
+            builder.add_edge(tensor, reader)
+    costs = CostTable.given(np.ones((3, 2)), np.array([[0.0, 9.0], [0.0, 4.0], [0.0, 1.0], [0.0, 7.0]]))
+    instance = build_packing_instance(boxes([1, 1, 1], [9.0, 9.0]).with_(graph=builder.build(), costs=costs))
+    assert instance.near.tolist() == [0, 2, 4, 6]
+    assert instance.other.tolist() == [1, 2, 0, 2, 0, 1]
+    assert instance.pull.tolist() == [3.0, 2.0, 3.0, 7.0, 2.0, 7.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from placewise.placers.shared.schedule_models import incumbent as incumbents
 from placewise.placers.shared.schedule_models.assignment import OpGroups, canonical_assignment, hop_count
 from placewise.placers.shared.schedule_models.incumbent import Incumbent, find_incumbent
 from placewise.placers.shared.schedule_models.model_builder import ModelBuilder
+from placewise.placers.shared.solve import solve_model
 from placewise.placers.shared.stages.phase_dp import _sum_weights
 from placewise.placers.shared.starting_placements import StartingPlacements
 
@@ -117,7 +119,7 @@ def test_a_chain_whose_ops_have_one_place_each(
     seconds += execution == "subgraph" and transfers == "direct" and back
     found = solved_alone(pinned_chain(execution, transfers, output=output, back=back))
     assert found.bound is not None and found.placement is not None
-    assert found.bound.value == pytest.approx(seconds, rel=1e-5)
+    assert found.bound.value == pytest.approx(seconds, rel=1e-5) and found.bound.value <= seconds
     assert found.placement.device.tolist() == [0, 1 if back else 2]
 
 
@@ -184,3 +186,71 @@ def test_weights_of_a_stage_count_once() -> None:
     )  # fmt: skip
     for inside, total in (([1, 0, 0], 8), ([1, 1, 0], 10), ([0, 0, 1], 4), ([1, 1, 1], 14), ([0, 0, 0], 0)):
         assert _sum_weights(costs, np.array(inside, np.bool_)) == total
+
+
+def test_a_model_without_solutions_has_no_bound() -> None:
+    """The solver's bound is that of the only solution; −1 and nothing found where there is none."""
+    model = cp_model.CpModel()
+    number = model.new_int_var(0, 9, "")
+    model.add(number >= 7)
+    model.minimize(number)
+    limits = {"num_workers": 1, "max_time_in_seconds": 60.0}
+    solved = solve_model(model, limits)
+    assert solved.finished and solved.found and solved.bound == solved.solver.value(number) == 7
+    model.add(number <= 6)
+    solved = solve_model(model, limits)
+    assert solved.finished and not solved.found and solved.bound == -1
+
+
+def pigeons(holes: int) -> cp_model.CpModel:
+    """One pigeon more than holes: no solution, and no quick proof."""
+    model = cp_model.CpModel()
+    inside = [[model.new_bool_var("") for _ in range(holes)] for _ in range(holes + 1)]
+    for row in inside:
+        model.add_bool_or(row)
+    for hole in range(holes):
+        for one, other in itertools.combinations(range(holes + 1), 2):
+            model.add_bool_or([~inside[one][hole], ~inside[other][hole]])
+    return model
+
+
+def test_an_interrupt_reaches_python_while_the_solver_runs() -> None:
+    """Ctrl-C is Python's, not the solver's: it ends the search, which says so."""
+    limits = {"num_workers": 1, "max_time_in_seconds": 60.0, "cp_model_presolve": False, "symmetry_level": 0}
+    once = (signal.raise_signal(signal.SIGINT) for _ in range(1))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # solvers of other tests may have taken it away
+    try:
+        solved = solve_model(pigeons(12), limits, lambda _: next(once, None))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert solved.interrupted and not solved.found
+
+
+def test_what_fails_in_the_solver_is_raised_to_the_caller() -> None:
+    """An error in the thread of a model is no result."""
+    broken: Any = None
+    with pytest.raises(AttributeError):
+        solve_model(broken, {"max_time_in_seconds": 1.0})
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
+@pytest.mark.parametrize("transfers", ["staged", "direct"])
+def test_a_tensor_goes_only_where_a_reader_is(execution: str, transfers: str) -> None:
+    """a (2 s, CPU) is read by b, on the CPU or 100 s away on d0, and by c (3 s), which is 1 s away on d1: 6 s."""
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op", state_bytes=0)
+    tensor = builder.add_tensor(0, nbytes=1)
+    for reader in (1, 2):
+        builder.add_edge(tensor, reader)
+    rates = {"d0": 1.0, "d1": 2.0}
+    links = tuple(Link(*ends, rate) for d, rate in rates.items() for ends in ((d, HOST), (HOST, d)))
+    cluster = Cluster((Device("d0"), Device("d1"), Device("cpu", kind="cpu")), links, transfers)  # type: ignore[arg-type]
+    moves = np.zeros((1, len(cluster.class_bandwidth)))
+    moves[0, cluster.link_class[3, 0]], moves[0, cluster.link_class[3, 1]] = 100.0, 1.0
+    never = np.inf
+    seconds = np.array([[never, never, 2.0], [0.0, never, 0.0], [never, 3.0, never]])
+    objective = Objective("latency", execution=execution, memory="sum")  # type: ignore[arg-type]
+    found = solved_alone(Problem(builder.build(), cluster, CostTable.given(seconds, moves), objective))
+    assert found.placement is not None and found.placement.device.tolist() == [2, 2, 1]
+    assert found.bound is not None and found.bound.value == pytest.approx(6.0, rel=1e-5) and found.bound.value <= 6.0

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ortools.linear_solver import pywraplp
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 from soak import seeds
 
@@ -107,7 +108,9 @@ def test_work_over_devices():
 
 def test_largest_group():
     """One op of 7 s cannot be shared out."""
-    assert lower_bound(alike(4, [7, 1, 1])).value == pytest.approx(7, rel=1e-9)
+    bound = lower_bound(alike(4, [7, 1, 1]))
+    assert bound.value == pytest.approx(7, rel=1e-9)
+    assert bound.method == "largest group"
 
 
 def test_cpus_work_too():
@@ -134,6 +137,38 @@ def test_time_and_memory_together():
         pace = max(slow * times.sum() / (2 + 3 * slow), slow * (times.sum() - longest) / 2)
         bound = lower_bound(alike(3, times.tolist(), memory=room, cpus=2, slow=slow))
         assert bound.value >= pace * (1 - 1e-6)
+
+
+def least_load(seconds: Floats, size: Floats, room: Floats) -> float:
+    """The linear program itself: fractions of ops [n] on devices [k] within their memory, least time of the busiest."""
+    solver = pywraplp.Solver("assignment", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
+    load = solver.NumVar(0, solver.infinity(), "")
+    share = [[solver.NumVar(0, 1, "") for _ in room] for _ in size]
+    for row in share:
+        solver.Add(sum(row) == 1)
+    for d, most in enumerate(room.tolist()):
+        solver.Add(sum(row[d] * float(seconds[op, d]) for op, row in enumerate(share)) <= load)
+        solver.Add(sum(row[d] * float(size[op]) for op, row in enumerate(share)) <= most)
+    solver.Minimize(load)
+    assert solver.Solve() == solver.OPTIMAL
+    return float(solver.Objective().Value())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prices_reach_the_linear_program(seed):
+    """Sixty unequal ops on six unequal devices whose memory is scarce: no bound on fractions is better by 0.1 %."""
+    rng = np.random.default_rng(seed)
+    seconds, size = rng.uniform(1, 9, (60, 6)), rng.integers(1, 20, 60)
+    room = np.floor(size.sum() / 6 * rng.uniform(0.6, 2, 6))
+    builder = GraphBuilder()
+    for op, nbytes in enumerate(size.tolist()):
+        builder.add_op(f"op{op}", "Op", state_bytes=nbytes)
+    devices = tuple(Device(f"acc{d}", memory=most) for d, most in enumerate(room.tolist()))
+    cluster = Cluster(devices, tuple(Link(*ends, 1.0) for d in devices for ends in ((d.name, HOST), (HOST, d.name))))
+    table = CostTable.given(seconds, np.zeros((0, len(cluster.class_bandwidth))))
+    problem = Problem(builder.build(), cluster, table, Objective("latency", execution="operator", memory="sum"))
+    best = least_load(seconds, size.astype(float), room)
+    assert best * (1 - 1e-3) <= lower_bound(problem).value <= best * (1 + 1e-9)
 
 
 def test_streams_share_a_group():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, judge_placement
+from placewise.simulate import evaluate, judge_placement, lower_bound
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
 from placewise.simulate.bounds.paths import hop_bound, path_bound
 
@@ -234,3 +235,59 @@ def test_bert24_is_solved():
     ).problem
     assert problem is not None
     assert path_bound(problem).value == pytest.approx(0.1002185, rel=1e-6)
+
+
+def test_every_weight_has_a_path_of_its_own():
+    """Four ways to be longest: 4 s and 6 s of input, 5 s of work, 3 s on the host, three ops of no time: 10 s count."""
+    builder = GraphBuilder()
+    for name in ("input", "work", "host", "one", "two", "three"):
+        builder.add_op(name, "Op", state_bytes=0)
+    builder.add_edge(builder.add_tensor(-1, nbytes=1), 0)
+    for op in (3, 4):
+        builder.add_edge(builder.add_tensor(op, nbytes=1), op + 1)
+    links = (Link("acc", HOST, 1.0), Link(HOST, "acc", 1.0))
+    cluster = Cluster((Device("acc"), Device("cpu", kind="cpu")), links)
+    never = np.inf
+    seconds = np.array([[4.0, never], [5.0, never], [never, 3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    transfer = np.zeros((3, len(cluster.class_bandwidth)))
+    transfer[0, 1:] = 6.0
+    problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
+    assert path_bound(problem).value == pytest.approx(10.0, rel=1e-9)
+    assert min(valid_values(problem)) >= 10.0
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
+def test_bounds_are_rounded_down(execution):
+    """Forty ops in a row on the host: never above the exact sum of their times, however floating point rounds it."""
+    for seed in seeds(8):
+        seconds = np.random.default_rng(seed).uniform(0.1, 1.0, 40)
+        builder = GraphBuilder()
+        for op in range(40):
+            builder.add_op(f"op{op}", "Op")
+            if op:
+                builder.add_edge(builder.add_tensor(op - 1, nbytes=1), op)
+        costs = CostTable.given(seconds[:, None], np.zeros((39, 1)))
+        objective = Objective("latency", execution=execution)
+        problem = Problem(builder.build(), Cluster((Device("cpu", kind="cpu"),)), costs, objective)
+        exact = sum(map(Fraction, seconds.tolist()))
+        bounds = [lower_bound(problem), path_bound(problem) if execution == "subgraph" else hop_bound(problem)]
+        for bound in bounds:
+            assert float(exact) * (1 - 1e-9) < bound.value and Fraction(bound.value) <= exact
+
+
+@pytest.mark.parametrize("execution", ["operator", "sequential"])
+@pytest.mark.parametrize(("transfers", "seconds"), [("direct", 2 + 1 + 3), ("staged", 2 + 1 + 1 + 3)])
+def test_of_the_tensors_between_two_ops_the_longest_counts(execution, transfers, seconds):
+    """a (2 s) and b (3 s) fit on no accelerator together, with tensors of 1 s and of 0.5 s from a to b."""
+    builder = GraphBuilder()
+    for name in "ab":
+        builder.add_op(name, "Op", state_bytes=6)
+    for _ in range(2):
+        builder.add_edge(builder.add_tensor(0, nbytes=1), 1)
+    ends = [(a, b) for a, b in itertools.permutations(("d0", "d1", HOST), 2) if transfers == "direct" or HOST in (a, b)]
+    devices = (Device("d0", memory=10.0), Device("d1", memory=10.0))
+    cluster = Cluster(devices, tuple(Link(*pair, 1.0) for pair in ends), transfers)
+    costs = CostTable.given(np.array([[2.0, 2.0], [3.0, 3.0]]), np.array([[0.0, 1.0], [0.0, 0.5]]))
+    objective = Objective("latency", execution=execution, memory="sum")
+    bound = hop_bound(Problem(builder.build(), cluster, costs, objective)).value
+    assert bound == pytest.approx(seconds, rel=1e-9) and bound <= seconds

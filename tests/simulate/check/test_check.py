@@ -292,3 +292,56 @@ def test_a_stage_is_repeated_by_equal_devices(other, there, back, seconds, why):
     stage = Placement(np.zeros(1, np.int32), replicas=np.zeros(2, np.int32))
     found = [v.message for v in judge_placement(problem, stage).violations if v.kind == "replicas"]
     assert found == ([f"twin repeats the stage of acc, and {why}"] if why else [])
+
+
+def test_shared_weights_are_counted_once_on_each_device_that_uses_them():
+    """Three storages of 1, 20 and 300 bytes; the first device uses the last two, twice, and the second the first."""
+    builder = GraphBuilder()
+    weights = [
+        builder.add_weight(f"w{i}", shape=(size,), dtype="int8", storage=i) for i, size in enumerate((1, 20, 300))
+    ]
+    for op, uses in enumerate(((1, 2), (2,), (0,))):
+        builder.add_op("abc"[op], "MatMul")
+        for weight in uses:
+            builder.use_weight(weights[weight], op)
+    problem = chain(memory=0.0, objective=Objective("throughput", memory="sum"))
+    table = CostTable.given(np.ones((3, 3)), np.zeros((0, len(problem.cluster.class_bandwidth))))
+    problem = problem.with_(graph=builder.build(), costs=table)
+    found = check_placement(problem, Placement(np.array([0, 0, 1], np.int32)), None, None)
+    assert [(v.device, v.bytes_short) for v in found] == [("acc0", 320.0), ("acc1", 1.0)]
+
+
+def test_why_on_a_device_without_memory():
+    """The roomiest device that may run an op is named, even if it has no memory at all and others have plenty."""
+    rules = Constraints(pins=(Rule("^a$", "acc1"),))
+    problem = chain(state=(4, 0, 0, 0), objective=Objective("throughput", memory="sum"), constraints=rules)
+    devices = (problem.cluster.devices[0], replace(problem.cluster.devices[1], memory=0.0), problem.cluster.devices[2])
+    proof = why_infeasible(problem.with_(cluster=Cluster(devices, problem.cluster.links)))
+    assert "op 'a' needs 4 B and fits nowhere: on acc1, the roomiest device that may run it, 4 B (4 bytes)" in proof
+
+
+def test_an_order_of_devices_that_can_be_kept_is_no_conflict():
+    """One device that runs everything keeps any order, and so do a, b on the first and c, d on the last device."""
+    order = Constraints(contiguous=True, ordered=True)
+    assert why_infeasible(chain(constraints=order)) == ""
+    pins = tuple(Rule(f"^{name}$", device) for name, device in zip("abcd", ("acc0", "acc0", "cpu", "cpu"), strict=True))
+    assert why_infeasible(chain(constraints=replace(order, pins=pins))) == ""
+    back = tuple(Rule(f"^{name}$", device) for name, device in (("a", "cpu"), ("d", "acc0")))
+    proof = why_infeasible(chain(constraints=replace(order, pins=back)))
+    assert proof.startswith(
+        "op 'd' comes after op 'a', which may run on cpu at the earliest, and may itself run on acc0"
+    )
+
+
+@pytest.mark.parametrize("objective", [
+    Objective("throughput", "blocking"), Objective("throughput", "overlap"), Objective("throughput", "duplex"),
+    Objective("latency", execution="sequential"),
+], ids=str)  # fmt: skip
+def test_tensors_on_their_way_have_two_copies_where_they_overlap_work(objective):
+    """b of 1 GiB goes from acc0 to the CPU: its two copies at either end where transfers overlap compute, else one."""
+    copies = 1 + (objective.kind == "throughput" and objective.communication != "blocking")
+    problem = chain(memory=0.0, objective=objective)
+    piece = np.array([0, 0, 0, 0], np.int32)
+    found = check_placement(problem, Placement(np.array([0, 0, 2, 2], np.int32)), piece, None)
+    # acc0 holds a beside b, and the CPU b beside c
+    assert {v.device: v.bytes_short for v in found} == {"acc0": (1 + copies) * GIB, "cpu": (1 + copies) * GIB}

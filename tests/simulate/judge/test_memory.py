@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from twins import peak_memory
 from twins.memory import resident_memory
 
 from placewise.model.builder import GraphBuilder
-from placewise.model.cluster import Cluster, Device
+from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -203,3 +204,34 @@ def test_the_peak_of_the_residual_block():
     said = "cpu holds most, 28 B, while conv2 runs: weights 20 B (w_conv1 10 B, w_conv2 10 B); tensors 8 B"
     assert peak_line(peak) == f"{said} (conv2 4 B, relu 4 B)"
     assert peak_record(peak)["tensors"] == 8.0
+
+
+def test_a_tensor_from_elsewhere_is_held_from_the_moment_it_is_made():
+    """a runs for 1 s; on the other device b runs until 0.5 s, c until 1.25 s, and d reads a: held from c on."""
+    builder = GraphBuilder()
+    for name in "abcd":
+        builder.add_op(name, "Op", state_bytes=0)
+    builder.add_edge(builder.add_tensor(0, nbytes=8), 3)
+    links = [Link(*ends, 1.0) for ends in itertools.permutations(("x", "y", HOST), 2)]
+    cluster = Cluster((Device("x"), Device("y")), tuple(links), "direct")
+    seconds = np.repeat([[1.0], [0.5], [0.75], [1.0]], 2, axis=1)
+    costs = CostTable.given(seconds, np.array([[0.0, 1.0]]))
+    problem = Problem(builder.build(), cluster, costs, Objective("latency", execution="operator"))
+    held = memory_while(problem, Placement(np.array([0, 1, 1, 1], np.int32), order=np.arange(4, dtype=np.int32)))
+    assert held.tolist() == [8.0, 0.0, 8.0, 8.0]
+
+
+def test_tied_weights_have_the_name_of_the_largest():
+    """Two views of a storage of 8 bytes, the smaller used first, and a weight of 3: 11 bytes in two items."""
+    builder = GraphBuilder()
+    views = [builder.add_weight(name, shape=(size,), dtype="int8", storage=storage)
+             for name, size, storage in (("part", 2, 0), ("whole", 8, 0), ("other", 3, 1))]  # fmt: skip
+    for op, weight in enumerate(views):
+        builder.use_weight(weight, builder.add_op("abc"[op], "Op", state_bytes=0))
+    cluster = Cluster((Device("cpu", kind="cpu"),))
+    problem = Problem(builder.build(), cluster, CostTable.given(np.ones((3, 1)), np.zeros((0, 1))), Objective())
+    (peak,) = memory_peaks(problem, Placement.on(0, 3))
+    assert [(part.kind, part.name, part.bytes) for part in peak.held] == [
+        ("weight", "whole", 8),
+        ("weight", "other", 3),
+    ]

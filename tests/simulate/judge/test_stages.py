@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from piper_files import problem_of, random_instance, random_plan
+from piper_files import layers, problem_of, random_instance, random_plan
 from soak import seeds
 from split_problems import random_pipeline, split_problem
 from tiny_problems import Draw
@@ -81,21 +81,6 @@ def line_of(problem: Problem, *groups: StageGroup, way: int = 0) -> Placement:
     stage = np.arange(ways.n_units) * len(groups) // ways.n_units
     chosen = [int(ways.ways_of(unit, groups[s].tensor_parallel)[way]) for unit, s in enumerate(stage.tolist())]
     return Placement.of_stages(ways, groups, stage, np.array(chosen))
-
-
-def layers(count: int, devices: int, **top: float) -> dict[str, object]:
-    """Layers in a row of 2 s, on two devices 1.25 s, each of 3 bytes per micro-batch and 4 B besides."""
-    names = [str(number) for number in range(count)]
-    nodes = []
-    for number, name in enumerate(names):
-        into, out = names[max(number - 1, 0) : number], names[number + 1 : number + 2]
-        sync = {"syncTimeFw": dict.fromkeys(into, 0.0), "syncTimeBw": dict.fromkeys(out, 0.0)}
-        way = {"id": "vanilla", "parameterSize": 8.0, "memoryUsageA": 3.0, "memoryUsageB": 4.0, **sync}
-        ways = {"1": [{**way, "timePerSample": 2.0}], "2": [{**way, "timePerSample": 1.25}]}
-        nodes.append({"id": number, "name": f"layer {name}", "TMPCs": ways})
-    edges = [{"sourceId": a, "destId": a + 1, "communicationCost": 16.0} for a in range(count - 1)]
-    known = {"maxMemoryPerDevice": 1000.0, "maxDevices": devices, "bandwidth": 64.0, "mbsInBatch": 8}
-    return {**known, **top, "nodes": nodes, "edges": edges}
 
 
 def test_a_worked_example(tmp_path: Path) -> None:
@@ -188,7 +173,20 @@ def test_splits_stay_inside_a_node() -> None:
     apart = problem.with_(ways=ways)
     kinds = {d: [v.kind for v in judge_placement(apart, line_of(apart, StageGroup(d, 2, 2))).violations]
              for d in ((0, 1, 2, 3), (0, 2, 1, 3))}  # fmt: skip
-    assert "devices" not in kinds[0, 1, 2, 3] and "devices" in kinds[0, 2, 1, 3]
+    assert "devices" not in kinds[0, 1, 2, 3] and kinds[0, 2, 1, 3].count("devices") == 1
     unlike = problem.with_(ways=replace(ways, device_class=np.array([0, 0, 0, -1])))
     found = judge_placement(unlike, line_of(unlike, StageGroup((0, 3), 1, 2)))
     assert "the devices of stage 0 are not alike" in [v.message for v in found.violations]
+
+
+def test_devices_without_a_stage_are_idle(tmp_path: Path) -> None:
+    """The fifth device holds nothing and waits for as long as the slowest stage takes; in latency nothing is idle."""
+    problem = problem_of(layers(2, 5), tmp_path)
+    placement = line_of(problem, StageGroup((0, 1), 2, 1), StageGroup((2, 3), 1, 2))
+    found = judge_placement(problem, placement)
+    assert [use.device for use in found.devices] == list(problem.cluster.names)
+    last = found.devices[4]
+    assert (last.ops, last.load, last.idle, last.resident, last.peak) == (0, 0.0, 1.75, 0.0, 0.0)
+    assert [use.idle for use in found.devices[:4]] == [1.75 - found.stages[0].seconds] * 2 + [0.0] * 2
+    late = judge_placement(problem.with_(objective=replace(problem.objective, kind="latency")), placement)
+    assert [use.idle for use in late.devices] == [0.0] * 5
