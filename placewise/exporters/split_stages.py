@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from placewise.errors import ExportError
-from placewise.exporters.commands import printable
+from placewise.exporters.commands import name_nodes, printable
 from placewise.exporters.stack import Stack
 from placewise.exporters.stages import require_stack
 from placewise.model.columns import Ints
@@ -156,7 +156,8 @@ def split_heading(problem: Problem, stages: SplitStages) -> list[str]:
     start = 0
     for s, (group, layers) in enumerate(zip(stages.placement.stages, stages.layers, strict=True)):
         names = json.dumps([problem.cluster.names[d] for d in group.devices])
-        lines.append(f"# stage {s} is {names}: layers {start} to {start + layers - 1}")
+        nodes = name_nodes(problem.cluster, group.devices)
+        lines.append(f"# stage {s} is {names}: layers {start} to {start + layers - 1}{nodes}")
         start += layers
     return lines
 
