@@ -11,8 +11,6 @@ from placewise.readers.huggingface.presets.hub_ids import HUB_IDS
 
 PREFIX = "hf:"
 _HERE = Path(__file__).parent
-_FAMILY = re.compile(r"[a-z]{2,}")
-"""How the names of a family of models begin."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -43,14 +41,19 @@ def find_preset(name: str) -> str:
             remedy=f"choose {', '.join(near or presets)}; for another model, save its config.json "
             "(`hf download OWNER/NAME config.json --local-dir model`) and give that file",
         )
-    family = _FAMILY.match(wanted.rpartition("/")[2])
-    kin = [preset for preset in near if family is not None and preset.startswith(family[0])]
+    family = _family_of(wanted.rpartition("/")[2])
+    kin = [preset for preset in near if difflib.get_close_matches(family, [_family_of(preset)])]
     raise ModelFileError(
         "no preset has the shapes of this model, and nothing is downloaded",
         where=where,
         remedy=f"save its config.json (`hf download {name[:100]} config.json --local-dir model`) and give that file, "
         + (f"or take the nearest preset, hf:{kin[0]}" if kin else "or take a preset, such as hf:llama-3-8b"),
     )
+
+
+def _family_of(name: str) -> str:
+    """How the names of a family of models begin: "llama" for "llama-3-8b"."""
+    return re.split(r"[^a-z]", name, maxsplit=1)[0]
 
 
 def preset_path(name: str) -> Path:
