@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 from placewise._util.units import format_count, format_seconds
@@ -18,6 +20,9 @@ TYPES = {
     "int4": "int4",
 }
 """Peaks that are listed, and the heads of their columns."""
+DOCUMENT, ASSUMED = re.compile(r"([^(:;,]+) \(([^()]*)\)"), re.compile(r"\d+ Gi?B is assumed")
+SHARED = 3
+"""Devices from which on a clause is written once for all of them."""
 
 
 def devices() -> list[str]:
@@ -72,9 +77,38 @@ def efficiencies() -> list[str]:
 
 
 def sources() -> list[str]:
-    """One item per device, with its maker's page, and one per behaviour: where the figures are from."""
-    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page]({e.url}))." for n, e in catalog().devices.items()]
+    """One item per kind of source with the devices it describes, each with its maker's page; and one per behaviour."""
+    clauses = {name: split_clauses(entry.source.rstrip(".")) for name, entry in catalog().devices.items()}
+    count = Counter(clause for found in clauses.values() for clause in set(found))
+    groups: dict[str, list[str]] = {}
+    for name, found in clauses.items():
+        head, own = split_head(found[0])
+        tail = len(found)
+        while tail > 1 and count[found[tail - 1]] >= SHARED:
+            tail -= 1
+        common = "; ".join([head, *(c for c in found[1:] if not ASSUMED.fullmatch(c))] if own else found[tail:])
+        detail = "; ".join([own, *(c for c in found[1:] if ASSUMED.fullmatch(c))] if own else found[:tail])
+        link = f"[{name}]({catalog().devices[name].url})"
+        groups.setdefault(common, []).append(f"{link} ({detail})" if detail else link)
+    alone = groups.pop("", [])
+    devices = [f"- {common}: {', '.join(names)}." for common, names in groups.items()] + [f"- {one}." for one in alone]
     return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
+
+
+def split_clauses(source: str) -> list[str]:
+    """The clauses of a source, which semicolons outside parentheses part."""
+    depth, found = 0, [""]
+    for letter in source:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        found[-1] += letter if letter != ";" or depth else ""
+        found += [""] if letter == ";" and not depth else []
+    return [clause.strip() for clause in found]
+
+
+def split_head(clause: str) -> tuple[str, str]:
+    """A document, and the figures in parentheses after it; no figures where the clause has another form."""
+    found = DOCUMENT.fullmatch(clause)
+    return (found[1], found[2]) if found else (clause, "")
 
 
 TABLES = {"devices": devices, "links": links, "disks": disks, "efficiencies": efficiencies, "sources": sources}
