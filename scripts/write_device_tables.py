@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
-from placewise.catalog.entries import FITTED_CORES, catalog
+from placewise.catalog.entries import FITTED_CORES, DeviceEntry, catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
 TYPES = {
@@ -20,25 +20,40 @@ TYPES = {
     "int4": "int4",
 }
 """Peaks that are listed, and the heads of their columns."""
+HEADS = ("name", "also", *TYPES.values(), "memory", "bandwidth", "to the host", "to its equals")
+KINDS = {
+    "cuda": "GPUs of NVIDIA",
+    "amd_gpu": "GPUs of AMD",
+    "intel_gpu": "GPUs of Intel",
+    "apple_gpu": "GPUs of Apple",
+    "npu": "NPUs",
+    "tensor_processor": "Tensor processors",
+    "cpu": "CPUs",
+}
+"""Behaviours in the order of the page, and what devices have them."""
 DOCUMENT, ASSUMED = re.compile(r"([^(:;,]+) \(([^()]*)\)"), re.compile(r"\d+ Gi?B is assumed")
 SHARED = 3
 """Devices from which on a clause is written once for all of them."""
 
 
 def devices() -> list[str]:
-    """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
-    rows = [
-        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | "
-        "to the host | to its equals | efficiency |",
-        "|---" * (len(TYPES) + 7) + "|",
-    ]
-    for name, entry in catalog().devices.items():
-        rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
-        peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
-        memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
-        cells = (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", entry.host_link or "–")
-        rows.append(f"| {' | '.join((*cells, entry.peer_link or '–', entry.behaviour))} |")
-    return rows
+    """A table per behaviour, a row per device: name, other names, peaks, memory, bandwidth, links; no empty columns."""
+    lines: list[str] = []
+    for behaviour, title in KINDS.items():
+        rows = [HEADS, *(device_row(n, e) for n, e in catalog().devices.items() if e.behaviour == behaviour)]
+        shown = [k for k in range(len(HEADS)) if any(row[k] != "–" for row in rows[1:])]
+        table = [f"| {' | '.join(row[k] for k in shown)} |" for row in rows]
+        lines += [f"### {title} (`{behaviour}`)", "", table[0], "|---" * len(shown) + "|", *table[1:], ""]
+    return lines[:-1]
+
+
+def device_row(name: str, entry: DeviceEntry) -> tuple[str, ...]:
+    """The cells of a device, – where there is nothing."""
+    rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
+    peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
+    memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
+    links = (entry.host_link or "–", entry.peer_link or "–")
+    return (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", *links)
 
 
 def links() -> list[str]:
