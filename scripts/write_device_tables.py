@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
-from placewise.catalog.entries import FITTED_CORES, catalog
+from placewise.catalog.entries import FITTED_CORES, DeviceEntry, catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
 TYPES = {
@@ -18,22 +20,40 @@ TYPES = {
     "int4": "int4",
 }
 """Peaks that are listed, and the heads of their columns."""
+HEADS = ("name", "also", *TYPES.values(), "memory", "bandwidth", "to the host", "to its equals")
+KINDS = {
+    "cuda": "GPUs of NVIDIA",
+    "amd_gpu": "GPUs of AMD",
+    "intel_gpu": "GPUs of Intel",
+    "apple_gpu": "GPUs of Apple",
+    "npu": "NPUs",
+    "tensor_processor": "Tensor processors",
+    "cpu": "CPUs",
+}
+"""Behaviours in the order of the page, and what devices have them."""
+DOCUMENT, ASSUMED = re.compile(r"([^(:;,]+) \(([^()]*)\)"), re.compile(r"\d+ Gi?B is assumed")
+SHARED = 3
+"""Devices from which on a clause is written once for all of them."""
 
 
 def devices() -> list[str]:
-    """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
-    rows = [
-        f"| name | also | {' | '.join(TYPES.values())} | memory | bandwidth | "
-        "to the host | to its equals | efficiency |",
-        "|---" * (len(TYPES) + 7) + "|",
-    ]
-    for name, entry in catalog().devices.items():
-        rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
-        peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
-        memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
-        cells = (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", entry.host_link or "–")
-        rows.append(f"| {' | '.join((*cells, entry.peer_link or '–', entry.behaviour))} |")
-    return rows
+    """A table per behaviour, a row per device: name, other names, peaks, memory, bandwidth, links; no empty columns."""
+    lines: list[str] = []
+    for behaviour, title in KINDS.items():
+        rows = [HEADS, *(device_row(n, e) for n, e in catalog().devices.items() if e.behaviour == behaviour)]
+        shown = [k for k in range(len(HEADS)) if any(row[k] != "–" for row in rows[1:])]
+        table = [f"| {' | '.join(row[k] for k in shown)} |" for row in rows]
+        lines += [f"### {title} (`{behaviour}`)", "", table[0], "|---" * len(shown) + "|", *table[1:], ""]
+    return lines[:-1]
+
+
+def device_row(name: str, entry: DeviceEntry) -> tuple[str, ...]:
+    """The cells of a device, – where there is nothing."""
+    rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
+    peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
+    memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
+    links = (entry.host_link or "–", entry.peer_link or "–")
+    return (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", *links)
 
 
 def links() -> list[str]:
@@ -72,9 +92,38 @@ def efficiencies() -> list[str]:
 
 
 def sources() -> list[str]:
-    """One item per device, with its maker's page, and one per behaviour: where the figures are from."""
-    devices = [f"- **{n}**: {e.source.rstrip('.')} ([page]({e.url}))." for n, e in catalog().devices.items()]
+    """One item per kind of source with the devices it describes, each with its maker's page; and one per behaviour."""
+    clauses = {name: split_clauses(entry.source.rstrip(".")) for name, entry in catalog().devices.items()}
+    count = Counter(clause for found in clauses.values() for clause in set(found))
+    groups: dict[str, list[str]] = {}
+    for name, found in clauses.items():
+        head, own = split_head(found[0])
+        tail = len(found)
+        while tail > 1 and count[found[tail - 1]] >= SHARED:
+            tail -= 1
+        common = "; ".join([head, *(c for c in found[1:] if not ASSUMED.fullmatch(c))] if own else found[tail:])
+        detail = "; ".join([own, *(c for c in found[1:] if ASSUMED.fullmatch(c))] if own else found[:tail])
+        link = f"[{name}]({catalog().devices[name].url})"
+        groups.setdefault(common, []).append(f"{link} ({detail})" if detail else link)
+    alone = groups.pop("", [])
+    devices = [f"- {common}: {', '.join(names)}." for common, names in groups.items()] + [f"- {one}." for one in alone]
     return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
+
+
+def split_clauses(source: str) -> list[str]:
+    """The clauses of a source, which semicolons outside parentheses part."""
+    depth, found = 0, [""]
+    for letter in source:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        found[-1] += letter if letter != ";" or depth else ""
+        found += [""] if letter == ";" and not depth else []
+    return [clause.strip() for clause in found]
+
+
+def split_head(clause: str) -> tuple[str, str]:
+    """A document, and the figures in parentheses after it; no figures where the clause has another form."""
+    found = DOCUMENT.fullmatch(clause)
+    return (found[1], found[2]) if found else (clause, "")
 
 
 TABLES = {"devices": devices, "links": links, "disks": disks, "efficiencies": efficiencies, "sources": sources}

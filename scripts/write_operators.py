@@ -29,7 +29,7 @@ HEAD = """# ONNX ops
 
 Written by `python scripts/write_operators.py` for onnx {version}, which defines opset {opset}.
 
-Every op of any opset can be read, even unknown ones. The columns:
+Every op of any opset can be read, even unknown ones. Ops that are treated alike share a row. The columns:
 
 - **shapes**: *onnx*: inferred by the onnx package, asked op by op and with constants evaluated if its own pass leaves
   something open; *here*: by a rule of Placewise; *as X*: like those of another op; *contents*: from the elements of a
@@ -67,7 +67,7 @@ IN_SHORT = {
     "quantized_attention": "2 · rows · weights, then as MultiHeadAttention, in int8",
     "experts": "2 · tokens · k · weights of an expert",
 }  # fmt: skip
-TABLE = "| op | shapes | FLOPs | gradient |\n|---|---|---|---|\n"
+TABLE = "| ops | shapes | FLOPs | gradient |\n|---|---|---|---|\n"
 
 
 def main() -> None:
@@ -94,7 +94,12 @@ def page() -> str:
 
 
 def section(title: str, kinds: list[str], domain: str) -> str:
-    rows = [f"| {kind.removeprefix(domain)} | {shapes(kind)} | {flops(kind)} | {gradient(kind)} |" for kind in kinds]
+    """A table with a row for all ops that are treated alike."""
+    ops: dict[str, list[str]] = {}
+    for kind in kinds:
+        cells = f"{shapes(kind)} | {flops(kind)} | {gradient(kind)}"
+        ops.setdefault(cells, []).append(kind.removeprefix(domain))
+    rows = [f"| {', '.join(names)} | {cells} |" for cells, names in ops.items()]
     return f"## {title}\n\n{TABLE}" + "\n".join(rows) + "\n\n"
 
 

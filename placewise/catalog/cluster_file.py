@@ -12,7 +12,7 @@ from placewise.catalog.device_specs import DeviceSpec, add_notes, name_devices, 
 from placewise.catalog.entries import catalog, default_cpu
 from placewise.catalog.fields import validate_table
 from placewise.catalog.links import LinkSpeed, Pair, build_cluster
-from placewise.catalog.nodes import NodePath, expand_devices, link_nodes
+from placewise.catalog.nodes import NodePath, expand_devices, link_nodes, name_place
 from placewise.catalog.tables import ClusterTable, DeviceTable
 from placewise.catalog.topology import apply_topology
 from placewise.errors import ClusterError
@@ -51,7 +51,8 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
             expanded = _expand_device(device, cpu)
         except ClusterError as error:
             raise error.at(where) from None
-        specs += expanded
+        node = device.node or name_place(place)
+        specs += [replace(spec, device=replace(spec.device, node=node)) for spec in expanded]
         places += [place] * len(expanded)
     named = name_devices(specs)
     default = table.default_link.speed if table.default_link else None
@@ -69,7 +70,8 @@ def _expand_device(table: DeviceTable, cpu: str) -> list[DeviceSpec]:
     changes: dict[str, Any] = {
         name: value
         for name in DeviceTable.model_fields
-        if name not in ("model", "name", "count", "memory", "notes") and (value := getattr(table, name)) is not None
+        if name not in ("model", "name", "node", "count", "memory", "notes")
+        and (value := getattr(table, name)) is not None
     }
     known = {"peak_flops": RATES, "efficiency": tuple(catalog().behaviour["cpu"].efficiency)}
     for key in changes.keys() & known.keys():

@@ -11,8 +11,8 @@ from placewise.catalog.links import LinkSpeed, Pair
 from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
 from placewise.errors import ClusterError
 
-NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None], ...]
-"""The nodes that contain a device, outermost first: the index path of each, and the link inside it."""
+NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None, str], ...]
+"""The nodes that contain a device, outermost first: the index path of each, the link inside it, and its name."""
 
 
 def expand_devices(table: ClusterTable) -> Iterator[tuple[str, DeviceTable, NodePath]]:
@@ -32,19 +32,35 @@ def _expand_nodes(
     nodes: Sequence[NodeTable], key: str, outside: NodePath
 ) -> Iterator[tuple[str, DeviceTable, NodePath]]:
     path = outside[-1][0] if outside else ()
-    number = count()
+    number, taken = count(), set[str]()
     for row, node in enumerate(nodes):
         where = f"{key}[{row}]"
         if not node.devices and not node.nodes:
             raise ClusterError(
                 "the node has no devices", where=where, remedy="give it devices, or nodes that have some"
             )
-        for _ in range(node.count):
+        for copy in range(node.count):
             own = (*path, next(number))
-            place = (*outside, (own, _node_speed(node, own)))
+            name = _node_name(node, copy, own)
+            if name in taken:
+                raise ClusterError(f"two nodes are both called {name!r}", where=where, remedy="give each its own name")
+            taken.add(name)
+            place = (*outside, (own, _node_speed(node, own), name))
             for position, device in enumerate(node.devices):
                 yield f"{where}.devices[{position}]", device, place
             yield from _expand_nodes(node.nodes, f"{where}.nodes", place)
+
+
+def _node_name(node: NodeTable, copy: int, path: tuple[int, ...]) -> str:
+    """The name of a node among those beside it: its own, with a number for one of several copies, or its number."""
+    if node.name:
+        return f"{node.name}:{copy}" if node.count > 1 else node.name
+    return str(path[-1]) if len(path) > 1 else f"node {path[-1]}"
+
+
+def name_place(place: NodePath) -> str:
+    """The names of the nodes around a device, outermost first: "node 0", "rack:1/0"; "" outside of nodes."""
+    return "/".join(name for _, _, name in place)
 
 
 def _node_speed(node: NodeTable, path: tuple[int, ...]) -> LinkSpeed | None:

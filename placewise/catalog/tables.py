@@ -36,6 +36,7 @@ class DeviceTable(Table):
     available: Annotated[bool, Field(strict=True)] | None = None
     error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     notes: tuple[str, ...] = ()
+    node: str | None = None
 
     @model_validator(mode="after")
     def _takes_or_refuses(self) -> DeviceTable:
@@ -84,8 +85,12 @@ class GroupTable(SpeedTable):
 
 
 class NodeTable(Table):
-    """``[[nodes]]``: `count` equal nodes of devices or smaller nodes; `link` connects the devices of one node."""
+    """``[[nodes]]``: `count` equal nodes of devices or smaller nodes; `link` connects the devices of one node.
 
+    Without a `name`, nodes are numbered.
+    """
+
+    name: str = ""
     count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()

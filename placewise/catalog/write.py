@@ -34,6 +34,8 @@ def _device_fields(device: Device) -> dict[str, object]:
         fields["supported"] = sorted(device.supported)
     if not device.available:
         fields["available"] = False
+    if device.node:
+        fields["node"] = device.node
     if device.error:
         fields["error"] = device.error
     return {**fields, "notes": list(device.notes)}

@@ -158,7 +158,10 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
         show_json(cluster_to_dict(cluster))
         return
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops))) for d in cluster]
-    show(rows_table(("device", "kind", "memory ", "bandwidth ", "float32 ", "float16 "), rows), "")
+    nodes = (("node", *(device.node for device in cluster)),) if any(cluster.nodes) else ()
+    head = ("device", "kind", "memory ", "bandwidth ", "float32 ", "float16 ")
+    table = [(cells[0], *column, *cells[1:]) for cells, *column in zip((head, *rows), *nodes, strict=True)]
+    show(rows_table(table[0], table[1:]), "")
     links = [
         (link.source, link.target, f"{format_bytes(link.bandwidth)}/s", format_seconds(link.latency), link.shared)
         for link in cluster.links

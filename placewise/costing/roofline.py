@@ -83,7 +83,7 @@ def device_seconds(
     if share is not None and traffic is not None:
         work = replace(work, flops=work.flops * share, bytes=work.bytes * traffic)
         quantized = replace(quantized, flops=quantized.flops * share, bytes=quantized.bytes * traffic)
-    plain = [replace(device, name="any", notes=()) for device in cluster]
+    plain = [device.without_names() for device in cluster]
     like = [plain.index(device) for device in plain]
     columns = {}
     for first in sorted(set(like)):

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from placewise.errors import ExportError
 from placewise.exporters.stages import Stages
+from placewise.model.cluster import Cluster
 from placewise.model.problem import Problem
 
 _STAGE = re.compile(r"^# stage (\d+) is (\".*\")", re.MULTILINE)
@@ -27,9 +28,21 @@ def heading(problem: Problem, stages: Stages) -> list[str]:
         here = f"layers {start} to {start + layers - 1}"
         if not layers:
             here = "what comes after the last layer" if start else "what comes before the first layer"
-        lines.append(f"# stage {stage} is {name}: {here}")
+        lines.append(f"# stage {stage} is {name}: {here}{name_nodes(problem.cluster, [device])}")
         start += layers
     return lines
+
+
+def name_nodes(cluster: Cluster, devices: Sequence[int]) -> str:
+    """The nodes of some devices, for the end of a comment: " (node 0)"; "" where none has any."""
+    nodes = dict.fromkeys(cluster.nodes[device] for device in devices)
+    names = ", ".join(printable(node).replace('"', "'") for node in nodes if node)
+    return f" ({names})" if names else ""
+
+
+def count_nodes(cluster: Cluster, devices: Sequence[int]) -> int:
+    """In how many nodes the devices are; those outside of nodes count as one."""
+    return len({cluster.nodes[device] for device in devices})
 
 
 def read_devices(text: str) -> list[str]:
@@ -40,8 +53,11 @@ def read_devices(text: str) -> list[str]:
     return [json.loads(name) for _, name in stages]
 
 
-def set_visible_devices(names: Sequence[str]) -> str:
-    """``CUDA_VISIBLE_DEVICES=1,0 `` if all devices have names like ``cuda:1``, else ""."""
+def set_visible_devices(cluster: Cluster, devices: Sequence[int]) -> str:
+    """``CUDA_VISIBLE_DEVICES=1,0 `` for devices of one node that all have names like ``cuda:1``, else ""."""
+    names = [cluster.names[device] for device in devices]
+    if count_nodes(cluster, devices) > 1:
+        return ""
     numbers = [match[1] for name in names if (match := _CUDA.fullmatch(name))]
     return f"CUDA_VISIBLE_DEVICES={','.join(numbers)} " if len(numbers) == len(names) else ""
 

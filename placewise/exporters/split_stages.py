@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from placewise.errors import ExportError
-from placewise.exporters.commands import printable
+from placewise.exporters.commands import name_nodes, printable
 from placewise.exporters.equal_stages import find_equal_stages
 from placewise.exporters.stack import Stack
 from placewise.exporters.stages import require_stack
@@ -91,7 +91,7 @@ def split_heading(problem: Problem, stages: SplitStages, *, ends: bool = False) 
         names = json.dumps([problem.cluster.names[d] for d in group.devices])
         first, last = max(start, 0), min(start + entries, count) - 1
         here = f"layers {first} to {last}" if first <= last else "what comes before or after all layers"
-        lines.append(f"# stage {s} is {names}: {here}")
+        lines.append(f"# stage {s} is {names}: {here}{name_nodes(problem.cluster, group.devices)}")
         start += entries
     return lines
 

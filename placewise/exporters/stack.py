@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewise.model.columns import Floats, Ints, frozen
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, cached_per_problem
 
 FEWEST = 2
 """The least number of layers of a stack."""
@@ -49,6 +49,7 @@ def op_seconds_on(problem: Problem, device: Ints) -> Floats:
     return known
 
 
+@cached_per_problem
 def find_stack(problem: Problem) -> Stack | None:
     """The stack of a model; None if the scopes contain no list of `FEWEST` or more layers.
 

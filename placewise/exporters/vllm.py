@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
-from placewise.exporters.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
+from placewise.exporters.commands import (
+    count_nodes,
+    heading,
+    parse_numbers,
+    read_devices,
+    read_option,
+    set_visible_devices,
+)
 from placewise.exporters.space import Space
 from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
 from placewise.exporters.stages import (
@@ -14,11 +23,13 @@ from placewise.exporters.stages import (
     shared_weights,
     stage_space,
 )
+from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+_SERVE = 'vllm serve "${MODEL:?a folder or a repository}"'
 _TENSOR, _PIPELINE, _DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"
 _FLAGS = {
     "fp32": " --dtype float32",
@@ -53,29 +64,28 @@ class VllmExporter:
         if placement.stages:
             return self._export_split(problem, placement)
         stages = find_stages(problem, placement, self.info.name)
-        names = [problem.cluster.names[device] for device in stages.devices]
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
-        run = f'{set_visible_devices(names)}{split} vllm serve "${{MODEL:?a folder or a repository}}"'
-        command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
+        run = f"{set_visible_devices(problem.cluster, stages.devices)}{split} {_SERVE}"
+        command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(stages.devices)}"
         precision = asked_precision(problem)
         command += _FLAGS.get(precision, "")
         text = "\n".join((*heading(problem, stages), command, ""))
         projected = stages.placement()
-        notes = shared_weights(problem, projected.device)
+        notes = (*shared_weights(problem, projected.device), *_note_nodes(problem.cluster, stages.devices))
         if precision in _CHECKPOINTS:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
         return Exported({"vllm.sh": text}, projected, notes)
 
     def _export_split(self, problem: Problem, placement: Placement) -> Exported:
         stages = find_split_stages(problem, placement, self.info.name)
-        names = [problem.cluster.names[d] for group in stages.placement.stages for d in group.devices]
+        devices = [d for group in stages.placement.stages for d in group.devices]
         sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.entries)}"
         sizes += f" {_DATA} {stages.replicas}" if stages.replicas > 1 else ""
         partition = f"{PARTITION}={','.join(map(str, stages.entries))} " if len(stages.entries) > 1 else ""
-        run = f'{set_visible_devices(names)}{partition}vllm serve "${{MODEL:?a folder or a repository}}"'
+        run = f"{set_visible_devices(problem.cluster, devices)}{partition}{_SERVE}"
         command = f"{run} {sizes}{_FLAGS.get(asked_precision(problem), '')}"
         text = "\n".join((*split_heading(problem, stages), command, ""))
-        return Exported({"vllm.sh": text}, stages.placement)
+        return Exported({"vllm.sh": text}, stages.placement, _note_nodes(problem.cluster, devices))
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`."""
@@ -97,3 +107,11 @@ class VllmExporter:
             return read_split_stages(problem, self.info.name, text, layers, degree, replicas)
         layers = parse_numbers(read_option(text, PARTITION), PARTITION)
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
+
+
+def _note_nodes(cluster: Cluster, devices: Sequence[int]) -> tuple[str, ...]:
+    """What a command for several machines leaves to its user."""
+    nodes = count_nodes(cluster, devices)
+    if nodes < 2:
+        return ()
+    return (f"the stages are in {nodes} nodes: the command starts on one of them, with vLLM's workers on the others",)

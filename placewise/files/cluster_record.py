@@ -36,6 +36,7 @@ class DeviceRecord(Record):
     available: bool = Field(True, description="false: the device is not used")
     error: Amount = Field(0.0, description="relative error of times by these figures; 0: not measured")
     notes: tuple[str, ...] = Field((), description="assumed defaults")
+    node: str = Field("", description="the machine that holds the device")
 
 
 class LinkRecord(Record):

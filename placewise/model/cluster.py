@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class Device:
     `streams` how many ops it runs at once; `supported` the only op kinds that it runs (None: all) and `unsupported`
     those that it does not; `weight_bandwidth`, where it is finite, the bytes/s at which weights are read anew at every
     run; `error` the relative error of the times that these figures give, where it was measured (else 0). `notes` says
-    which defaults were taken.
+    which defaults were taken. `node` is the machine that holds the device, where the cluster names any.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Device:
     available: bool = True
     error: float = 0.0
     notes: tuple[str, ...] = ()
+    node: str = ""
 
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"
@@ -75,6 +76,10 @@ class Device:
     @property
     def is_host(self) -> bool:
         return self.kind in ("cpu", "disk")
+
+    def without_names(self) -> Device:
+        """What the device is, whatever it is called and wherever it stands: equal for equal devices."""
+        return replace(self, name="device", notes=(), node="")
 
     def can_run(self, kind: str) -> bool:
         """Whether the device takes ops of this kind."""
@@ -169,6 +174,11 @@ class Cluster:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(device.name for device in self.devices)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node of every device [n_devices], "" for one in none."""
+        return tuple(device.node for device in self.devices)
 
     def index(self, name: str) -> int:
         """The position of the device called `name`; raises ClusterError with the names that exist."""

@@ -169,8 +169,7 @@ def classify_devices(cluster: Cluster, capacity: Floats) -> Ints:
     known: dict[object, int] = {}
     classes = np.empty(len(cluster), np.int32)
     for d, device in enumerate(cluster):
-        alike = replace(device, name="x", notes=())
-        key = (repr(alike), float(capacity[d])) if device.available else None
+        key = (repr(device.without_names()), float(capacity[d])) if device.available else None
         classes[d] = -1 if key is None else known.setdefault(key, len(known))
     return classes
 

@@ -110,9 +110,12 @@ def _copies(result: Result) -> list[RenderableType]:
 
 
 def device_parts_view(problem: Problem, placement: Placement) -> RenderableType:
-    """A line per device that runs anything: what it holds, in words."""
-    words = zip(problem.cluster.names, describe_device_parts(problem, placement), strict=True)
-    return rows_table(("", ""), [(name, text) for name, text in words if text])
+    """A line per device that runs anything: its node, where there are any, and what it holds, in words."""
+    cluster, words = problem.cluster, describe_device_parts(problem, placement)
+    rows = [(name, node, text) for name, node, text in zip(cluster.names, cluster.nodes, words, strict=True) if text]
+    if any(node for _, node, _ in rows):
+        return rows_table(("", "", ""), rows)
+    return rows_table(("", ""), [(name, text) for name, _, text in rows])
 
 
 def _device_parts(problem: Problem, placement: Placement | None) -> list[RenderableType]:

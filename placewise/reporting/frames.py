@@ -20,7 +20,8 @@ from placewise.reporting.leaderboard import LeaderboardTable
 Frame = Any
 """A pandas.DataFrame."""
 _DEVICE_COLUMNS = (
-    "name", "kind", "memory", "reserved", "memory_bandwidth", "op_overhead", "call_overhead", "streams", "available",
+    "name", "node", "kind", "memory", "reserved", "memory_bandwidth", "op_overhead", "call_overhead", "streams",
+    "available",
 )  # fmt: skip
 
 

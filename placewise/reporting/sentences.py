@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
@@ -92,7 +91,7 @@ def whole_op_line(problem: Problem) -> str:
     cluster = problem.cluster
     if problem.ways is not None or cluster.transfers != "direct":
         return ""
-    models = Counter(repr(replace(device, name="x", notes=())) for device in cluster if _is_accelerator(device))
+    models = Counter(repr(device.without_names()) for device in cluster if _is_accelerator(device))
     if max(models.values(), default=0) < 2:
         return ""
     return "No op is split over several devices: tensor parallelism (--tensor-parallel any) may be faster."

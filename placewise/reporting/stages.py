@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from placewise._util.units import format_bytes, format_seconds
+from placewise.model.cluster import Cluster
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, StageUse
@@ -40,7 +41,7 @@ def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> 
             (
                 str(s),
                 _name_units(ways, units),
-                name_range([problem.cluster.names[d] for d in group.devices]),
+                _name_devices(problem.cluster, group),
                 f"over {group.tensor_parallel}" if group.tensor_parallel > 1 else "–",
                 f"{group.data_parallel} ×" if group.data_parallel > 1 else "–",
                 _count_recomputed(ways, np.asarray(placement.way)[units]),
@@ -70,6 +71,12 @@ def describe_place(devices: str, replicas: int, degree: int, way: str) -> str:
     split = [f"{replicas} replicas" if replicas > 1 else "", f"over {degree}" if degree > 1 else ""]
     words = ", ".join(filter(None, [" ".join(filter(None, split)), way]))
     return f"{devices} ({words})" if words else devices
+
+
+def _name_devices(cluster: Cluster, group: StageGroup) -> str:
+    nodes = dict.fromkeys(cluster.nodes[d] for d in group.devices)
+    where = name_range([node for node in nodes if node])
+    return f"{name_range([cluster.names[d] for d in group.devices])}{f' ({where})' if where else ''}"
 
 
 def _name_units(ways: Ways, units: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.model.verdict import SINGLE_DEVICE
 from placewise.placers.base import Budget, Stopwatch
-from placewise.targets.fastest_split import LAYERED, find_faster, judge_on_target
+from placewise.targets.fastest_split import LAYERED, TOLERATED, find_faster, judge_on_target
 from placewise.targets.place_for import find_exporter
 
 SAME = 5e-4
@@ -94,7 +94,8 @@ def describe_kept(kept: Sequence[Kept]) -> str:
     said = "; ".join(f"{', '.join(targets)}: {loss}" for loss, targets in words.items())
     lost = any(one.loss > SAME or not one.valid for one in kept)
     none = "" if any(one.gains for one in kept) or not lost else "No export of it is faster than one device: "
-    return f"{none}exported to {said}{' (place --for a target searches what it can run)' if lost else ''}"
+    hint = any(one.loss > TOLERATED or not one.valid for one in kept)
+    return f"{none}exported to {said}{' (place --for a target searches what it can run)' if hint else ''}"
 
 
 def _loss_of(kept: Kept) -> str:

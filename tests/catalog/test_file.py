@@ -9,6 +9,7 @@ import pytest
 from locations import ROOT
 
 from placewise.catalog import read_cluster
+from placewise.catalog.write import format_cluster
 from placewise.core.build import ProblemOptions, build
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST
@@ -163,6 +164,23 @@ def test_nodes_in_racks(read):
     assert len(cluster.wires) == 4
 
 
+def test_devices_know_their_nodes(read):
+    """Nodes have the names of the file, with a number where one table makes several, or numbers; a device may say."""
+    rack = 'nodes = [{ devices = [{ model = "L4", count = 2 }], count = 2 }]'
+    cluster = read(f"""
+        devices = [{{ name = "a" }}, {{ name = "b", node = "desk" }}]
+        node_link = {{ bandwidth = "10Gb/s" }}
+        nodes = [
+            {{ devices = [{{ model = "L4" }}] }},
+            {{ name = "rack", count = 2, link = {{ bandwidth = "25Gb/s" }}, {rack} }},
+            {{ name = "store", devices = [{{ model = "cpu" }}] }},
+        ]
+    """)
+    racks = tuple(f"rack:{n}/{k}" for n in (0, 1) for k in (0, 0, 1, 1))
+    assert cluster.nodes == ("", "desk", "node 0", *racks, "store")
+    assert read(format_cluster(cluster)).nodes == cluster.nodes
+
+
 def test_nodes_beside_devices_groups_and_links(read):
     """A device in no node is as far as another node; links and groups go before nodes; CPUs are in no node."""
     cluster = read("""
@@ -247,6 +265,10 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         (A + 'links = [{ source = "a", target = "a", bandwidth = 1 }]', "ends where it begins"),
         (A + 'groups = [{ devices = ["a"], bandwidth = 1 }]', "c.toml: groups[0].devices"),
         ("nodes = [{}]", "c.toml: nodes[0]: the node has no devices"),
+        (
+            'nodes = [{ name = "a", devices = [{ model = "L4" }] }, { name = "a", devices = [{ model = "L4" }] }]',
+            "both called 'a'",
+        ),
         ("nodes = [{ devices = [{}] }]", "c.toml: nodes[0].devices[0]: the device has neither"),
         ("nodes = [{ count = 200, nodes = [{ count = 200, devices = [{ name = 'a' }] }] }]", "too many devices"),
         ('nodes = [{ count = 2, devices = [{ model = "A100-80GB" }] }]', "add [node_link]"),

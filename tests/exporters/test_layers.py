@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from placewise.exporters.registry import create_exporter
 from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import Cluster
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
@@ -56,6 +59,22 @@ def test_vllm_names_layers_per_stage_and_the_order_of_devices(problem: Problem) 
     assert not made.projected and made.loss == 0
     assert command_of(made).startswith("CUDA_VISIBLE_DEVICES=1,0 VLLM_PP_LAYER_PARTITION=2,3 vllm serve ")
     assert command_of(made).endswith("--tensor-parallel-size 1 --pipeline-parallel-size 2")
+
+
+@pytest.mark.parametrize("target", ["vllm", "deepspeed", "megatron"])
+def test_stages_over_nodes_name_them(target: str, problem: Problem) -> None:
+    """Each stage's comment has its node; numbers of devices in one machine say nothing in two."""
+    devices = tuple(
+        replace(device, node=node) for device, node in zip(problem.cluster, ('a "b" c', "d", ""), strict=True)
+    )
+    cluster = Cluster(devices, problem.cluster.links, problem.cluster.transfers)
+    apart = problem.with_(cluster=cluster)
+    made = export_placement(apart, on(apart, late(2, 5)), target)
+    text = "".join(map(str, made.exported.files.values()))
+    assert re.search(r"(?m)^# .*\"cuda:0\".*a 'b' c", text) and re.search(r"(?m)^# .*\"cuda:1\".*\(d\)", text)
+    assert "CUDA_VISIBLE_DEVICES" not in text
+    assert target != "vllm" or "2 nodes" in " ".join(made.exported.notes)
+    assert made.loss == export_placement(problem, on(problem, late(2, 5)), target).loss
 
 
 def test_megatron_writes_a_layout(problem: Problem) -> None:

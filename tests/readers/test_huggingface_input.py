@@ -60,6 +60,20 @@ def test_presets_that_do_not_exist():
         read_huggingface("hf:../settings")
 
 
+@pytest.mark.parametrize("name", ["phi-3", "llama-4-8b"])
+def test_names_without_a_preset_say_how_to_read_the_model(name):
+    """Whoever has another model learns how to get its configuration."""
+    with pytest.raises(ModelFileError, match=r"hf download OWNER/NAME config\.json --local-dir model`\) and give that"):
+        find_preset(name)
+
+
+def test_ids_of_the_hub_are_known_without_their_owner():
+    """As people write them: the name of the model alone."""
+    assert find_preset("llama-3.1-70b") == find_preset("Llama-3.3-70B-Instruct") == "llama-3-70b"
+    assert find_preset("Mixtral-8x7B-Instruct-v0.1") == "mixtral-8x7b"
+    assert all(find_preset(name.rpartition("/")[2]) == preset for preset, names in HUB_IDS.items() for name in names)
+
+
 def test_ids_of_the_hub_are_presets():
     """Every id belongs to one preset, its case does not matter, and the graph names the preset."""
     assert sorted(HUB_IDS) == list(preset_names())
@@ -80,6 +94,7 @@ def test_ids_of_the_hub_are_presets():
         ),
         ("Qwen/Qwen2.5-14B", "nearest preset, hf:qwen2.5-7"),
         ("someone/zzzzzz", "or take a preset, such as hf:llama-3-8b"),
+        ("microsoft/Phi-3-mini-4k-instruct", "or take a preset, such as hf:llama-3-8b"),
     ],
 )
 def test_ids_of_the_hub_without_a_preset(name, match):

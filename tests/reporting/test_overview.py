@@ -50,6 +50,23 @@ def test_cards_say_what_devices_hold(bert: pw.Plan) -> None:
     assert titles == ["What it waits for", "Why it is good"]
 
 
+def test_answers_over_nodes_name_them(tmp_path: Path) -> None:
+    """The summary, the page and the table of a cluster say in which machine a device is, with and without the model."""
+    file = tmp_path / "nodes.toml"
+    file.write_text(
+        'node_link = { bandwidth = "10Gb/s" }\nnodes = [{ name = "left", devices = [{ model = "L4" }] }, '
+        '{ name = "right", devices = [{ model = "L4" }] }]\n'
+    )
+    plan = pw.place("zoo:bert-base", file, objective="throughput", placer="dp", time_limit="10s")
+    assert {"left", "right"} <= set(plan.summary().split())
+    cards = page_data(open_result(plan.result))["overview"]["cards"]
+    assert [card["node"] for card in cards] == ["left", "right"]
+    plan.save(tmp_path / "plan.json")
+    read = load_plan(tmp_path / "plan.json")
+    assert read.cluster is not None and [device.node for device in read.cluster.devices] == ["left", "right"]
+    assert list(plan.problem.cluster.to_frame()["node"]) == ["left", "right"]
+
+
 def test_without_the_model_cards_keep_what_the_plan_knows(bert: pw.Plan, tmp_path: Path) -> None:
     """Memory and assumptions are in the plan; layers are not, and the story counts ops instead."""
     bert.save(tmp_path / "plan.json")

@@ -13,7 +13,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import judge_placement
 from placewise.targets.fastest_split import describe_execution, export_fastest, find_faster, judge_on_target
-from placewise.targets.kept import describe_kept, list_kept
+from placewise.targets.kept import Kept, describe_kept, list_kept
 from placewise.targets.place_for import place_for
 
 SEQUENTIAL = Objective(execution="sequential")
@@ -81,6 +81,14 @@ def test_what_targets_keep_is_what_an_export_writes() -> None:
     free = place(roomy, "etf")
     assert free.value < free.baselines["best single device"][1].value
     assert describe_kept(list_kept(free)).startswith("No export of it is faster than one device: exported to ")
+
+
+def test_a_search_is_recommended_only_where_an_export_loses_something() -> None:
+    """What is lost by a plan on one device, by copies that do not overlap, no search gains back."""
+    assert describe_kept([Kept("vllm", 0.006, True)]) == "exported to vllm: 0.6% slower"
+    assert describe_kept([Kept("vllm", 0.02, True)]).endswith(
+        "2.0% slower (place --for a target searches what it can run)"
+    )
 
 
 def test_what_runs_one_piece_after_another_is_priced_so() -> None:

@@ -15,7 +15,7 @@ from placewise.simulate.replicas import exchangeable
 
 @cached_per_problem
 def interchangeable(problem: Problem) -> Ints:
-    """The class [n_devices] of every device, named by its first member: devices of a class differ in name only.
+    """The class [n_devices] of every device, named by its first member: devices of a class differ in names only.
 
     They run the same ops in the same time, with the same memory and rules, and exchanging two of them changes no link
     and no shared link. If stages follow the order of the devices, no two devices are interchangeable.
@@ -24,7 +24,7 @@ def interchangeable(problem: Problem) -> Ints:
     kind = np.arange(len(cluster), dtype=np.int32)
     if problem.constraints.ordered:
         return frozen(kind, np.int32)
-    plain = [replace(device, name="device", notes=()) for device in cluster]
+    plain = [device.without_names() for device in cluster]
     for device in range(len(cluster)):
         for other in range(device):
             if (

@@ -30,9 +30,10 @@ _KNOWN_TIMES = frozenset({"measured", "given"})
 def overview_part(view: PlanView) -> dict[str, Any]:
     """`cards` of the devices that run anything, `unused` devices, `strip` of the model, and `figures` in sentences.
 
-    A card has the `device`, its `words`, how sure its `figures` are, the shares of its memory that are `resident` and
-    at the `peak` (None: without limit), its `share` of the compute, its largest `parts` as rows of name, ops, seconds
-    and bytes, and how many `more` there are. The strip is a row per stretch: device, share of the time, name.
+    A card has the `device`, its `node`, its `words`, how sure its `figures` are, the shares of its memory that are
+    `resident` and at the `peak` (None: without limit), its `share` of the compute, its largest `parts` as rows of name,
+    ops, seconds and bytes, and how many `more` there are. The strip is a row per stretch: device, share of the time,
+    name.
     """
     uses = {use.device: use for use in view.uses}
     used = [d for d, name in enumerate(view.devices) if name in uses and (uses[name].ops or uses[name].repeats)]
@@ -42,6 +43,7 @@ def overview_part(view: PlanView) -> dict[str, Any]:
     compute = math.fsum(use.compute for use in uses.values() if math.isfinite(use.compute))
     cards = [
         _card(d, uses[view.devices[d]], words[d], ratings[d][0], compute, [] if parts is None else parts.on(d))
+        | {"node": clean_text(view.nodes[d])}
         for d in used
     ]
     return {

@@ -65,6 +65,15 @@ class PlanView:
         return tuple(dict.fromkeys((*(use.device for use in self.plan.devices), *self.plan.assignment.values())))
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node of every device, "" where there is none."""
+        if self.placed:
+            return self.placed.problem.cluster.nodes
+        if self.plan.cluster is not None:
+            return tuple(device.node for device in self.plan.cluster.devices)
+        return ("",) * len(self.devices)
+
+    @property
     def device_of(self) -> Ints:
         """The device of each op [n_ops], in the order of the graph, or else of the plan."""
         if self.placed:

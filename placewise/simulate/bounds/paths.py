@@ -89,10 +89,9 @@ def hop_bound(problem: Problem) -> Bound:
     """
     a, costs, host = arrays_of(problem), call_costs(problem)._replace(overhead=0.0), _host_seconds(problem)
     quickest = np.minimum(costs.seconds, host)
-    best = 0.0
-    for weight in _weights(problem, a, costs, host):
-        path = longest_path(a, weight)
-        if len(path) > LONGEST:
+    best, paths = 0.0, [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
+    for k, path in enumerate(paths):
+        if len(path) > LONGEST or any(np.array_equal(path, other) for other in paths[:k]):
             continue
         alone = only_path(problem.n_ops, path)
         fits = _fits(problem, alone, costs)
@@ -208,20 +207,28 @@ def _sure_seconds(
     m, staged = len(path), problem.cluster.transfers == "staged"
     endless = ~np.isfinite(costs.seconds)
     along = beside.sums(np.where(endless, 0.0, costs.seconds), m)
-    refused = beside.sums(endless.astype(np.float64), m)
+    places, tensors = _tensors_along(problem, path)
     received, sent = np.zeros(m + 1), np.zeros(m + 1)
-    for place in range(1, m):
-        joining = np.intersect1d(
-            problem.graph.inputs_of(int(path[place])), problem.graph.outputs_of(int(path[place - 1]))
-        )
-        received[place], sent[place] = costs.receive[joining].sum(), costs.send[joining].sum()
-        if hops:
-            received[place] = costs.receive[joining].max() if staged else 0.0
-            sent[place] = costs.send[joining].max()
-    result: Floats = along + received[:, None] + sent[None, :] + costs.overhead
-    result = np.maximum(result - 1e-12 * along[0, m], 0.0)
-    result[refused > 0] = np.inf
+    join = np.maximum.at if hops else np.add.at
+    if staged or not hops:
+        join(received, places, costs.receive[tensors])
+    join(sent, places, costs.send[tensors])
+    result: Floats = along + received[:, None]
+    result += sent[None, :] + costs.overhead
+    result -= 1e-12 * along[0, m]
+    np.maximum(result, 0.0, out=result)
+    if endless.any():
+        result[beside.sums(endless.astype(np.float64), m) > 0] = np.inf
     return result
+
+
+def _tensors_along(problem: Problem, path: Ints) -> tuple[Ints, Ints]:
+    """The tensors that an op of the path passes to the next one: the position of the reader, and the tensor."""
+    a, position = arrays_of(problem), np.full(problem.n_ops + 1, -1, np.int32)
+    position[path] = np.arange(len(path))
+    reader, writer = position[a.consumers], position[a.producer[a.consumed]]
+    joining = np.flatnonzero((writer >= 0) & (reader == writer + 1))
+    return reader[joining], a.consumed[joining]
 
 
 def _fits(problem: Problem, beside: PathPositions, costs: CallCosts) -> Bools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 
 from placewise.errors import ModelFileError
@@ -18,28 +19,41 @@ def preset_names() -> tuple[str, ...]:
 
 
 def find_preset(name: str) -> str:
-    """The preset with this name or this id on the Hugging Face hub, whatever their case.
+    """The preset with this name, or this id on the Hugging Face hub with or without its owner, whatever their case.
 
     Raises ModelFileError for an unknown name, with the nearest preset, and how to read another model's configuration.
     """
     presets = preset_names()
-    known = {preset.lower(): preset for preset in presets}
-    known |= {hub_id.lower(): preset for preset, ids in HUB_IDS.items() for hub_id in ids}
+    ids = {hub_id.lower(): preset for preset, ids in HUB_IDS.items() for hub_id in ids}
+    short = {hub_id.rpartition("/")[2]: preset for hub_id, preset in ids.items()}
+    short |= {preset.lower(): preset for preset in presets}
     wanted = name.strip().lower()
+    known = short | ids
     if wanted in known:
         return known[wanted]
-    short = {key.rpartition("/")[2]: preset for key, preset in known.items()}
     close = difflib.get_close_matches(wanted.rpartition("/")[2][:100], short, n=12, cutoff=0.5)
-    near = list(dict.fromkeys(short[match] for match in close))[:3] or list(presets)
+    near = list(dict.fromkeys(short[match] for match in close))[:3]
     where = f"{PREFIX}{name[:100]}"
     if wanted.count("/") != 1 or not all(wanted.split("/")) or "." in wanted.split("/"):
-        raise ModelFileError(f"there is no preset {name[:100]!r}", where=where, remedy=f"choose {', '.join(near)}")
+        raise ModelFileError(
+            f"there is no preset {name[:100]!r}",
+            where=where,
+            remedy=f"choose {', '.join(near or presets)}; for another model, save its config.json "
+            "(`hf download OWNER/NAME config.json --local-dir model`) and give that file",
+        )
+    family = _family_of(wanted.rpartition("/")[2])
+    kin = [preset for preset in near if difflib.get_close_matches(family, [_family_of(preset)])]
     raise ModelFileError(
         "no preset has the shapes of this model, and nothing is downloaded",
         where=where,
         remedy=f"save its config.json (`hf download {name[:100]} config.json --local-dir model`) and give that file, "
-        + (f"or take the nearest preset, hf:{near[0]}" if close else "or take a preset, such as hf:llama-3-8b"),
+        + (f"or take the nearest preset, hf:{kin[0]}" if kin else "or take a preset, such as hf:llama-3-8b"),
     )
+
+
+def _family_of(name: str) -> str:
+    """How the names of a family of models begin: "llama" for "llama-3-8b"."""
+    return re.split(r"[^a-z]", name, maxsplit=1)[0]
 
 
 def preset_path(name: str) -> Path:

@@ -63,14 +63,14 @@
   }
 
   function card(entry) {
-    const {device: d, words, figures, share, parts, more} = entry, {name, ops} = data.devices[d];
+    const {device: d, node, words, figures, share, parts, more} = entry, {name, ops} = data.devices[d];
     const facts = [ops ? countOps(ops) : "", share === null || !ops ? "" : `${format.share(share)} of the compute`].filter(Boolean);
     const list = parts.length < 2 ? null : make("details", {}, make("summary", {}, `${format.count(parts.length + more)} parts`),
       make("ul", {class: "parts"}, parts.map(([part, count, seconds, bytes]) => make("li", {}, named(part),
         make("span", {class: "muted"}, ` ${countOps(count)}, ${format.seconds(seconds)}, ${format.bytes(bytes)}`))),
       more ? make("li", {class: "muted"}, `${format.count(more)} smaller parts`) : null));
     return make("li", {class: "card"},
-      make("h3", {}, swatch(d), named(name), FIGURES[figures] ? make("span", {class: `tag ${figures}`}, FIGURES[figures]) : null),
+      make("h3", {}, swatch(d), named(name), node ? make("span", {class: "muted"}, " in ", named(node)) : null, FIGURES[figures] ? make("span", {class: `tag ${figures}`}, FIGURES[figures]) : null),
       words ? make("p", {class: "holds"}, named(words)) : null, memory(entry),
       facts.length ? make("p", {class: "muted"}, facts.join(", ")) : null, list);
   }
