@@ -1,11 +1,11 @@
 """Predicted and measured training steps of plans with tensor, pipeline and data parallelism, over gloo on two cores.
 
-    python benchmarks/real/split.py [--rounds 7] [--only llama]
+    python benchmarks/real/split.py [--rounds 7] [--only llama,bert]
 
-Two models, five plans each: on two processes, one per core, and on four, two per core. What the judge needs is measured
-in the same processes, in turns with the plans: the mean seconds of the parts of a model (what comes before the layers,
-a layer, what comes after them) while all processes compute, and of all-reduces between pairs. No plan is part of it.
-The judge's value is that of a full pipeline; a step of N micro-batches takes N times the value and, once, all other
+Three models, five plans each: on two processes, one per core, and on four, two per core. What the judge needs is
+measured in the same processes, in turns with the plans: the mean seconds of the parts of a model (what comes before the
+layers, a layer or block, what comes after them) while all processes compute, and of all-reduces between pairs. No plan
+is part of it. The judge's value is that of a full pipeline; a step of N micro-batches takes N times the value and, once, all other
 stages.
 Outputs and gradients of every plan are compared with those of one process. Reported: the error of every prediction; the
 rank correlation of prediction and measurement, beside that of the halves of the rounds. Writes results/real_split.json
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import HERE, calm, command, report
-from split_parts import BUILDERS
+from split_parts import BUILDERS, list_parts, part
 
 from placewise.catalog.detect import this_core
 from placewise.coarsen.units import group_units
@@ -41,9 +41,9 @@ from placewise.profiling.calibrate import rank_correlation
 from placewise.runtimes.torch.parallel import ParallelGroup
 from placewise.simulate import judge_placement
 
-SIZES = {"words": 1000, "width": 384, "layers": 8, "batch": 4, "length": 128}
+WORDS = {"words": 1000, "width": 384, "layers": 8, "batch": 4, "length": 128}
+SIZES = {"llama": WORDS, "bert": WORDS, "resnet": {"width": 64, "blocks": (2, 2, 2, 2), "batch": 8, "size": 112}}
 MICROBATCHES, CORES, MAX_ERROR, TOLERANCE = 16, 2, 0.05, 1e-4
-PARTS = ("start", "layer", "end", "nothing")
 CHECKED, PART_STEPS, EXCHANGE_STEPS = 4, 4, 25
 EXCHANGES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 """Bytes of the all-reduces that are measured."""
@@ -77,15 +77,18 @@ SHAPES = (Shape(1, 1, 2), Shape(2, 1, 1), Shape(1, 2, 1), Shape(2, 1, 2), Shape(
 WORLDS = sorted({shape.world for shape in SHAPES})
 
 
-def draw(count: int) -> list[np.ndarray]:
-    """Words of so many micro-batches."""
-    return [np.random.default_rng(0).integers(0, SIZES["words"], (count, SIZES["batch"], SIZES["length"]))]
+def parts_of(name: str) -> list[str]:
+    """The parts that are measured: each once, and the cost of measuring."""
+    return [*dict.fromkeys(list_parts(name, SIZES[name])), "nothing"]
 
 
-def hidden(count: int) -> list[np.ndarray]:
-    """Hidden values of so many micro-batches."""
-    shape = count, SIZES["batch"], SIZES["length"], SIZES["width"]
-    return [np.random.default_rng(0).standard_normal(shape, np.float32)]
+def draw(name: str, count: int, which: str = "start") -> list[np.ndarray]:
+    """The input of so many micro-batches, or of a part of the model: words, pictures or hidden values."""
+    (value,), rng = part(name, which, SIZES[name])[1], np.random.default_rng(0)
+    shape = count, *value.shape
+    if not value.is_floating_point():
+        return [rng.integers(0, SIZES[name]["words"], shape)]
+    return [rng.standard_normal(shape, np.float32)]
 
 
 def base_problem(name: str, world: int, latency: float, bandwidth: float) -> Problem:
@@ -94,19 +97,20 @@ def base_problem(name: str, world: int, latency: float, bandwidth: float) -> Pro
     names = [device.name for device in devices]
     links = [Link(a, b, bandwidth, latency) for a in names for b in names if a != b]
     links += [Link(*pair, 1e15) for a in names for pair in ((a, HOST), (HOST, a))]
-    model, args = BUILDERS[name](**SIZES)
+    model, args = BUILDERS[name](**SIZES[name])
     options = ProblemOptions(graph="training", objective="throughput")
     return build(model, Cluster(devices, tuple(links), "direct"), options, example_inputs=args)
 
 
-def with_measured(problem: Problem, seconds: Mapping[str, tuple[float, float]]) -> Problem:
+def with_measured(problem: Problem, name: str, seconds: Mapping[str, tuple[float, float]]) -> Problem:
     """The problem whose units take the measured seconds (forward, both passes), and no optimizer; with ways."""
     graph, costs = problem.graph, problem.costs.op_seconds.copy()
     unit = group_units(graph).unit
     updates = np.array([kind.startswith(OPTIMIZER) for kind in graph.ops.kind.values])[graph.ops.kind.codes]
     costs[updates] = 0.0
-    for number in range(unit.max() + 1):
-        which = "start" if number == 0 else "end" if number == unit.max() else "layer"
+    parts = list_parts(name, SIZES[name])
+    assert len(parts) == unit.max() + 1
+    for number, which in enumerate(parts):
         forward, both = seconds[which]
         for ops, target in (
             ((unit == number) & ~graph.ops.backward, forward),
@@ -127,8 +131,9 @@ def make_placement(problem: Problem, shape: Shape) -> Placement:
         StageGroup(tuple(range(first, first + width)), shape.replicas, shape.degree)
         for first in range(0, shape.world, width)
     ]
-    layer = np.clip(np.arange(ways.n_units) - 1, 0, SIZES["layers"] - 1)
-    stage = (layer * shape.stages // SIZES["layers"]).astype(np.int32)
+    layers = ways.n_units - 2
+    layer = np.clip(np.arange(ways.n_units) - 1, 0, layers - 1)
+    stage = (layer * shape.stages // layers).astype(np.int32)
     way = [int(ways.ways_of(unit, shape.degree)[0]) for unit in range(ways.n_units)]
     return Placement.of_stages(ways, tuple(groups), stage, np.array(way, np.int32))
 
@@ -148,8 +153,8 @@ def predict_step(problem: Problem, placement: Placement) -> tuple[float, float]:
 def measure_parts(group: ParallelGroup, name: str) -> dict[str, tuple[float, float]]:
     """Seconds of a forward pass, and of both passes, per micro-batch of each part, in all processes at once."""
     found = {}
-    for which in PARTS:
-        inputs = draw(PART_STEPS) if which == "start" else hidden(PART_STEPS)
+    for which in parts_of(name):
+        inputs = draw(name, PART_STEPS, which)
         found[which] = tuple(
             statistics.fmean(group.time_whole(f"{name} {which}", inputs, 3, train=train, everywhere=True)) / PART_STEPS
             for train in (False, True)
@@ -167,7 +172,7 @@ def fit_link(times: Mapping[int, float]) -> tuple[float, float]:
 
 def compare(group: ParallelGroup, name: str, key: str) -> dict[str, float]:
     """The largest errors of outputs, and of gradients as a share of the largest one, beside one process."""
-    inputs = draw(CHECKED)
+    inputs = draw(name, CHECKED)
     outputs = zip(group.outputs(f"check {key}", inputs), group.whole_outputs(name, inputs), strict=True)
     errors = {"output_error": max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in outputs)}
     wanted = group.whole_gradients(name, inputs)
@@ -179,19 +184,20 @@ def compare(group: ParallelGroup, name: str, key: str) -> dict[str, float]:
 
 def run_model(name: str, groups: Mapping[int, ParallelGroup], rounds: int) -> dict[str, Any]:
     """Costs, predictions and measurements of one model."""
-    model, inputs = f"{HERE.parents[1] / 'examples' / 'parallel' / 'models.py'}:{name}", draw(MICROBATCHES)
+    model, inputs = f"{HERE.parents[1] / 'examples' / 'parallel' / 'models.py'}:{name}", draw(name, MICROBATCHES)
     parts = f"{HERE / 'split_parts.py'}:part"
     errors = {}
     for world, group in groups.items():
-        for which in PARTS:
-            group.add_whole(f"{name} {which}", parts, {"name": name, "which": which, "sizes": SIZES})
-        group.add_whole(name, model, SIZES)
-        problem = with_measured(base_problem(name, world, 1e-4, 1e9), dict.fromkeys(PARTS, (1e-3, 3e-3)))
+        for which in parts_of(name):
+            group.add_whole(f"{name} {which}", parts, {"name": name, "which": which, "sizes": SIZES[name]})
+        group.add_whole(name, model, SIZES[name])
+        guess = dict.fromkeys(parts_of(name), (1e-3, 3e-3))
+        problem = with_measured(base_problem(name, world, 1e-4, 1e9), name, guess)
         for shape in (shape for shape in SHAPES if shape.world == world):
-            document = describe_modules(problem, make_placement(problem, shape))
+            document, _ = describe_modules(problem, make_placement(problem, shape))
             key = f"{name} {shape}"
-            group.add(key, model, document, SIZES)
-            group.add(f"check {key}", model, {**document, "microbatches": CHECKED}, SIZES)
+            group.add(key, model, document, SIZES[name])
+            group.add(f"check {key}", model, {**document, "microbatches": CHECKED}, SIZES[name])
             errors[shape] = compare(group, name, key)
             print(key, errors[shape], flush=True)
     steps: dict[Shape, list[float]] = {shape: [] for shape in SHAPES}
@@ -225,11 +231,11 @@ def summarize(
     for world, rounds in costs.items():
         seconds = {
             which: tuple(statistics.median(one[which][k] - one["nothing"][k] for one in rounds) for k in (0, 1))
-            for which in PARTS
+            for which in parts_of(name)
         }
         times = {size: statistics.median(one[size] for one in exchanges[world]) for size in EXCHANGES}
         latency, bandwidth = fit_link(times)
-        problems[world] = with_measured(base_problem(name, world, latency, bandwidth), seconds)
+        problems[world] = with_measured(base_problem(name, world, latency, bandwidth), name, seconds)
         measured[world] = {"parts": seconds, "all_reduces": times, "latency": latency, "bandwidth": bandwidth}
     plans = []
     for shape, times in steps.items():
@@ -245,7 +251,7 @@ def summarize(
     halves = [[statistics.median(plan["rounds"][start::2]) for plan in plans] for start in (0, 1)]
     predicted, seen = [np.array([plan[key] for plan in plans]) for key in ("predicted", "measured")]
     return {
-        "model": name, "sizes": SIZES, "microbatches": MICROBATCHES, "one_process": statistics.median(whole),
+        "model": name, "sizes": SIZES[name], "microbatches": MICROBATCHES, "one_process": statistics.median(whole),
         "plans": plans, "measured": {str(world): figures for world, figures in measured.items()},
         "rank": rank_correlation(predicted, seen), "halves": rank_correlation(*map(np.array, halves)),
         "same_order": bool((np.argsort(predicted) == np.argsort(seen)).all()),
@@ -306,12 +312,12 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
 def main() -> int:
     """Every model; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--only", default=",".join(BUILDERS), help="models, with commas")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     calm()
     rows = []
-    for name in (name for name in BUILDERS if options.only in name):
+    for name in options.only.split(","):
         with ExitStack() as stack:
             groups = {
                 world: stack.enter_context(ParallelGroup(world, cores=[[rank % CORES] for rank in range(world)]))

@@ -43,13 +43,14 @@ class _LoadedPlan:
     problem: Problem | None = None
     placement: Placement | None = None
 
-    def assignment(self) -> dict[str, str]:
-        """Where each op runs, by name; of split stages also how."""
+    def assignment(self, *, by_file: bool) -> dict[str, str]:
+        """Where each op runs, by name; of split stages also how, in the words of the plan's file if `by_file`."""
         if self.problem is not None and self.placement is not None:
-            if self.placement.stages:
+            if self.placement.stages and not by_file:
                 places = describe_op_places(self.problem, self.placement)
                 return dict(zip(self.problem.graph.ops.name, places, strict=True))
-            return self.placement.assignment(self.problem.graph, self.problem.cluster)
+            if not self.placement.stages:
+                return self.placement.assignment(self.problem.graph, self.problem.cluster)
         if self.plan is None:
             return {}
         staged = {
@@ -88,7 +89,8 @@ def diff(
             raise
         first, second = _load_plan(before), _load_plan(after)
         notes.append(f"the model cannot be read ({error}): this is what the files say, without times of single ops")
-    old, new = first.assignment(), second.assignment()
+    by_file = first.problem is None or second.problem is None
+    old, new = first.assignment(by_file=by_file), second.assignment(by_file=by_file)
     _require_same_ops(old, new, names)
     ops = tuple(old)
     here, there = list(old.values()), [new[op] for op in ops]

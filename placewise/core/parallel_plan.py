@@ -16,7 +16,7 @@ from placewise.model.columns import Bools
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.sharding import WHOLE, Sharding, module_splits
+from placewise.model.sharding import WHOLE, ModuleSplit, Sharding, module_splits
 
 FORMATS = ("torch-module", "torch-modules", "torch-export", "huggingface")
 """Sources whose scopes are paths of modules."""
@@ -25,8 +25,10 @@ MICROBATCHES = 4
 _WITH_WEIGHTS = frozenset({"colwise", "rowwise", "embedding"})
 
 
-def describe_modules(problem: Problem, placement: Placement) -> dict[str, Any]:
+def describe_modules(problem: Problem, placement: Placement) -> tuple[dict[str, Any], list[str]]:
     """Sizes, stages and splits of a placement whose stages are equal, as `parallel_model.ParallelModel` takes them.
+
+    Also the modules whose results are gathered at once, where the plan goes on with the parts, as in a loss.
 
     `stages` have the paths of their `modules` ("" is the whole model), the names of `calls` outside of these, the paths
     of modules that `recompute`, and `devices`, one replica after the other. `splits` maps the path of a module to its
@@ -39,13 +41,13 @@ def describe_modules(problem: Problem, placement: Placement) -> dict[str, Any]:
     _require_modules(graph)
     degree, replicas = stages[0].tensor_parallel, stages[0].data_parallel
     stage = np.where(graph.ops.backward, -1, np.asarray(placement.stage))
-    whole = [[""]] if len(stages) == 1 else [whole_modules(graph, stage == s) for s in range(len(stages))]
+    total = count_by_module(graph)
+    whole = [[""]] if len(stages) == 1 else [whole_modules(graph, stage == s, total) for s in range(len(stages))]
     calls = _calls_outside(graph, stage.tolist(), [path for paths in whole for path in paths])
-    sharding = shard_graph(graph, degree, unit=ways.unit)
-    splits = _describe_splits(graph, sharding, _gather_early(graph, sharding)) if degree > 1 else {}
+    splits, summed, early = _split_modules(problem, degree) if degree > 1 else ({}, [], [])
     _require_inside(splits, [path for paths in whole for path in paths])
-    again = _recomputed_modules(problem, placement)
-    return {
+    again = _recomputed_modules(problem, placement, total)
+    document = {
         "tensor_parallel": degree,
         "data_parallel": replicas,
         "microbatches": ways.microbatches if ways.trains else replicas * MICROBATCHES * len(stages),
@@ -60,16 +62,16 @@ def describe_modules(problem: Problem, placement: Placement) -> dict[str, Any]:
             for s, group in enumerate(stages)
         ],
         "splits": splits,
-        "summed": _partial_gradients(graph, sharding) if degree > 1 else [],
+        "summed": summed,
     }
+    return document, early
 
 
-def whole_modules(graph: Graph, chosen: Bools, total: Mapping[str, int] | None = None) -> list[str]:
+def whole_modules(graph: Graph, chosen: Bools, total: Mapping[str, int]) -> list[str]:
     """The outermost modules, by path and in order, all of whose forward ops are among the chosen [n_ops].
 
-    `total` is what `count_by_module` says of the graph; it may be counted once for many choices.
+    `total` is what `count_by_module` says of the graph.
     """
-    total = count_by_module(graph) if total is None else total
     own = count_by_module(graph, chosen)
     full = {path for path, count in own.items() if path and count == total[path]}
     return [path for path in own if path in full and full.isdisjoint(_prefixes(path)[:-1])]
@@ -120,12 +122,13 @@ def _is_inside(path: str, parts: Iterable[str]) -> bool:
     return not set(_prefixes(path)).isdisjoint(parts)
 
 
-def gathered_early(problem: Problem, placement: Placement) -> list[str]:
-    """Modules whose results are gathered at once, where the plan goes on with the parts, as in a loss."""
-    graph, ways, degree = problem.graph, problem.require_ways(), placement.stages[0].tensor_parallel
-    sharding = shard_graph(graph, degree, unit=ways.unit)
-    splits = module_splits(graph, sharding)
-    return [path for path in _gather_early(graph, sharding) if not splits[path].gathers]
+def _split_modules(problem: Problem, degree: int) -> tuple[dict[str, Any], list[str], list[str]]:
+    """How modules are split, the weights with parts of gradients, and the modules that gather only here."""
+    graph = problem.graph
+    sharding = shard_graph(graph, degree, unit=problem.require_ways().unit)
+    early, own = _gather_early(graph, sharding), module_splits(graph, sharding)
+    splits = _describe_splits(graph, sharding, own, early)
+    return splits, _partial_gradients(graph, sharding), [path for path in early if not own[path].gathers]
 
 
 def _gather_early(graph: Graph, sharding: Sharding) -> list[str]:
@@ -149,7 +152,9 @@ def _gather_early(graph: Graph, sharding: Sharding) -> list[str]:
     return list(dict.fromkeys(graph.ops.scope[op] for op in gathered))
 
 
-def _describe_splits(graph: Graph, sharding: Sharding, early: list[str]) -> dict[str, Any]:
+def _describe_splits(
+    graph: Graph, sharding: Sharding, found: Mapping[str, ModuleSplit], early: list[str]
+) -> dict[str, Any]:
     styles: dict[str, set[str]] = {}
     for op in np.flatnonzero(~graph.ops.backward & (sharding.style > 0)).tolist():
         style = sharding.style_of(op)
@@ -162,9 +167,7 @@ def _describe_splits(graph: Graph, sharding: Sharding, early: list[str]) -> dict
     if mixed is not None:
         said = f"the module {mixed!r} holds several products, of which each is split in its own way"
         raise ExportError(said, remedy="write them as modules of their own")
-    strange = next(
-        (p for p, own in module_splits(graph, sharding).items() if own.style == "heads" and own.weights), None
-    )
+    strange = next((path for path, split in found.items() if split.style == "heads" and split.weights), None)
     if strange is not None:
         raise ExportError(f"the attention {strange!r} holds weights of its own that are split by heads")
     return {
@@ -174,7 +177,7 @@ def _describe_splits(graph: Graph, sharding: Sharding, early: list[str]) -> dict
             "parts": {_own_name(name, path): list(lengths) for name, lengths in split.parts.items()},
             "gathers": split.gathers or path in early,
         }
-        for path, split in module_splits(graph, sharding).items()
+        for path, split in found.items()
         if path and split.style != "tokens"
     }
 
@@ -255,12 +258,11 @@ def _partial_gradients(graph: Graph, sharding: Sharding) -> list[str]:
     return list(found)
 
 
-def _recomputed_modules(problem: Problem, placement: Placement) -> list[list[str]]:
+def _recomputed_modules(problem: Problem, placement: Placement, total: Mapping[str, int]) -> list[list[str]]:
     """By stage, the outermost modules of each unit that recomputes."""
     graph, ways = problem.graph, problem.require_ways()
     stage, way = np.asarray(placement.stage), np.asarray(placement.way)
     found: list[list[str]] = [[] for _ in placement.stages]
-    total = count_by_module(graph)
     for unit in np.flatnonzero(ways.recompute[way]).tolist():
         ops = ways.unit == unit
         found[int(stage[np.argmax(ops)])] += whole_modules(graph, ops, total)

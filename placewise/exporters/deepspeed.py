@@ -21,7 +21,17 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
-_MODULE = '''\
+_PARTITION = """\
+    def _partition_layers(self, method="planned"):
+        if len(self._layer_specs) != PARTS[-1]:
+            raise ValueError(f"the plan has {{PARTS[-1]}} entries, and the pipeline {{len(self._layer_specs)}}")
+        self.parts = list(PARTS)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+"""
+
+_MODULE = (
+    '''\
 """A DeepSpeed pipeline with the stages of a plan.
 
     from {name} import PARTS, PlannedPipeline
@@ -41,15 +51,12 @@ DEVICES = {devices}
 
 
 class PlannedPipeline(PipelineModule):
-    def _partition_layers(self, method="planned"):
-        if len(self._layer_specs) != PARTS[-1]:
-            raise ValueError(f"the plan has {{PARTS[-1]}} entries, and the pipeline {{len(self._layer_specs)}}")
-        self.parts = list(PARTS)
-        stage = self._topo.get_coord(self.global_rank).pipe
-        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 '''
+    + _PARTITION
+)
 
-_SPLIT_MODULE = '''\
+_SPLIT_MODULE = (
+    '''\
 """A DeepSpeed pipeline with the stages, replicas, splits and recomputation of a plan.
 
     from {name} import CONFIG, PlannedPipeline
@@ -80,17 +87,14 @@ class PlannedPipeline(PipelineModule):
         topology = PipeModelDataParallelTopology(num_pp=len(PARTS) - 1, num_mp=MODEL, num_dp=DATA)
         super().__init__(layers, topology=topology, activation_checkpoint_interval=int(bool(RECOMPUTED)), **options)
 
-    def _partition_layers(self, method="planned"):
-        if len(self._layer_specs) != PARTS[-1]:
-            raise ValueError(f"the plan has {{PARTS[-1]}} entries, and the pipeline {{len(self._layer_specs)}}")
-        self.parts = list(PARTS)
-        stage = self._topo.get_coord(self.global_rank).pipe
-        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
-
+'''
+    + _PARTITION
+    + """
     def _is_checkpointable(self, funcs):
         places = (next(k for k, own in enumerate(self.forward_funcs) if own is func) for func in funcs)
         return all(self._local_start + place in RECOMPUTED for place in places)
-'''
+"""
+)
 
 
 class DeepspeedExporter:

@@ -33,11 +33,6 @@ class EqualStages:
     replicas: int
     placement: Placement
 
-    def recomputes(self, ways: Ways) -> Bools:
-        """Which units [n_units] compute their activations again."""
-        again: Bools = ways.recompute[np.asarray(self.placement.way)]
-        return again
-
 
 def find_equal_stages(
     problem: Problem, placement: Placement, line: Ints, target: str, recompute: Recompute | None = None
@@ -70,6 +65,13 @@ def find_equal_stages(
         remedy = "see what the plan does with placewise judge, or place with --tensor-parallel of one number"
         raise ExportError(f"no pipeline of equal stages that {target} can run keeps the rules", remedy=remedy)
     return best[1]
+
+
+def require_disjoint(stages: Iterable[Iterable[str]]) -> None:
+    """Raise ExportError where a device is in two stages, or in one twice."""
+    everything = [name for names in stages for name in names]
+    if len(set(everything)) < len(everything):
+        raise ExportError("a device is in two stages")
 
 
 def _entry_of_units(ways: Ways, line: Ints) -> Ints:

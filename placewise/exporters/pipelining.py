@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Space, sets_of, sharing
+from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -136,7 +136,7 @@ class PipeliningExporter:
             "calls": _list_calls(problem, placement.device, order),
         }
         said = json.dumps(document, indent=1) + "\n"
-        files = {STAGES: said, SCRIPT: _SCRIPT, **{name: _read_copy(name) for name in (CUTTING, LOADING)}}
+        files = {STAGES: said, SCRIPT: _SCRIPT, **{name: read_copy(Path(name).stem) for name in (CUTTING, LOADING)}}
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, notes)
 
@@ -238,11 +238,3 @@ def _torch_device(problem: Problem, device: int) -> str:
     if not one.name.startswith("cuda"):
         raise ExportError(f"PyTorch knows no device {one.name!r}", remedy="name accelerators cuda:0, cuda:1, …")
     return one.name
-
-
-def _read_copy(name: str) -> str:
-    """The source of a module that needs PyTorch only."""
-    spec = find_spec(f"placewise.readers.torch.{Path(name).stem}")
-    if spec is None or spec.origin is None:
-        raise ExportError(f"the module {name} is not installed")
-    return Path(spec.origin).read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.commands import name_nodes, printable
-from placewise.exporters.equal_stages import find_equal_stages
+from placewise.exporters.equal_stages import find_equal_stages, require_disjoint
 from placewise.exporters.stack import Stack
 from placewise.exporters.stages import require_stack
 from placewise.model.columns import Bools, Ints
@@ -116,9 +116,7 @@ def read_split_stages(
         raise ExportError("the comments do not name the devices of every stage")
     if any(len(names) != degree * replicas for names in found) or sum(entries) != stack.count + 2 * ends:
         raise ExportError(f"the sizes of the command do not fit {stack.count} layers and the devices of its stages")
-    everything = [name for names in found for name in names]
-    if len(set(everything)) < len(everything):
-        raise ExportError("a device is in two stages")
+    require_disjoint(found)
     first = np.array([problem.cluster.index(names[0]) for names in found], np.int32)
     device: Ints = first[np.searchsorted(np.cumsum(entries), _entries(stack, ends=ends), side="right")]
     return device

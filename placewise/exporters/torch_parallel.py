@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
-from placewise.core.parallel_plan import call_name, describe_modules, gathered_early
+from placewise.core.parallel_plan import call_name, describe_modules
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
-from placewise.exporters.equal_stages import find_equal_stages
+from placewise.exporters.equal_stages import find_equal_stages, require_disjoint
+from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 PLAN, SCRIPT = "parallel.json", "run_parallel.py"
-COPIES = ("parallel_model", "parallel_modules", "stage_modules")
-_PACKAGE = "placewise.readers.torch"
+COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting")
 _SCRIPT = f'''\
 """Run the model of {PLAN} on many devices: torchrun --nproc-per-node PROCESSES {SCRIPT} MODEL [MICRO-BATCHES]
 
@@ -157,21 +154,18 @@ class TorchExporter:
             said = "the target 'torch' is for plans with stages, and this one places whole ops"
             raise ExportError(said, remedy="place with --tensor-parallel, or export to pipelining")
         projected = find_equal_stages(problem, placement, _order_units(problem, placement), self.info.name).placement
-        document = describe_modules(problem, projected)
+        document, early = describe_modules(problem, projected)
         source = problem.graph.source
         document = {"model": source.path if source else "", **document}
         files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
-        early = gathered_early(problem, projected)
         notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
-        return Exported(files | {f"{name}.py": _read_copy(name) for name in COPIES}, projected, notes)
+        return Exported(files | {f"{name}.py": read_copy(name) for name in COPIES}, projected, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         stages = json.loads(str(exported.files[PLAN]))["stages"]
         first = [problem.cluster.index(stage["devices"][0]) for stage in stages]
-        everything = [name for stage in stages for name in stage["devices"]]
-        if len(set(everything)) < len(everything):
-            raise ExportError("a device is in two stages")
+        require_disjoint([stage["devices"] for stage in stages])
         module = {path: s for s, stage in enumerate(stages) for path in stage["modules"]}
         call = {name: s for s, stage in enumerate(stages) for name in stage["calls"]}
         if sum(len(stage["modules"]) for stage in stages) > len(module):
@@ -209,11 +203,3 @@ def _find_stage(scope: str, module: dict[str, int]) -> int | None:
     parts = scope.split(".")
     paths = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     return next((module[path] for path in paths if path in module), None)
-
-
-def _read_copy(name: str) -> str:
-    """The source of a module that needs PyTorch only, importing its neighbours from its own folder."""
-    spec = find_spec(f"{_PACKAGE}.{name}")
-    if spec is None or spec.origin is None:
-        raise ExportError(f"the module {name} is not installed")
-    return re.sub(rf"from {re.escape(_PACKAGE)}\.", "from ", Path(spec.origin).read_text(encoding="utf-8"))

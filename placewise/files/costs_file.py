@@ -121,7 +121,7 @@ def decode_costs(
 def _match_rows(
     names: tuple[K, ...] | list[K], expected: tuple[K, ...] | list[K], what: str, *, complete: bool = False
 ) -> Longs:
-    """The row of each `wanted` name in `names`. With `complete`, `names` must not have others."""
+    """The row of each `expected` name in `names`. With `complete`, `names` must not have others."""
     place = {name: row for row, name in enumerate(names)}
     if len(place) < len(names):
         raise CostError(f"the table has a {what} twice", remedy="make the file again")

@@ -84,7 +84,7 @@ class LeaderboardTable:
 
 
 def format_for(path: str | os.PathLike[str] | None, name: str | None) -> str:
-    """The `wanted` format, else that of the file's suffix, else the table. Raises InputError."""
+    """The format called `name`, else that of the file's suffix, else the table. Raises InputError."""
     if name is not None:
         if name not in FORMATS:
             raise InputError(f"there is no format {name!r}", remedy=f"choose from {', '.join(FORMATS)}")

@@ -70,6 +70,10 @@ def test_files_alone_name_devices_and_ways(problem: Problem, tmp_path: Path) -> 
     (move,) = diff(*files).moves
     assert (move.source, move.target) == ("acc2–acc3 (over 2, vanilla)", "acc2–acc3 (over 2, activation recomp)")
     assert move.ops == 1
+    beside = diff(staged(problem, [pair, last], [0, 0, 1, 1], []), files[1])
+    assert [(m.source, m.target, m.ops) for m in beside.moves] == [(move.source, move.target, 1)], (
+        "a plan in memory is compared in the words of the file"
+    )
 
 
 def test_all_devices_of_a_stage_hold_it(problem: Problem) -> None:

@@ -200,10 +200,7 @@ def _limits(rng: Random, odd: float, placer: Any) -> dict[str, Any]:
         name = rng.choice([*_LIMITS, "budget"])
         limits[name] = rng.choice(ODD)
     endless = not isinstance(placer, str) or placer not in PLACERS or placer in _SLOW
-    try:
-        finite = 0 <= float(str(limits.get("time_limit", "inf")).removesuffix("s").removesuffix("m")) < 100
-    except ValueError:
-        finite = False
+    finite = 0 <= _read_number(limits.get("time_limit", "inf")) < 100
     limit = limits.get("time_limit")
     unlimited = limit is None or (isinstance(limit, (str, float)) and limit in (math.inf, "inf"))
     if endless and not finite and (unlimited or "budget" in limits):
@@ -403,10 +400,15 @@ def _flag(rng: Random, option: OptionInfo, odd: float) -> list[str]:
 def _limit(rng: Random) -> str:
     """An odd time limit, but none for which a search would rightly go on for minutes."""
     word = _odd_word(rng)
+    return "0.2s" if _read_number(word) > 10 else word
+
+
+def _read_number(limit: Any) -> float:
+    """The figure of a time limit without its unit; NaN if it has none."""
     try:
-        return "0.2s" if float(word.removesuffix("s").removesuffix("m")) > 10 else word
+        return float(str(limit).removesuffix("s").removesuffix("m"))
     except ValueError:
-        return word
+        return math.nan
 
 
 def _odd_word(rng: Random) -> str:

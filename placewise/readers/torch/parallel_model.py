@@ -21,6 +21,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from placewise.readers.torch.cutting import MicrobatchStage
 from placewise.readers.torch.parallel_modules import (
     ModuleSplit,
     is_inside,
@@ -168,7 +169,7 @@ class ParallelModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return PipelineStage(
-                _MicrobatchStage(module, first=first, last=last), self.place, self.stages, self.device,
+                MicrobatchStage(module, first=first, last=last), self.place, self.stages, self.device,
                 tuple(value[None] for value in takes) if first else tuple(takes),
                 tuple(value[None] for value in makes) if last else tuple(makes),
                 group=self.mesh["pp"].get_group(),
@@ -212,18 +213,6 @@ class ParallelModel:
         if split is None or own not in split.weights:
             return None
         return split.weights[own], split.parts.get(own, ())
-
-
-class _MicrobatchStage(nn.Module):
-    """A stage whose inputs and outputs of the pipeline have a first dimension more, along which schedules cut them."""
-
-    def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
-        super().__init__()
-        self.module, self.first, self.last = module, first, last
-
-    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = self.module(*([value[0] for value in values] if self.first else values))
-        return tuple(value[None] if self.last else value for value in outputs)
 
 
 def mean_square(outputs: Any, _: Any) -> torch.Tensor:

@@ -49,7 +49,7 @@ class ParallelGroup(Closing):
             raise
 
     def add(self, key: str, model: str, plan: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS) -> None:
-        """Prepare a model under a plan (`core.parallel_plan.describe_modules`) for as many devices as processes."""
+        """Prepare a model under a plan of `core.parallel_plan.describe_modules` for as many devices as processes."""
         self._plans[key] = plan
         self._ask("add", key, model, dict(options), dict(plan))
 
