@@ -5,8 +5,8 @@
 Three models, five plans each: on two processes, one per core, and on four, two per core. What the judge needs is
 measured in the same processes, in turns with the plans: the mean seconds of the parts of a model (what comes before the
 layers, a layer or block, what comes after them) while all processes compute, and of all-reduces between pairs. No plan
-is part of it. The judge's value is that of a full pipeline; a step of N micro-batches takes N times the value and, once, all other
-stages.
+is part of it. The value is that of a full pipeline; a step of N micro-batches takes N times the value and, once,
+all other stages.
 Outputs and gradients of every plan are compared with those of one process. Reported: the error of every prediction; the
 rank correlation of prediction and measurement, beside that of the halves of the rounds. Writes results/real_split.json
 and .md. Exits with 1 if a prediction is off by more than 5 %, or the order of the plans is not the predicted one.

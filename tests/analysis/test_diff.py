@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from fuzzing.texts import PIPER
+from parallel_plans import place_units
 
 import placewise as pw
 from placewise.analysis.diff import diff
 from placewise.core.place import place
 from placewise.files.plan_file import save_plan
-from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.model.ways import StageGroup
@@ -31,18 +31,7 @@ def problem(tmp_path: Path) -> Problem:
 
 def staged(problem: Problem, stages: list[StageGroup], unit_stage: list[int], recomputed: list[int]) -> Result:
     """The result with stages whose units split as far as their stage, and recompute where they are listed."""
-    ways = problem.require_ways()
-    chosen = [
-        next(
-            way
-            for way in range(ways.n_ways)
-            if ways.way_unit[way] == unit
-            and ways.degree[way] == stages[stage].tensor_parallel
-            and ways.recompute[way] == (unit in recomputed)
-        )
-        for unit, stage in enumerate(unit_stage)
-    ]
-    placement = Placement.of_stages(ways, tuple(stages), unit_stage, chosen)
+    placement = place_units(problem, stages, unit_stage, recomputed)
     judgement = judge_placement(problem, placement)
     return replace(place(problem), placement=placement, judgement=judgement)
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from locations import EXAMPLES
+from parallel_plans import place_units
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -38,14 +39,7 @@ def staged(problem: Problem, layers: list[int], groups: list[StageGroup], again:
     unit_stage, unit_layer = np.zeros(ways.n_units, np.int32), np.full(ways.n_units, -1)
     unit_stage[ways.unit] = stage
     unit_layer[ways.unit] = stack.of
-    way = [
-        max(
-            ways.ways_of(unit, groups[unit_stage[unit]].tensor_parallel).tolist(),
-            key=lambda w, unit=unit: bool(ways.recompute[w]) == (int(unit_layer[unit]) in again),
-        )
-        for unit in range(ways.n_units)
-    ]
-    return Placement.of_stages(ways, tuple(groups), unit_stage, np.array(way, np.int32))
+    return place_units(problem, groups, unit_stage, np.flatnonzero(np.isin(unit_layer, again)))
 
 
 def test_equal_stages_are_exported_as_they_are(training: Problem) -> None:

@@ -42,7 +42,9 @@ def document_of(done: list[Done], seed: int, seconds: float, processes: int) -> 
 
 def write_report(document: dict[str, Any], path: Path) -> None:
     """The document as .json, and a table of it as .md beside it."""
-    document = document | {"command": document["command"].replace("fuzz.json", path.with_suffix(".json").name)}
+    command = document["command"]
+    if "--merge" not in command:
+        document = document | {"command": command.replace("fuzz.json", path.with_suffix(".json").name)}
     path.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     head = "| family | cases | loaded | refused | faults | processor, s | slowest, s |\n|---|---|---|---|---|---|---|\n"
     rows = "".join(
@@ -85,8 +87,10 @@ def merge_documents(documents: list[dict[str, Any]]) -> dict[str, Any]:
     faults = sum((Counter(document["faults"]) for document in documents), Counter[str]())
     slow = [one | {"seed": document["seed"]} for document in documents for one in document["slowest"]]
     commands = [document["command"] for document in documents]
+    reports = " ".join(command.rpartition("REPORT=")[2] for command in commands)
+    merge = f"PYTHONPATH=tests/helpers:tests python -m fuzzing --merge {reports} --report benchmarks/results/fuzz.json"
     return documents[0] | {
-        "command": "; ".join(commands),
+        "command": "; ".join([*commands, merge]),
         "seeds": [document["seed"] for document in documents],
         **{key: sum(document[key] for document in documents) for key in ("cases", "seconds")},
         "families": dict(sorted(families.items())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,16 +52,23 @@ def problem_of(name: str, devices: str = "4xA100-80GB", **options: object) -> Pr
 
 def staged(problem: Problem, groups: list[StageGroup], last: list[int], *, again: bool = False) -> Placement:
     """Stages up to these units; with `again`, units recompute where they can."""
+    units = problem.require_ways().n_units
+    return place_units(problem, groups, np.searchsorted(last, np.arange(units)), range(units) if again else ())
+
+
+def place_units(
+    problem: Problem, groups: Sequence[StageGroup], stage: Sequence[int] | np.ndarray, again: Collection[int] = ()
+) -> Placement:
+    """Units in the stages [n_units], each split as far as its stage; those in `again` recompute where they can."""
     ways = problem.require_ways()
-    stage = np.searchsorted(last, np.arange(ways.n_units)).astype(np.int32)
     way = [
         max(
-            ways.ways_of(unit, groups[stage[unit]].tensor_parallel).tolist(),
-            key=lambda w: bool(ways.recompute[w]) == again,
+            ways.ways_of(unit, groups[s].tensor_parallel).tolist(),
+            key=lambda w, unit=unit: bool(ways.recompute[w]) == (unit in again),
         )
-        for unit in range(ways.n_units)
+        for unit, s in enumerate(stage)
     ]
-    return Placement.of_stages(ways, tuple(groups), stage, np.array(way, np.int32))
+    return Placement.of_stages(ways, tuple(groups), np.asarray(stage, np.int32), np.array(way, np.int32))
 
 
 def draw(args: Sequence[Any], count: int = MICROBATCHES, seed: int = 0) -> list[np.ndarray]:
