@@ -25,7 +25,9 @@ from placewise.placers.registry import create
 from placewise.simulate import lower_bound
 
 QUICK_PACE = 8e-6
-"""Seconds per op of a quick placer on a large graph."""
+"""Seconds per op of a quick placer on a large graph, on a busy machine."""
+NEEDED_PACE, NEEDED_TURN = 2.5e-6, 4.0
+"""The same for a quick placer that is needed, on an idle machine; and the judgements that it takes on any machine."""
 QUICK_SHARE, HUGE_SHARE = 0.2, 0.4
 """Of the time, for quick placers; and on huge graphs, where they take seconds and searches find little."""
 SEARCH_SHARE = 0.5
@@ -92,6 +94,9 @@ class _Portfolio:
             makers = chain(self.hints.by, repeat("a hint"))
             for placement, name in zip(self.hints.placements, makers, strict=False):
                 self.history.record(name, Proposal(placement))
+            if not self.timed and (self.watch.budget.iterations, self.watch.budget.evaluations) != (None, None):
+                for turn in strategy.tighter(self.problem):
+                    self._take(turn, np.inf)
             self._run_quick_placers()
             for turn in (*strategy.main(self.problem), *strategy.others(self.problem, self.watch.budget.seconds)):
                 if turn.placer != strategy.LAST_RESORT or self.history.best is None:
@@ -111,9 +116,19 @@ class _Portfolio:
         for turn in strategy.quick(self.problem):
             if turn.placer in (*self.hints.by, *self.hints.baselines):
                 continue
-            if self.history.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
+            late = self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until
+            if self.history.best is not None and late and not turn.needed:
                 return
-            self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
+            if not turn.needed:
+                left = max(until - self.watch.elapsed, 0.0) or self.watch.left
+                self._take(turn, min(turn.share * self.watch.left, left))
+            elif self.history.best is None or self._ends_in_time():
+                self._take(turn, self.watch.left)
+
+    def _ends_in_time(self) -> bool:
+        """Whether a quick placer can be expected to end, and its placement to be judged, before the time is over."""
+        expected = max(NEEDED_PACE * self.problem.n_ops, NEEDED_TURN * self.history.judging)
+        return expected < self.watch.left
 
     def _search(self, turns: Sequence[Turn]) -> None:
         """Run searches, then proofs, then searches again until the time is over."""
@@ -165,7 +180,7 @@ class _Portfolio:
 
     def _problem(self, turn: Turn) -> Problem:
         """What the placer of a turn is asked to solve."""
-        return as_chain(self.problem) if turn.contiguous else self.problem
+        return with_shape(self.problem, turn.shape) if turn.shape else self.problem
 
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
@@ -180,23 +195,31 @@ class _Portfolio:
         most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        known = () if turn.contiguous else history.placements
-        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
+        if turn.placer == AutoPlacer.info.name:
+            hints = replace(self.hints, baselines={}, judging=0.0, bound=None)
+        else:
+            known = () if turn.shape else history.placements
+            hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
         proposal = run_placer(
             placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
         )
         proposal = make_sound(placer.info, self.problem, proposal)
-        if turn.contiguous:
+        maker = turn.placer
+        if turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")
+        if turn.placer == AutoPlacer.info.name and proposal.placement is not None:
+            maker = proposal.history[-1].placer
+            proposal = replace(proposal, notes=proposal.notes[1:], history=())
         if proposal.infeasible:
             self._infeasible = proposal
             raise _RunOver
-        better = history.record(turn.placer, proposal)
+        better = history.record(maker, proposal)
         if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
             raise _RunOver
         return better
 
 
-def as_chain(problem: Problem) -> Problem:
-    """The problem with stages in a chain: its placements keep the problem's rules, its bounds do not hold there."""
-    return problem.with_(constraints=replace(problem.constraints, contiguous=True, convex=False))
+def with_shape(problem: Problem, shape: strategy.Shape) -> Problem:
+    """The problem with stages of a shape: its placements keep the problem's rules, its bounds do not hold there."""
+    contiguous = shape == "contiguous"
+    return problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=not contiguous))
