@@ -156,8 +156,8 @@ def test_a_freer_problem_has_no_worse_answer(communication: Literal["blocking", 
     differ = 0
     for seed in range(12):
         tight = random_problem(
-            seeded(seed), max_ops=24, objective=Objective("throughput", communication), constraints=Constraints(contiguous=True),
-            rules=True, scarce=seed % 2 == 0,
+            seeded(seed), max_ops=24, objective=Objective("throughput", communication), rules=True,
+            constraints=Constraints(contiguous=True), scarce=seed % 2 == 0,
         )  # fmt: skip
         posed_as = [tight.with_(constraints=replace(tight.constraints, **rules)) for rules in SHAPES]
         values = [place(problem, "auto", Budget(iterations=1, evaluations=40)).value for problem in posed_as]
