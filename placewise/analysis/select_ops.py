@@ -24,6 +24,8 @@ def select_ops(problem: Problem, asked: str) -> tuple[Ints, str]:
     An exact op name takes precedence, then a module (a scope with everything in it, or the end of its name if that is
     unique), then a regular expression, which may match the ops of one block only. Raises InputError with similar names.
     """
+    if not isinstance(asked, str):
+        raise InputError(f"the op is {repr(asked)[:LONGEST]}", remedy="give the name of an op or a module")
     graph = problem.graph
     if asked in graph.ops.name:
         op = graph.ops.name.index(asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -300,7 +301,10 @@ def explain(
 
     """
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
-    devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
+    several = isinstance(why_not, Sequence) and not isinstance(why_not, str)
+    devices: tuple[str, ...] = tuple(why_not) if several else (why_not,)  # type: ignore[assignment]
+    if not all(isinstance(device, str) for device in devices):
+        raise InputError(f"why_not is {reprlib.repr(why_not)}", remedy="give a device, or a list of them")
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     with listening(on_progress, limits.seconds * len(devices)) as listener:
         found: ExplainedOp | ExplainedSplit

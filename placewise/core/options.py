@@ -360,7 +360,7 @@ def _rules(name: str, value: object) -> tuple[Rule, ...] | None:
     if value is None:
         return None
     remedy = "give a mapping of regular expressions to devices, or a list of such pairs"
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, (str, np.ndarray)) or not isinstance(value, Iterable):
         raise InputError(f"{name} is {_shown(value)}", remedy=remedy)
     found = []
     for item in value.items() if isinstance(value, Mapping) else value:

@@ -31,13 +31,12 @@ def place_stages(
 
     "auto" is `parallel_dp` from the best baseline, or the best baseline where `parallel_dp` cannot take the problem.
     """
-    name = placer if isinstance(placer, str) else placer.info.name
+    chosen = placer if isinstance(placer, Placer) else registry.create(placer, options if placer != "auto" else None)
+    name = chosen.info.name
     automatic = name == "auto"
+    if automatic:
+        chosen = registry.create("parallel_dp", options)
     remarks: tuple[str, ...] = ()
-    if automatic or isinstance(placer, str):
-        chosen = registry.create("parallel_dp" if automatic else name, options)
-    else:
-        chosen = placer
     refusal = refuse_stages(problem, chosen)
     if refusal and automatic:
         remarks = (f"{chosen.info.name} was not asked: {refusal}",)

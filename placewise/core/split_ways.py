@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from placewise.coarsen.units import group_units
 from placewise.core.options import ProblemOptions
 from placewise.costing.sharding import SplitOptions, make_ways
@@ -44,7 +42,6 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
     made = make_ways(
         graph, problem.cluster, problem.costs, problem.capacity, units.unit, split, work=work, unit_names=units.names
     )
-    degrees = made.ways.degrees.tolist()
     constraints = replace(
         problem.constraints,
         tensor_parallel=1 if options.tensor_parallel is None else options.tensor_parallel,
@@ -52,8 +49,7 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         microbatches=split.microbatches if trains else 0,
         replicas=0 if options.replicas is None else options.replicas,
     )
-    ways = replace(made.ways, workspace=np.array([made.reserve[degree] for degree in degrees]))
-    return problem.with_(ways=ways, constraints=constraints, warnings=(*problem.warnings, *made.notes))
+    return problem.with_(ways=made.ways, constraints=constraints, warnings=(*problem.warnings, *made.notes))
 
 
 def _list_degrees(most: int | None) -> tuple[int, ...] | None:

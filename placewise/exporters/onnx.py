@@ -45,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 
 def load():
     """A function from inputs to outputs, both by name."""
-    pipeline = json.loads((HERE / "{PIPELINE}").read_text())
+    pipeline = json.loads((HERE / "{PIPELINE}").read_text(encoding="utf-8"))
     options, sessions = onnxruntime.SessionOptions(), []
     options.enable_mem_pattern = False  # it takes memory that the plan does not count
     for piece in pipeline["pieces"]:

@@ -47,6 +47,8 @@ def require_library(info: ExportInfo) -> None:
 
 def complete_options(info: ExportInfo, given: Mapping[str, OptionValue]) -> OptionValues:
     """Every option of a target, as given or by default. Raises ExportError for an unknown name or a wrong type."""
+    if not isinstance(given, Mapping):
+        raise ExportError(f"options are {given!r:.60}", remedy="give names and values, like {'most': 100}")
     unknown = next((name for name in given if name not in info.options), None)
     if unknown is not None:
         offered = f"it has {', '.join(info.options)}" if info.options else "it has none"

@@ -203,7 +203,7 @@ def run_placer(
     on_progress: OnProgress = ignore,
 ) -> Proposal:
     """Ask a placer for a proposal. A problem without ops, or proved infeasible at once, never reaches it."""
-    infeasible = "" if problem.ways is not None else why_infeasible(problem)
+    infeasible = why_infeasible(problem)
     if infeasible:
         return Proposal(None, reason=Reason.PROVED, infeasible=infeasible)
     if not problem.n_ops:

@@ -12,7 +12,7 @@ from placewise._util.units import format_seconds
 from placewise.core.target_rules import find_rule, run_on_target
 from placewise.errors import PlacewiseError
 from placewise.exporters.base import OptionValue
-from placewise.exporters.writing import SMALLEST, Export, export_placement
+from placewise.exporters.writing import Export, export_placement
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
@@ -59,7 +59,7 @@ def describe_execution(problem: Problem, made: Export) -> str:
     target = made.info.name
     with suppress(PlacewiseError):
         value = judge_on_target(problem, made.exported.placement, target).value
-        if not math.isclose(value, made.said.value, rel_tol=SMALLEST):
+        if not math.isclose(value, made.said.value, rel_tol=TOLERATED):
             took, instead = format_seconds(value), format_seconds(made.said.value)
             said = f"{target} {find_rule(target).runs}: run so, the plan takes {took} instead of {instead}"
             return f"{said} (place --for {target} searches what it can run)"

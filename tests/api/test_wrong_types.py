@@ -78,3 +78,21 @@ def test_what_is_no_depth(problem: pw.Problem, odd: Any) -> None:
     """Scopes are cut to a whole number of parts."""
     with pytest.raises(InputError, match="the depth is"):
         pw.inspect(problem, depth=odd)
+
+
+@pytest.mark.parametrize("odd", [None, 3, b"op", ["op"], np.array(["op"]), np.array(None)], ids=repr)
+def test_what_names_no_op_and_no_devices(plan: pw.Plan, odd: Any) -> None:
+    """An op is a text, and so is each device where it could be instead."""
+    with pytest.raises(InputError, match="the op is"):
+        pw.explain(plan, odd)
+    if np.ndim(odd) == 0:
+        with pytest.raises(InputError, match="why_not is"):
+            pw.explain(plan, plan.problem.graph.ops.name[0], odd)
+
+
+@pytest.mark.parametrize("odd", [np.array(None), np.array([1, 2]), np.array([["a", "cpu"]])], ids=repr)
+@pytest.mark.parametrize("name", ["pins", "forbid", "unsupported"])
+def test_arrays_are_no_rules(name: str, odd: Any) -> None:
+    """Rules are a mapping or a list of pairs."""
+    with pytest.raises(InputError, match=f"{name} is array"):
+        pw.ProblemOptions(**{name: odd})

@@ -16,6 +16,8 @@ from fuzzing import names, pool
 from fuzzing.bombs import xml_bomb, zip_bomb
 from fuzzing.cases import SHARES, Case, Damage, case, run
 from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
+from fuzzing.pool import Done
+from fuzzing.report import document_of, merged
 from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
 from fuzzing.verdict import FAULT, LOADED, REFUSED, Verdict, flaw_of, kind_of, verdict_on
 
@@ -131,3 +133,34 @@ def test_processes_keep_out_of_each_others_folders(tmp_path: Path, monkeypatch: 
     done = list(pool.run_all([("any", number) for number in range(60)], runner, tmp_path, 2))
     assert sorted(one.number for one in done) == list(range(60))
     assert not [one.number for one in done if one.verdict.outcome == FAULT]
+
+
+def test_who_waits_for_the_processor_is_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case that computes on and on is ended; one that takes long because the machine has other work is not."""
+    monkeypatch.setattr(pool, "PATIENCE", 0.3)
+    monkeypatch.setattr(pool, "SECONDS", 0.5)
+    (tmp_path / "0").mkdir()
+
+    def runner(_: str, number: int, folder: Path) -> Verdict:
+        time.sleep(2.5 * (number == 1))
+        while number == 2:
+            pass
+        return Verdict(LOADED)
+
+    done = pool.run_all([("any", number) for number in range(4)], runner, tmp_path, 1)
+    outcomes = {one.number: one.verdict for one in done}
+    assert [outcomes[number].outcome for number in range(4)] == [LOADED, LOADED, FAULT, LOADED]
+    assert "no answer" in outcomes[2].words and "in runner" in outcomes[2].words
+
+
+def test_rounds_are_added_up() -> None:
+    """Cases and faults of two seeds, and the slowest of both."""
+    rounds = [
+        document_of([Done("plan", 1, Verdict(LOADED), 1.0), Done("onnx", 2, Verdict(FAULT, "odd"), 3.0)], 7, 10.0, 1),
+        document_of([Done("plan", 1, Verdict(REFUSED), 2.0)], 8, 20.0, 1),
+    ]
+    found = merged(rounds)
+    assert (found["cases"], found["seconds"], found["seeds"], found["faults"]) == (3, 30, [7, 8], {"odd": 1})
+    plan = found["families"]["plan"]
+    assert (plan["cases"], plan["loaded"], plan["refused"], plan["slowest"]) == (2, 1, 1, 2.0)
+    assert [(one["case"], one["seed"]) for one in found["slowest"]] == [("onnx:2", 7), ("plan:1", 8), ("plan:1", 7)]

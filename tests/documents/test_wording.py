@@ -25,6 +25,7 @@ INSTEAD = {
     r"what people run into": "common problems",
     r"stands? beside": "is compared with, is next to",
     r"goes round": "runs until",
+    r"in your own words": "as a mapping, in a file",
 }
 """What reads as a translation, and what to write."""
 

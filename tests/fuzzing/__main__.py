@@ -18,7 +18,7 @@ from typing import Any
 from fuzzing.cases import SHARES, case, run
 from fuzzing.journeys import JOURNEYS
 from fuzzing.pool import PATIENCE, Done, run_all
-from fuzzing.report import document_of, written
+from fuzzing.report import document_of, merged, written
 from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
 from fuzzing.verdict import FAULT, Verdict, kind_of
 
@@ -26,11 +26,17 @@ from fuzzing.verdict import FAULT, Verdict, kind_of
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     asked = _asked()
+    if asked.merge:
+        written(merged([json.loads(path.read_bytes()) for path in asked.merge]), asked.report)
+        return
     asked.out.mkdir(parents=True, exist_ok=True)
     out = asked.out.resolve()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         folder = Path(name)
         os.chdir(folder)
+        os.environ["XDG_CACHE_HOME"] = str(
+            folder / "cache"
+        )  # empty: what reading takes is imported once, before all cases
         furnished(folder)
         seeds = model_seeds() | other_seeds()
         if asked.family:
@@ -60,6 +66,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument(
         "--report", type=lambda text: Path(text).resolve(), help="where the report is written, as .json and .md"
     )
+    parser.add_argument("--merge", type=Path, nargs="+", help="make --report of these reports, and run nothing")
     parser.add_argument("--repeat", metavar="FAMILY:NUMBER", help="one case, in this process, with its traceback")
     return parser.parse_args()
 

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 import placewise as pw
-from fuzzing.seeds import MODEL, PHASED, WORKLOAD, Seed
+from fuzzing.seeds import MODEL, PHASED, PIPER, WORKLOAD, Seed
 from fuzzing.texts import CLUSTERS, TIMES_CSV
 from fuzzing.tokens import NUMBERS, TEXTS
 from fuzzing.verdict import Unsound, flaw_of
@@ -52,6 +52,9 @@ SANE: Values = {
     "convex": (True, False),
     "in_order": (True, False),
     "replicas": (1, 2, 3, "any", "0", 0),
+    "tensor_parallel": (1, 2, "any", 0, 64),
+    "recompute": ("auto", "never", "always"),
+    "microbatches": (1, 6, 32, 1 << 24),
     "step_samples": (0, 1, 8, 1 << 20),
     "schedule": ("1f1b", "gpipe"),
     "graph": ("inference", "training"),
@@ -164,7 +167,7 @@ def _own(rng: Random) -> tuple[Any, Any, dict[str, int]]:
 def _named(rng: Random) -> tuple[Any, Any, dict[str, int]]:
     kind = rng.randrange(5)
     if kind == 0:
-        return WORKLOAD, None, {}
+        return rng.choice((WORKLOAD, PIPER)), None, {}
     devices = rng.choice(("2xL4,cpu", "cpu", "3xL4", "devices.toml", {"cuda:0": "1GiB", "cpu": 1e9}, "2xL4,cpu"))
     if kind == 1:
         return PHASED, devices, {}
@@ -201,7 +204,9 @@ def _limits(rng: Random, odd: float, placer: Any) -> dict[str, Any]:
         finite = 0 <= float(str(limits.get("time_limit", "inf")).removesuffix("s").removesuffix("m")) < 100
     except ValueError:
         finite = False
-    if endless and not finite and (limits.get("time_limit") in (None, math.inf, "inf") or "budget" in limits):
+    limit = limits.get("time_limit")
+    unlimited = limit is None or (isinstance(limit, (str, float)) and limit in (math.inf, "inf"))
+    if endless and not finite and (unlimited or "budget" in limits):
         limits["time_limit"] = 0.2
         limits.pop("budget", None)
     elif endless and not finite:

@@ -24,8 +24,9 @@ Runner = Callable[[str, int, Path], Verdict]
 
 MEMORY = 2 << 30
 """Bytes that a case may ask for beyond what the process has after its imports."""
-SECONDS, PATIENCE = 10.0, 120.0
-"""Of the processor for one case; and by the clock, since the machine may have other work, before a process is ended."""
+SECONDS, PATIENCE, LONGEST = 10.0, 120.0, 1_800.0
+"""Of the processor for one case; and by the clock, since the machine may have other work, before a process is ended
+that has spent so much, or that waits."""
 CHUNK = 500
 """Cases that a process runs before a new one takes its place."""
 
@@ -42,13 +43,15 @@ class Done:
 
 @dataclass(slots=True)
 class _Running:
-    """A process, the cases that it still has to run, and when it began with the first of them."""
+    """A process, the cases that it still has to run, and when it began with the first of them; `spent`: seconds of the
+    processor until then."""
 
     pid: int
     pipe: int
     left: list[tuple[str, int]]
     folder: Path
     since: float = field(default_factory=time.monotonic)
+    spent: float = 0.0
     text: bytes = b""
 
 
@@ -102,16 +105,15 @@ def _work(cases: list[tuple[str, int]], runner: Runner, folder: Path, pipe: int)
     os.dup2(errors, 2)
     warnings.simplefilter("error")
     faulthandler.enable(errors)
+    faulthandler.register(signal.SIGUSR1, errors)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for family, number in cases:
         os.ftruncate(errors, 0)
         os.lseek(errors, 0, os.SEEK_SET)
-        faulthandler.dump_traceback_later(PATIENCE - 10, file=errors)
         begin = time.process_time()
         verdict = runner(family, number, folder)
         seconds = time.process_time() - begin
-        faulthandler.cancel_dump_traceback_later()
         if verdict.outcome != FAULT:
             verdict = _on_the_side(errors, seconds) or verdict
         os.write(pipe, json.dumps([verdict.outcome, verdict.words, seconds]).encode() + b"\n")
@@ -130,12 +132,22 @@ def _heard(one: _Running) -> Iterator[Done]:
     *lines, one.text = one.text.split(b"\n")
     for line in lines:
         outcome, words, seconds = json.loads(line)
-        (family, number), one.since = one.left.pop(0), time.monotonic()
+        (family, number), one.since, one.spent = one.left.pop(0), time.monotonic(), _processor_seconds(one.pid)
         yield Done(family, number, Verdict(outcome, words), seconds)
 
 
 def _is_stuck(one: _Running) -> bool:
-    return time.monotonic() - one.since > PATIENCE
+    waited = time.monotonic() - one.since
+    return waited > PATIENCE and (waited > LONGEST or _processor_seconds(one.pid) - one.spent > 2 * SECONDS)
+
+
+def _processor_seconds(pid: int) -> float:
+    """What a process has spent; 0 where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_over(one: _Running) -> bool:
@@ -148,6 +160,8 @@ def _ended(one: _Running) -> Iterator[Done]:
     """Take leave of a process; the case in which it was stuck, or crashed, is a fault."""
     stuck = bool(one.left) and _is_stuck(one)
     if stuck:
+        os.kill(one.pid, signal.SIGUSR1)
+        time.sleep(1.0)
         os.kill(one.pid, signal.SIGKILL)
     _, state = os.waitpid(one.pid, 0)
     with contextlib.suppress(OSError):

@@ -50,7 +50,10 @@ def written(document: dict[str, Any], path: Path) -> None:
         f"| {row['seconds']:.0f} | {row['slowest']:.2f} |\n"
         for name, row in document["families"].items()
     )
-    slow = ", ".join(f"`{one['case']}` {one['seconds']:.1f} s" for one in document["slowest"][:5])
+    slow = ", ".join(
+        f"`{one['case']}` (seed {one.get('seed', document['seed'])}) {one['seconds']:.1f} s"
+        for one in document["slowest"][:5]
+    )
     faults = "".join(f"- {count} × {kind}\n" for kind, count in document["faults"].items()) or "None.\n"
     path.with_suffix(".md").write_text(
         f"""# Bad input
@@ -70,3 +73,23 @@ Slowest: {slow}.
 {faults}""",
         "utf-8",
     )
+
+
+def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """One document of rounds with different seeds: counts are sums, slowest cases those of all."""
+    families: dict[str, dict[str, Any]] = {}
+    for name, row in (item for document in documents for item in document["families"].items()):
+        total = families.setdefault(name, dict.fromkeys(row, 0))
+        for key, value in row.items():
+            total[key] = max(total[key], value) if key == "slowest" else round(total[key] + value, 4)
+    faults = sum((Counter(document["faults"]) for document in documents), Counter[str]())
+    slow = [one | {"seed": document["seed"]} for document in documents for one in document["slowest"]]
+    commands = [document["command"] for document in documents]
+    return documents[0] | {
+        "command": "; ".join(commands),
+        "seeds": [document["seed"] for document in documents],
+        **{key: sum(document[key] for document in documents) for key in ("cases", "seconds")},
+        "families": dict(sorted(families.items())),
+        "faults": dict(faults),
+        "slowest": sorted(slow, key=lambda one: -one["seconds"])[:SLOWEST],
+    }

@@ -50,12 +50,14 @@ def run_whole(graph, given, held):
 class SplitRun:
     """One run of a graph on `degree` devices; `exchanged` counts the collectives that were needed."""
 
-    def __init__(self, graph, degree, unit=None):
+    def __init__(self, graph, degree, unit=None, tokens=False):
         self.table, self.degree = read_ops(graph), degree
         units = [0] * graph.n_ops if unit is None else list(unit)
-        self.pass_ = Propagation(self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=False)
+        self.pass_ = Propagation(self.table, degree, unit=units, repeats=[1] * graph.n_ops, sequence_parallel=tokens)
         self.spread = self.pass_.run()
-        self.needs = {(read.op, read.tensor): read.form for read in self.spread.reads}
+        self.needs = {}
+        for read in self.spread.reads:
+            self.needs.setdefault(read.op, []).append(read.form)
         self.exchanged = 0
 
     def parts_of(self, tensor):
@@ -70,8 +72,10 @@ class SplitRun:
         for op, row in enumerate(self.table.rows):
             made = [self.spread.made[t] for t in row.results]
             arguments = [{} for _ in range(self.degree)]
+            needs = iter(self.needs.get(op, ()))
             for at, value in row.arguments.items():
-                for rank, part in enumerate(self.read(op, row, value, held)):
+                need = None if value.is_weight else next(needs, self.spread.form[value.number])
+                for rank, part in enumerate(self.read(row, value, held, need)):
                     arguments[rank][at] = part
             results = []
             for rank in range(self.degree):
@@ -86,7 +90,7 @@ class SplitRun:
     def local_shape(self, shape, form):
         return tuple(n // self.degree if k == form else n for k, n in enumerate(shape)) if form >= 0 else tuple(shape)
 
-    def read(self, op, row, value, held):
+    def read(self, row, value, held, need):
         """What each device gets of an argument."""
         number = value.number
         if value.is_weight:
@@ -94,14 +98,14 @@ class SplitRun:
             assert len(needs) == 1, "a weight is split in two ways"
             form = next(iter(needs))
             return cut(held[number], form, self.degree, self.spread.weight_layout.get(number))
-        need = self.needs.get((op, number), self.spread.form[number])
         form = self.form[number]
         if form == need or (form in FREE_OR_WHOLE and need in FREE_OR_WHOLE):
             return self.local[number]
         whole = self.to_whole(number)[0] if form not in FREE_OR_WHOLE else self.local[number][0]
         if need in FREE_OR_WHOLE:
             return [whole] * self.degree
-        return cut(whole, need, self.degree, None if row.kind == "Concat" else self.parts_of(row.results[0]))
+        joined = row.kind == "Concat" and _axis(row, {0: whole}) == need
+        return cut(whole, need, self.degree, None if joined else self.parts_of(row.results[0]))
 
     def to_whole(self, tensor):
         form = self.form[tensor]
@@ -265,11 +269,20 @@ def _attention(row, x, shapes, **_):
     return [np.swapaxes(result, 1, 2) if "window" in row.attributes else result]
 
 
-def _reduce(row, x, shapes, *, function, **_):
+def _reduced_axes(row, x):
     axes = row.attributes.get("axes", row.attributes.get("dim", row.attributes.get("axis")))
-    axes = tuple(range(x[0].ndim)) if axes is None else tuple(np.atleast_1d(axes))
+    return tuple(range(x[0].ndim)) if axes is None else tuple(np.atleast_1d(axes).tolist())
+
+
+def _sum(row, x, shapes, **_):
     kept = row.attributes.get("keepdims", row.attributes.get("keepdim", len(shapes[0]) == x[0].ndim))
-    return [function(x[0], axis=axes, keepdims=bool(kept))]
+    return [np.sum(x[0], axis=_reduced_axes(row, x), keepdims=bool(kept))]
+
+
+def _mean(row, x, shapes, **_):
+    """A device divides its sum by the whole length."""
+    length = math.prod(row.arguments[0].shape[axis] for axis in _reduced_axes(row, x))
+    return [_sum(row, x, shapes)[0] / length]
 
 
 def _einsum(row, x, shapes, **_):
@@ -317,6 +330,6 @@ KINDS = {
     "Slice": _slice,
     "Gather": _gather,
     "Attention": _attention,
-    "ReduceSum": lambda row, x, shapes, **k: _reduce(row, x, shapes, function=np.sum, **k),
-    "ReduceMean": lambda row, x, shapes, **k: _reduce(row, x, shapes, function=np.mean, **k),
+    "ReduceSum": _sum,
+    "ReduceMean": _mean,
 }

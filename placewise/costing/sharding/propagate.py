@@ -133,14 +133,19 @@ class Propagation:
         return {at: FREE if value.is_weight else form[value.number] for at, value in row.arguments.items()}
 
     def _reduced(self, row: OpRow, at: int) -> int:
-        """The form that a summand has after it was summed: by tokens with sequence parallelism, or whole."""
+        """The form that a summand has after it was summed: by tokens with sequence parallelism, or whole.
+
+        Tokens are the last but one of two or three dimensions; images and what convolutions make have none.
+        """
         return self._reduced_form(row.arguments[at].number)
 
     def _reduced_form(self, tensor: int) -> int:
         shape = self._shapes[tensor]
         place = len(shape) - 2
-        fits = self._sequence and place >= 0 and shape[place] > 0 and shape[place] % self._degree == 0
-        return place if fits else WHOLE
+        if not self._sequence or len(shape) not in (2, 3) or shape[place] < 1 or shape[place] % self._degree:
+            return WHOLE
+        maker = self._table.rows[self._table.makers[tensor]]
+        return WHOLE if maker is not None and "Conv" in maker.kind else place
 
     def _linear(self, row: OpRow, forms: Mapping[int, int]) -> Decision | None:
         rule = LINEAR.get(row.kind)

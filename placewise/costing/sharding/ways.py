@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -72,8 +72,8 @@ class SplitOptions:
 class SplitWays:
     """Ways, and the decisions behind them: a `Sharding` per degree.
 
-    `reserve` maps a degree to the bytes that every stage of that degree needs once, besides what the ways hold: the
-    workspace of a typical unit, since units run one after the other. The part "workspace" of the ways is what a unit
+    `reserve` maps a degree to the bytes that every stage of that degree needs once (the ways' `workspace`): those of a
+    typical unit at work, since units run one after the other. The part "workspace" of what the ways hold is what a unit
     needs beyond it. `notes` say what stays whole.
     """
 
@@ -139,6 +139,7 @@ def make_ways(
         reserve[degree] = _add_rows(rows, pricing, memory.measure(sharding), sharding, trains, options.recompute)
     notes = tuple(dict.fromkeys(said for sharding in shardings.values() for said in describe_refusals(sharding)))
     ways = _assemble(graph, rows, pricing, trains, options, unit_names)
+    ways = replace(ways, workspace=np.array([reserve[degree] for degree in ways.degrees.tolist()]))
     return SplitWays(ways, MappingProxyType(shardings), MappingProxyType(reserve), notes)
 
 

@@ -26,6 +26,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
+from placewise.simulate.bounds.stages import stages_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 from placewise.simulate.replicas import equal_devices
@@ -42,6 +43,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
+    if problem.ways is not None:
+        return stages_bound(problem)
     classes = device_classes(problem)
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():

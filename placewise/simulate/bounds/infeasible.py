@@ -15,8 +15,8 @@ from placewise.simulate.in_place import in_place_ops
 
 @cached_per_problem
 def why_infeasible(problem: Problem) -> str:
-    """A proof in words that no placement exists, or "" if simple checks find none."""
-    if not problem.n_ops:
+    """A proof in words that no placement exists, or "" if simple checks find none, as where ops may be split."""
+    if not problem.n_ops or problem.ways is not None:
         return ""
     times = op_times(problem)
     runs = np.stack([np.isfinite(block_sums(problem, column)) for column in times.seconds], axis=1)

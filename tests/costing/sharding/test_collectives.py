@@ -39,6 +39,15 @@ def test_seconds(kind, nbytes, degree, expected):
     assert collective_seconds(kind, nbytes, degree, LINK) == pytest.approx(expected, rel=1e-12)
 
 
+def test_one_shot():
+    """Where every pair has a link of its own, small tensors are sent to all others at once."""
+    meshed = LINK._replace(meshed=True)
+    assert collective_seconds("all-reduce", 100.0, 4, meshed) == pytest.approx(1e-3 + 3 * 100e-6)
+    assert collective_seconds("all-reduce", 1e6, 4, meshed) == pytest.approx(6e-3 + 1.5)
+    assert collective_seconds("all-gather", 1e6, 4, meshed) == pytest.approx(1e-3 + 0.75)
+    assert collective_seconds("all-to-all", 1e6, 4, meshed) == pytest.approx(1e-3 + 3e6 / 16 * 1e-6)
+
+
 def devices(*names, kind="gpu"):
     return tuple(Device(name, kind, memory=1e9, peak_flops={"float32": 1e12}) for name in names)
 
@@ -61,7 +70,7 @@ def test_direct_links():
     links = [Link("a", "b", 1e9, 1e-6), Link("b", "c", 2e9, 5e-6), Link("c", "a", 4e9, 2e-6)]
     links += [Link("b", "a", 8e9), Link("c", "b", 8e9), Link("a", "c", 8e9)]
     cluster = Cluster(devices(*names), (*links, *hosts(names, 1e8)), "direct")
-    assert find_group_link(cluster, [0, 1, 2]) == GroupLink(5e-6, 1e-9)
+    assert find_group_link(cluster, [0, 1, 2]) == GroupLink(5e-6, 1e-9, meshed=True)
     assert find_group_link(cluster, [0]) == GroupLink()
 
 
@@ -99,7 +108,7 @@ def test_links_of_a_class():
     kinds = np.array([0, 0, 0, 0, 1], np.int32)
     cluster = two_nodes()
     node = find_nodes(cluster, kinds)
-    assert find_class_link(cluster, kinds, node, 0, 2) == GroupLink(1e-6, 1e-11)
+    assert find_class_link(cluster, kinds, node, 0, 2) == GroupLink(1e-6, 1e-11, meshed=True)
     assert find_class_link(cluster, kinds, node, 0, 4) is None
     assert find_class_link(cluster, kinds, node, 1, 1) == GroupLink()
-    assert find_class_link(cluster, kinds, np.zeros(5, np.int32), 0, 4) == GroupLink(1e-5, 1e-9)
+    assert find_class_link(cluster, kinds, np.zeros(5, np.int32), 0, 4) == GroupLink(1e-5, 1e-9, meshed=True)

@@ -101,7 +101,7 @@ def test_split_layer_by_hand():
     split = inside & (sharding.share == 0.5)
     whole = inside & (sharding.share == 1)
     assert {graph.ops.kind[op] for op in np.flatnonzero(whole)} == {"RMSNormalization", "Add"}
-    link = GroupLink(1e-6, 1e-10)
+    link = GroupLink(1e-6, 1e-10, meshed=True)
     exchanged = 2 * collective_seconds("all-reduce", 2 * 4 * 32 * 4, 2, link)
     row = column(made.ways, "collective_seconds", 2)[1, 0]
     assert row == pytest.approx(exchanged, rel=1e-12)
@@ -163,6 +163,7 @@ def test_workspace():
     graph = to_training(transformer(words=4096))
     made, _, units = ways_of(graph, cluster_of(2))
     for degree, reserve in made.reserve.items():
+        assert made.ways.workspace_of(degree) == reserve
         beyond = column(made.ways, "held_bytes", degree)[:, 4]
         assert reserve > 0
         assert beyond[len(units) - 1] > 0  # scores of a vocabulary

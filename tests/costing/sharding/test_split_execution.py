@@ -13,9 +13,9 @@ from placewise.model.sharding import module_splits
 
 def llama(draft):
     """An embedding, two layers, and the scores of a vocabulary."""
-    ids = draft.input(2, 3, dtype="int64")
+    ids = draft.input(2, 4, dtype="int64")
     table = draft.weight(64, 32, name="embed.weight")
-    x = draft.op("Gather", table, ids, shape=(2, 3, 32), scope="embed", axis=0)
+    x = draft.op("Gather", table, ids, shape=(2, 4, 32), scope="embed", axis=0)
     for layer in range(2):
         x = llama_layer(draft, x, scope=f"layers.{layer}")
     return draft.linear(draft.norm(x, scope="norm"), 64, scope="head")
@@ -159,6 +159,32 @@ def test_split_equals_whole(name, degree):
         np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-12)
     assert run.exchanged == sums
     assert sum(c.kind == "all-reduce" for c in shard_graph(graph, degree).collectives) == sums
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt", "parallel block", "rotary", "side by side", "fused gate"])
+def test_split_tokens(name):
+    """The same with tokens split between the products (sequence parallelism)."""
+    draft = Draft()
+    graph = draft.build(CASES[name][0](draft))
+    given, held = random_values(graph)
+    expected = run_whole(graph, given, held)
+    run = SplitRun(graph, 2, tokens=True)
+    for tensor, value in run.run(given, held).items():
+        np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-12)
+    assert "tokens" in run.spread.style or name in ("rotary", "side by side", "fused gate")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_split_units(name):
+    """The same where every op is a unit of its own, or every few: all is whole between them."""
+    draft = Draft()
+    graph = draft.build(CASES[name][0](draft))
+    given, held = random_values(graph)
+    expected = run_whole(graph, given, held)
+    for length in (1, 3, 8):
+        run = SplitRun(graph, 2, unit=[op // length for op in range(graph.n_ops)])
+        for tensor, value in run.run(given, held).items():
+            np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-12)
 
 
 def test_parts_of_weights():

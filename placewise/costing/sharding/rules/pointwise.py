@@ -81,7 +81,10 @@ def along_axis(op: SplitOp, *, default: int = -1, to_end: bool = False) -> list[
 
 
 def reduce(op: SplitOp, *, linear: bool = False) -> list[Answer]:
-    """Dimensions that stay may be split; sums over a split one are summands."""
+    """Dimensions that stay may be split; sums over a split one are summands.
+
+    A summand of a mean is the device's sum divided by the whole length.
+    """
     split = op.first_split()
     if split is None or split[0] or not op.results:
         return []

@@ -67,6 +67,9 @@ def _contract(
     split = next(((at, op.forms[at]) for at in moving if op.forms[at] >= 0), None)
     if split is None:
         return _open(op, terms, result, moving, bias)
+    length = op.shapes[split[0]][split[1]]
+    if not op.divides(length):
+        return [Indivisible(length, "columns")]
     label = terms[split[0]][split[1]]
     reads = {at: term.index(label) for at, term in terms.items() if label in term and _is_long(op, at, term, label)}
     if label not in result:

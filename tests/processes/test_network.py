@@ -1,0 +1,90 @@
+"""What Placewise's processes listen on: nothing, or the loopback device alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from crash_runs import alive_in
+from locations import DATA
+
+pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
+LISTENS = "0A"
+LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"}
+"""As /proc/net writes 127.0.0.1, ::1 and ::ffff:127.0.0.1 on little-endian machines."""
+COMMANDS = {
+    "place": ("place {model} -d 2xV100-16GB,cpu --time-limit 2s", None),
+    "profile": ("profile {model} -d cores --repeats 3 -o {out}", "onnxruntime"),
+    "run": ("run {plan} --rounds 1 --measure-time 1s", "onnxruntime"),
+    "train": ("train {model} -d 2xV100-16GB,cpu --policy colocrl --controllers 2 --updates 3", "torch"),
+}  # fmt: skip
+
+OTHERS = [name for name in COMMANDS if name != "profile"]
+
+
+def pids_in(session: int) -> list[int]:
+    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _session_of(stat) == session]
+
+
+def _session_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return -1
+
+
+def addresses_in(session: int) -> set[str]:
+    """The addresses on which the processes of a session listen, as /proc writes them, without the port."""
+    listening = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENS:
+                listening[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for pid in pids_in(session):
+        try:
+            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:  # it has ended, or has closed the file
+            continue
+        found |= {listening[link] for link in links if link in listening}
+    return found
+
+
+def heard(words: list[str], folder: Path) -> set[str]:
+    """The addresses on which a command listens while it runs; it must end well."""
+    found = set()
+    command = [sys.executable, "-m", "placewise", *words, "-q"]
+    with subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            found |= addresses_in(process.pid)
+            time.sleep(0.02)
+    assert process.returncode == 0 and not alive_in(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("command", ["profile", *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
+def test_nothing_listens(command: str, tmp_path: Path) -> None:
+    """Commands and their workers talk through sockets that only they hold."""
+    line, library = COMMANDS[command]
+    if library:
+        pytest.importorskip(library)
+    model, plan = DATA / "measured" / "small.onnx", tmp_path / "plan.json"
+    if "{plan}" in line:
+        heard(["place", str(model), "-d", "2xcore", "--placer", "heft", "-o", str(plan)], tmp_path)
+    words = [word.format(model=model, plan=plan, out=tmp_path / "out.json") for word in line.split()]
+    assert heard(words, tmp_path) == set()
+
+
+def test_ranks_listen_on_loopback(tmp_path: Path) -> None:
+    """Ranks of a pipeline of PyTorch connect to each other there."""
+    pytest.importorskip("torch")
+    plan = tmp_path / "plan.json"
+    words = ["place", str(DATA / "measured" / "small.pt2"), "-d", "2xcore", "--objective", "throughput"]
+    heard([*words, "--placer", "in_order", "-o", str(plan)], tmp_path)
+    found = heard(["run", str(plan), "--runtime", "pipelining", "--rounds", "1", "--measure-time", "1s"], tmp_path)
+    assert found and found <= LOOPBACK
