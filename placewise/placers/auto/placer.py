@@ -94,11 +94,10 @@ class _Portfolio:
             makers = chain(self.hints.by, repeat("a hint"))
             for placement, name in zip(self.hints.placements, makers, strict=False):
                 self.history.record(name, Proposal(placement))
-            if not self.timed and (self.watch.budget.iterations, self.watch.budget.evaluations) != (None, None):
-                for turn in strategy.tighter(self.problem):
-                    self._take(turn, np.inf)
+            self._solve_tighter()
             self._run_quick_placers()
-            for turn in (*strategy.main(self.problem), *strategy.others(self.problem, self.watch.budget.seconds)):
+            seconds = self.watch.budget.seconds
+            for turn in (*strategy.main(self.problem, seconds), *strategy.others(self.problem, seconds)):
                 if turn.placer != strategy.LAST_RESORT or self.history.best is None:
                     self._take(turn, turn.share * self.watch.left)
             self._search(strategy.searches(self.problem))
@@ -109,6 +108,29 @@ class _Portfolio:
         if self.watch.out and self.history.reason is Reason.FINISHED:
             self.history.reason = Reason.TIME_LIMIT
         return self._infeasible or self.history.answer()
+
+    def _solve_tighter(self) -> None:
+        """Without a time limit: solve the problem of the next tighter shape, as if it had been asked for, first.
+
+        So the answer is no worse than the one of that problem, nor of a still tighter one. Raises `_RunOver`.
+        """
+        shape = strategy.tighter(self.problem)
+        if self.timed or shape is None:
+            return
+        history = self.history
+        tighter = _Portfolio(
+            SearchContext(
+                with_shape(self.problem, shape),
+                self.watch.budget,
+                replace(self.hints, baselines={}, bound=None),
+                history.price,
+                lambda state: history.report(replace(state, bound=None)),
+            )
+        )
+        tighter.answer()
+        history.adopt(tighter.history)
+        if history.reason is Reason.INTERRUPTED or history.optimal(max(self.watch.budget.gap, OPTIMAL_GAP)):
+            raise _RunOver
 
     def _run_quick_placers(self) -> None:
         share = HUGE_SHARE if self.problem.n_ops > strategy.HUGE_OPS else QUICK_SHARE
@@ -195,25 +217,18 @@ class _Portfolio:
         most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        if turn.placer == AutoPlacer.info.name:
-            hints = replace(self.hints, baselines={}, judging=0.0, bound=None)
-        else:
-            known = () if turn.shape else history.placements
-            hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
+        known = () if turn.shape else history.placements
+        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
         proposal = run_placer(
             placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
         )
         proposal = make_sound(placer.info, self.problem, proposal)
-        maker = turn.placer
         if turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")
-        if turn.placer == AutoPlacer.info.name and proposal.placement is not None:
-            maker = proposal.history[-1].placer
-            proposal = replace(proposal, notes=proposal.notes[1:], history=())
         if proposal.infeasible:
             self._infeasible = proposal
             raise _RunOver
-        better = history.record(maker, proposal)
+        better = history.record(turn.placer, proposal)
         if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
             raise _RunOver
         return better

@@ -6,6 +6,7 @@ A placer that does not support the problem, or whose extra is not installed, is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 
 from placewise.model.problem import Problem
@@ -74,19 +75,19 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
     return (Turn("single"), *exhaustive, heft, *turns, Turn("greedy"), *lists, Turn("critical_path"), *fewer)
 
 
-def tighter(problem: Problem) -> tuple[Turn, ...]:
-    """The whole portfolio for stages of the next tighter shape, and so for the tightest: a start no worse than those.
-
-    Only where the budget is an amount of work, which every placer has for itself.
-    """
+def tighter(problem: Problem) -> Shape | None:
+    """The next tighter shape of stages, for throughput; None if there is none."""
     rules = problem.constraints
     if problem.objective.kind == "latency" or rules.contiguous:
-        return ()
-    return (Turn("auto", shape="contiguous" if rules.convex else "convex"),)
+        return None
+    return "contiguous" if rules.convex else "convex"
 
 
-def main(problem: Problem) -> tuple[Turn, ...]:
-    """The exact or nearly exact method of the objective, and the last resort where memory is tight."""
+def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
+    """The exact or nearly exact method of the objective, and the last resort where memory is tight.
+
+    Without a limit of `seconds`, throughput problems with stages of any shape were solved for a chain before.
+    """
     if problem.constraints.ordered:
         dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.5),)
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
@@ -95,6 +96,8 @@ def main(problem: Problem) -> tuple[Turn, ...]:
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
+    if not isfinite(seconds):
+        return (Turn(LAST_RESORT),)
     if problem.n_ops > CHAIN_OPS:
         return Turn("dp", share=0.15), Turn(LAST_RESORT)
     chain = (Turn("multilevel", share=CHAIN_SHARE, shape="contiguous"),) if problem.n_ops > MANY_OPS else ()
