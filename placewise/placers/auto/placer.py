@@ -139,13 +139,10 @@ class _Portfolio:
             if turn.placer in (*self.hints.by, *self.hints.baselines):
                 continue
             late = self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until
-            if self.history.best is not None and late and not turn.needed:
-                return
-            if not turn.needed:
-                left = max(until - self.watch.elapsed, 0.0) or self.watch.left
-                self._take(turn, min(turn.share * self.watch.left, left))
-            elif self.history.best is None or self._ends_in_time():
-                self._take(turn, self.watch.left)
+            if self.history.best is not None and not (self._ends_in_time() if turn.needed else not late):
+                continue
+            left = self.watch.left if turn.needed else max(until - self.watch.elapsed, 0.0)
+            self._take(turn, min(turn.share * self.watch.left, left or self.watch.left))
 
     def _ends_in_time(self) -> bool:
         """Whether a quick placer can be expected to end, and its placement to be judged, before the time is over."""
