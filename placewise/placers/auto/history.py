@@ -104,6 +104,14 @@ class History:
         self._record_improvements(candidate, claims, before)
         return True
 
+    def adopt(self, tighter: History) -> None:
+        """Keep what a run on the problem with tighter rules found; its bounds do not hold here."""
+        for candidate in tighter.pool:
+            self.record(candidate.placer, replace(candidate.proposal, bound=None))
+        self.tried += [name for name in tighter.tried if name not in self.tried]
+        if tighter.reason is Reason.INTERRUPTED:
+            self.reason = tighter.reason
+
     def _judge(self, name: str, proposal: Proposal, judgement: Judgement | None) -> Candidate | None:
         """The proposal as a candidate, None if it is invalid or cannot run."""
         placement = proposal.placement
@@ -124,7 +132,7 @@ class History:
                 if reached <= candidate.value * (1 + 1e-9):
                     when = claim.seconds
                     break
-                self.history.append(Improvement(claim.seconds, reached, candidate.placer))
+                self.history.append(Improvement(claim.seconds, reached, claim.by or candidate.placer))
         self.history.append(Improvement(when, candidate.value, candidate.placer))
 
     def answer(self) -> Proposal:

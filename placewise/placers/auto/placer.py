@@ -25,7 +25,9 @@ from placewise.placers.registry import create
 from placewise.simulate import lower_bound
 
 QUICK_PACE = 8e-6
-"""Seconds per op of a quick placer on a large graph."""
+"""Seconds per op of a quick placer on a large graph, on a busy machine."""
+NEEDED_PACE, NEEDED_TURN = 2.5e-6, 4.0
+"""The same for a quick placer that is needed, on an idle machine; and the judgements that it takes on any machine."""
 QUICK_SHARE, HUGE_SHARE = 0.2, 0.4
 """Of the time, for quick placers; and on huge graphs, where they take seconds and searches find little."""
 SEARCH_SHARE = 0.5
@@ -92,8 +94,10 @@ class _Portfolio:
             makers = chain(self.hints.by, repeat("a hint"))
             for placement, name in zip(self.hints.placements, makers, strict=False):
                 self.history.record(name, Proposal(placement))
+            self._solve_tighter()
             self._run_quick_placers()
-            for turn in (*strategy.main(self.problem), *strategy.others(self.problem, self.watch.budget.seconds)):
+            seconds = self.watch.budget.seconds
+            for turn in (*strategy.main(self.problem, seconds), *strategy.others(self.problem, seconds)):
                 if turn.placer != strategy.LAST_RESORT or self.history.best is None:
                     self._take(turn, turn.share * self.watch.left)
             self._search(strategy.searches(self.problem))
@@ -105,15 +109,45 @@ class _Portfolio:
             self.history.reason = Reason.TIME_LIMIT
         return self._infeasible or self.history.answer()
 
+    def _solve_tighter(self) -> None:
+        """Without a time limit: solve the problem of the next tighter shape, as if it had been asked for, first.
+
+        So the answer is no worse than the one of that problem, nor of a still tighter one. Raises `_RunOver`.
+        """
+        shape = strategy.tighter(self.problem)
+        if self.timed or shape is None:
+            return
+        history = self.history
+        tighter = _Portfolio(
+            SearchContext(
+                with_shape(self.problem, shape),
+                self.watch.budget,
+                replace(self.hints, baselines={}, bound=None),
+                history.price,
+                lambda state: history.report(replace(state, bound=None)),
+            )
+        )
+        tighter.answer()
+        history.adopt(tighter.history)
+        if history.reason is Reason.INTERRUPTED or history.optimal(max(self.watch.budget.gap, OPTIMAL_GAP)):
+            raise _RunOver
+
     def _run_quick_placers(self) -> None:
         share = HUGE_SHARE if self.problem.n_ops > strategy.HUGE_OPS else QUICK_SHARE
         until = share * self.watch.budget.seconds
         for turn in strategy.quick(self.problem):
             if turn.placer in (*self.hints.by, *self.hints.baselines):
                 continue
-            if self.history.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
-                return
-            self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
+            late = self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until
+            if self.history.best is not None and not (self._ends_in_time() if turn.needed else not late):
+                continue
+            left = self.watch.left if turn.needed else max(until - self.watch.elapsed, 0.0)
+            self._take(turn, min(turn.share * self.watch.left, left or self.watch.left))
+
+    def _ends_in_time(self) -> bool:
+        """Whether a quick placer can be expected to end, and its placement to be judged, before the time is over."""
+        expected = max(NEEDED_PACE * self.problem.n_ops, NEEDED_TURN * self.history.judging)
+        return expected < self.watch.left
 
     def _search(self, turns: Sequence[Turn]) -> None:
         """Run searches, then proofs, then searches again until the time is over."""
@@ -165,7 +199,7 @@ class _Portfolio:
 
     def _problem(self, turn: Turn) -> Problem:
         """What the placer of a turn is asked to solve."""
-        return as_chain(self.problem) if turn.contiguous else self.problem
+        return with_shape(self.problem, turn.shape) if turn.shape else self.problem
 
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
@@ -180,13 +214,13 @@ class _Portfolio:
         most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        known = () if turn.contiguous else history.placements
+        known = () if turn.shape else history.placements
         hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
         proposal = run_placer(
             placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
         )
         proposal = make_sound(placer.info, self.problem, proposal)
-        if turn.contiguous:
+        if turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:
             self._infeasible = proposal
@@ -197,6 +231,7 @@ class _Portfolio:
         return better
 
 
-def as_chain(problem: Problem) -> Problem:
-    """The problem with stages in a chain: its placements keep the problem's rules, its bounds do not hold there."""
-    return problem.with_(constraints=replace(problem.constraints, contiguous=True, convex=False))
+def with_shape(problem: Problem, shape: strategy.Shape) -> Problem:
+    """The problem with stages of a shape: its placements keep the problem's rules, its bounds do not hold there."""
+    contiguous = shape == "contiguous"
+    return problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=not contiguous))

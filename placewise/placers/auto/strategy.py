@@ -6,7 +6,8 @@ A placer that does not support the problem, or whose extra is not installed, is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from math import isfinite
+from typing import Any, Literal
 
 from placewise.model.problem import Problem
 
@@ -37,36 +38,56 @@ CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
 On larger ones the search for a chain takes longer than that."""
 
 
+Shape = Literal["contiguous", "convex"]
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A placer with its options, its share of the remaining time, and the most work of a solver in it."""
+    """A placer with its options, its share of the remaining time, and the most work of a solver in it.
+
+    With a `shape` it solves the problem whose stages have that shape, which its placements keep the rules of.
+    A quick placer that is `needed` runs whenever it can end in time, whatever share of the time is left to quick ones.
+    """
 
     placer: str
     options: dict[str, Any] = field(default_factory=dict)
     share: float = 1.0
     work: int | None = None
-    contiguous: bool = False
+    shape: Shape | None = None
+    needed: bool = False
 
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Placers that take milliseconds on graphs of some hundred ops: naive ones, then heuristics of the literature."""
     latency = problem.objective.kind == "latency"
+    heft = Turn("heft", needed=latency)  # the cheapest list scheduler, for latency far better than anything naive
     if problem.constraints.ordered:
         return Turn("single"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
     if latency and problem.n_ops > HUGE_OPS:
-        return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
+        return Turn("single"), heft, Turn("etf", {"by": "start"}), Turn("etf"), Turn("critical_path"), Turn("topo")
     exhaustive = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
-    turns = [Turn("single"), *exhaustive, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
-    lists = [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
+    turns = [Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    lists = [Turn("etf"), Turn("etf", {"by": "start"})]
     if not latency:
-        return (*turns, *lists)
+        return (Turn("single"), *exhaustive, *turns, heft, *lists)
     counts = _counts(problem.n_devices)
     fewer = [Turn(lister, {"devices": count}) for count in counts for lister in ("heft", "etf")]
-    return (*turns, Turn("greedy"), *lists, Turn("critical_path"), *fewer)
+    return (Turn("single"), *exhaustive, heft, *turns, Turn("greedy"), *lists, Turn("critical_path"), *fewer)
 
 
-def main(problem: Problem) -> tuple[Turn, ...]:
-    """The exact or nearly exact method of the objective, and the last resort where memory is tight."""
+def tighter(problem: Problem) -> Shape | None:
+    """The next tighter shape of stages, for throughput; None if there is none."""
+    rules = problem.constraints
+    if problem.objective.kind == "latency" or rules.contiguous:
+        return None
+    return "contiguous" if rules.convex else "convex"
+
+
+def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
+    """The exact or nearly exact method of the objective, and the last resort where memory is tight.
+
+    Without a limit of `seconds`, throughput problems with stages of any shape were solved for a chain before.
+    """
     if problem.constraints.ordered:
         dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.5),)
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
@@ -75,8 +96,12 @@ def main(problem: Problem) -> tuple[Turn, ...]:
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
-    chain = (Turn("multilevel", share=CHAIN_SHARE, contiguous=True),) if MANY_OPS < problem.n_ops <= CHAIN_OPS else ()
-    return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
+    if not isfinite(seconds):
+        return (Turn(LAST_RESORT),)
+    if problem.n_ops > CHAIN_OPS:
+        return Turn("dp", share=0.15), Turn(LAST_RESORT)
+    chain = (Turn("multilevel", share=CHAIN_SHARE, shape="contiguous"),) if problem.n_ops > MANY_OPS else ()
+    return Turn("dp", share=0.15, shape="contiguous"), *chain, Turn(LAST_RESORT)
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:

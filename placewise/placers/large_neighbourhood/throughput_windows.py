@@ -7,8 +7,7 @@ every device that sets the value.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -222,9 +221,6 @@ class ThroughputWindows:
 
 def _result(job: Future[_WindowSolution]) -> _WindowSolution:
     """A future's result; it waits in short steps, so that Ctrl-C gets through."""
-    while True:
-        try:
-            return job.result(timeout=0.1)
-        except NotYet:
-            if job.done():
-                raise
+    while not wait((job,), timeout=0.1).done:
+        pass
+    return job.result()

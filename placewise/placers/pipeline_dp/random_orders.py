@@ -1,8 +1,8 @@
 """For graphs with too many ideals: the best splits of many topological orders, and a bound from one path.
 
-The best split of one order is found quickly. Orders are drawn at random, following the branches of the graph in varying
-sequence; later such that the best pipeline so far is itself a split of the order, so that the result can only improve.
-Hill climbing continues from each split under the judge's prices.
+The best split of one order is found quickly. Orders come in series. The first is drawn at random, following the
+branches of the graph in varying sequence; the next such that the best pipeline of the series is itself a split of the
+order, so that the series can only improve. Hill climbing continues from each split under the judge's prices.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from placewise.simulate.contiguity import Contraction
 
 ROUNDS, WORK = 60, 60_000
 """Without a time limit: the number of orders, and of orders times components."""
+STALLED = 8
+"""A series of orders ends after so many in a row that improve nothing."""
 LONGEST_PROOF = 15.0
 """Seconds for the bound, or a share of the budget if that is more; the placement does not depend on the bound."""
 _SHARE = 0.4
@@ -40,7 +42,7 @@ def search_orders(
 ) -> tuple[list[Placement], Reason]:
     """The best split of many orders after hill climbing, and why the search ended; Ctrl-C ends it with the best.
 
-    The first half of the orders ignores the best split so far. If stages may be replicated, a search without climbing
+    If stages may be replicated, a search without climbing
     follows over splits with replicated stages.
     """
     alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
@@ -74,30 +76,37 @@ class _OrderSearch:
     value: float = np.inf
     reason: Reason = Reason.FINISHED
 
-    def climb(self, start: Ints) -> None:
-        """Climb from `start`, and keep the result if it is the best so far."""
+    def climb(self, start: Ints) -> tuple[Ints, float]:
+        """The split that is reached from `start`, and its value; the best of all is kept."""
         price = Evaluator(self.problem, threads=1)
         device = climb_hill(self.problem, self.graph, start, price, self.watch)
         reached = float(price(device[None])[0])
         if reached < self.value:
             self.best, self.value = device, reached
+        return device, reached
 
     def split_orders(self, rounds: int, share: float) -> None:
-        """Split random orders, the second half through the best, for a share of the time limit, else `rounds` times."""
+        """Split series of orders for a share of the time limit, else `rounds` orders."""
         until, round_ = self.watch.budget.seconds * share, 0
         timed = np.isfinite(until) and rounds > 0
+        best, value, stalled = None, np.inf, 0
         while self.watch.elapsed < until if timed else round_ < rounds:
-            order = self.draw(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
-            round_ += 1
+            if stalled == STALLED:
+                best, value, stalled = None, np.inf, 0
+            order = self.draw(best)
+            round_, stalled = round_ + 1, stalled + 1
             split = find_best_split(self.problem, self.graph.component, (order,), self.problem.capacity, self.go_on)
             if split.device is not None and not find_broken_rule(self.problem, split.device):
-                self.climb(split.device)
+                device, reached = self.climb(split.device)
+                if reached < value:
+                    best, value, stalled = device, reached, 0
             if split.reason is not Reason.FINISHED:
                 self.reason = split.reason
                 break
 
-    def draw(self, guided: bool) -> Ints:
-        return _draw_order(self.graph, _rank_stages(self.graph, self.best if guided else None), self.rng)
+    def draw(self, best: Ints | None) -> Ints:
+        """A random order, such that `best` [n_ops] is a split of it if given."""
+        return _draw_order(self.graph, _rank_stages(self.graph, best), self.rng)
 
 
 def _search_replicated(problem: Problem, search: _OrderSearch, rounds: int) -> list[Placement]:
@@ -106,7 +115,9 @@ def _search_replicated(problem: Problem, search: _OrderSearch, rounds: int) -> l
     for _ in range(rounds):
         if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
             break
-        split = find_best_split(problem, search.graph.component, (search.draw(True),), problem.capacity, search.go_on)
+        split = find_best_split(
+            problem, search.graph.component, (search.draw(search.best),), problem.capacity, search.go_on
+        )
         if split.device is not None and split.value < value:
             placement = Placement(split.device, replicas=build_replica_column(split.groups, problem.n_devices))
             if judge_placement(problem, placement).valid:

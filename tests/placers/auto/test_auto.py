@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,15 +10,19 @@ import pytest
 from simulate_problems import random_problem, seeded
 from soak import seeds
 
+from placewise._native import StopFlag
 from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
+from placewise.placers.auto.strategy import FEW_BLOCKS
+from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
+from placewise.placers.registry import create
 from placewise.reporting.sentences import history_line
 from placewise.simulate import Evaluator, judge_placement
 
+SHAPES: tuple[dict[str, bool], ...] = ({"contiguous": False}, {"contiguous": False, "convex": True}, {})
 OBJECTIVES = (Objective("throughput"), Objective("latency"), Objective("latency", execution="subgraph"))
 
 
@@ -105,3 +110,75 @@ def test_unknown_says_what_was_tried() -> None:
             assert any("was found by" in note for note in result.notes)
             return
     pytest.fail("no problem of these is hard enough")
+
+
+def posed_with_choices() -> Problem:
+    """A problem of latency on several devices that is too large to try everything."""
+    drawn = (posed(seed, OBJECTIVES[1], 60) for seed in range(50))
+    return next(problem for problem in drawn if problem.n_devices > 1 and problem.n_blocks > FEW_BLOCKS)
+
+
+def started_until_searches(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, **paces: float
+) -> tuple[list[str], float]:
+    """The placers that auto starts before its first search, and its value; `paces` replace its expected seconds."""
+    for name, pace in paces.items():
+        monkeypatch.setattr(f"placewise.placers.auto.placer.{name}", pace)
+    stop, started = StopFlag(), list[str]()
+
+    def listen(state: Progress) -> None:
+        if state.message == "starting":
+            started.append(state.placer)
+        if state.placer in ("windows", "local", "paths", "pack"):
+            stop.set()
+
+    return started, place(problem, "auto", Budget(120.0, stop=stop), on_progress=listen).value
+
+
+def test_a_list_scheduler_runs_though_quick_placers_have_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each quick placer would take too long, only heft runs, and the answer is no worse than its own."""
+    problem = posed_with_choices()
+    started, value = started_until_searches(problem, monkeypatch, QUICK_PACE=1e6)
+    assert started[:1] == ["heft"] and "etf" not in started
+    assert value <= place(problem, "heft").value * (1 + 1e-9)
+
+
+def test_no_list_scheduler_runs_that_cannot_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list scheduler that is expected to take longer than the time that is left never starts."""
+    problem = posed_with_choices()
+    started, _ = started_until_searches(problem, monkeypatch, QUICK_PACE=1e6, NEEDED_PACE=1e6)
+    assert "heft" not in started and "etf" not in started
+
+
+def test_a_quick_placer_without_time_left_keeps_no_list_scheduler_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no single device holds the model, `single` comes first, has no time, and heft still runs."""
+    problem = posed_with_choices()
+    monkeypatch.setattr("placewise.placers.auto.placer.QUICK_PACE", 1e6)
+    start = place(problem, "topo").placement
+    assert start is not None
+    stop, started = StopFlag(), list[str]()
+
+    def listen(state: Progress) -> None:
+        started.extend([state.placer] if state.message == "starting" else [])
+        if len(started) > 1:
+            stop.set()
+
+    run_placer(create("auto"), problem, Budget(120.0, stop=stop), hints=Hints((start,)), on_progress=listen)
+    assert started[0] == "heft"
+
+
+@pytest.mark.parametrize(("max_ops", "seed"), [(60, 49), (60, 67)])
+def test_a_freer_problem_has_no_worse_answer(max_ops: int, seed: int) -> None:
+    """Without a time limit: any sets of ops ≤ convex ones ≤ a chain of stages, also where searches alone miss that."""
+    tight = random_problem(
+        seeded(seed), max_ops=max_ops, objective=Objective("throughput", "duplex"), rules=True,
+        constraints=Constraints(contiguous=True), scarce=seed % 2 == 0,
+    )  # fmt: skip
+    posed_as = [tight.with_(constraints=replace(tight.constraints, **rules)) for rules in SHAPES]
+    results = [place(problem, "auto", Budget(iterations=1, evaluations=1)) for problem in posed_as]
+    free, convex, chain = (result.value for result in results)
+    assert free <= convex * (1 + 1e-9) and convex <= chain * (1 + 1e-9) and free < chain
+    for result in results:
+        assert result.notes[0].removeprefix("auto took the placement of ") == result.history[-1].placer
+        assert all(later.value < earlier.value for earlier, later in pairwise(result.history))
+        assert all(earlier.seconds <= later.seconds for earlier, later in pairwise(result.history))
