@@ -98,10 +98,9 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
     if not isfinite(seconds):
         return (Turn(LAST_RESORT),)
-    if problem.n_ops > CHAIN_OPS:
-        return Turn("dp", share=0.15), Turn(LAST_RESORT)
-    chain = (Turn("multilevel", share=CHAIN_SHARE, shape="contiguous"),) if problem.n_ops > MANY_OPS else ()
-    return Turn("dp", share=0.15, shape="contiguous"), *chain, Turn(LAST_RESORT)
+    large = MANY_OPS < problem.n_ops <= CHAIN_OPS
+    chain = (Turn("multilevel", share=CHAIN_SHARE, shape="contiguous"),) if large else ()
+    return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
