@@ -47,6 +47,7 @@ class LaneServer:
             [name for name in outputs_of(program) if name not in values],
             send=self._lanes.send,
             receive=self._lanes.receive,
+            wait=self._lanes.wait,
             strict=split.writes,
         )
 
@@ -72,4 +73,7 @@ class LaneServer:
 
     def _to_tensors(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         missing = [name for name in self._inputs if name not in inputs]
-        return {name: tensor_of(array) for name, array in inputs.items()} | dict.fromkeys(missing)
+        tensors = {name: tensor_of(array) for name, array in inputs.items()}
+        if self._lanes.has_gpu:
+            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return tensors | dict.fromkeys(missing)
