@@ -36,6 +36,7 @@ from placewise.profiling.servers.registry import installed_version, start_profil
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
 from placewise.runtimes.base import require_as_written, warn_of_trust
 from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.gpus import Gpu, list_gpus
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
 
@@ -102,7 +103,8 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     places = bind(problem.cluster, how.binding)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
-    devices = [_DeviceState(place, (runtime, release, _processor(place))) for place in places]
+    gpus = _list_gpus(places)
+    devices = [_DeviceState(place, (runtime, release, describe_processor(place, gpus))) for place in places]
     beside = " ".join(sorted(device.about[2] for device in devices))
     cache = how.cache
     for device in devices:
@@ -248,10 +250,23 @@ def _require_file(source: Source | None, runtime: str) -> Source:
     return source
 
 
-def _processor(place: Place) -> str:
-    """The processor of a place, with its cores and options."""
+def _list_gpus(places: Sequence[Place]) -> tuple[Gpu, ...]:
+    """The GPUs of this machine; none where no place needs them. What does not run is reported where it is started."""
+    if all(place.kind != "cuda" for place in places):
+        return ()
+    try:
+        return list_gpus()
+    except RunError:
+        return ()
+
+
+def describe_processor(place: Place, gpus: Sequence[Gpu]) -> str:
+    """The processor of a place, with its cores and options; of a GPU also which one it is, and its driver."""
     cores = ", ".join(map(str, place.cores))
     where = f"cores {cores}" if place.kind == "cores" else f"{place.kind}:{place.name}"
+    if place.kind == "cuda":
+        gpu = next((gpu for gpu in gpus if str(gpu.number) == place.name), None)
+        where = f"{where} ({gpu or 'unknown'})"
     options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
     return f"{processor_title()}; {where}{options}"
 

@@ -9,6 +9,7 @@ from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Graph, Source
 from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place
+from placewise.runtimes.onnxruntime.installed import installed_release
 
 _ROOM = "placewise.profiling.servers"
 _SERVERS = {
@@ -22,10 +23,16 @@ def installed_version(runtime: str) -> str:
     """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
     if runtime not in _SERVERS:
         raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
-    try:
-        return version(runtime)
-    except PackageNotFoundError:
-        raise MissingExtraError(f"profiling with {runtime}", runtime) from None
+    if runtime == "onnxruntime":
+        release = installed_release()
+    else:
+        try:
+            release = version(runtime)
+        except PackageNotFoundError:
+            release = ""
+    if not release:
+        raise MissingExtraError(f"profiling with {runtime}", runtime)
+    return release
 
 
 def start_profiler(
