@@ -181,6 +181,7 @@ def _measure_state(
         except RunError as error:
             device.failure = str(error)
             continue
+        device.notes = (*device.notes, *measured.notes)
         estimate = problem.costs.op_seconds[:, number]
         device.results[state] = (
             *attribute_times(measured, problem.graph, estimate, idle, calls[number]),
