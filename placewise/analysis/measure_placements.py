@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
+from placewise.core.precision import find_tf32
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -113,7 +114,9 @@ class MeasurementContext:
 
     def check_outputs(self, prepared: PreparedPlacement, expected: Arrays, who: str) -> float:
         """The largest deviation from the expected outputs, as a share of the tolerance. Raises RunError beyond it."""
-        return require_equal(expected, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
+        return require_equal(
+            expected, prepared.run(self.fresh(0)), who=who, precision=lowest_precision(self.problem, self.places)
+        )
 
 
 def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContext:
@@ -211,11 +214,12 @@ def _place_on_one_device(problem: Problem) -> Ints:
     return np.full(problem.n_ops, int(np.argmin(seconds)), np.int32)
 
 
-def _precision(places: tuple[Place, ...]) -> str:
-    """The lowest precision that the options of a device ask for; "" by default."""
+def lowest_precision(problem: Problem, places: Sequence[Place]) -> str:
+    """The lowest precision in which a device computes by its options, or a GPU by the problem's; "" by default."""
     words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     values = [words.get(value, value) for place in places for value in place.options.values()]
-    return next((name for name in ("bfloat16", "float16") if name in values), "")
+    values += ["tf32"] if find_tf32(problem.graph) != "nothing" and any(p.kind == "cuda" for p in places) else []
+    return next((name for name in ("bfloat16", "float16", "tf32") if name in values), "")
 
 
 def measured_verdict(measured: MeasuredPlacements, name: str) -> str:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 import numpy as np
 
 from placewise.catalog.detect import processor_title
+from placewise.core.precision import find_tf32
 from placewise.costing.work import work_of
 from placewise.errors import InputError, RunError
 from placewise.files.cluster_record import cluster_record
@@ -104,7 +105,9 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
     gpus = _list_gpus(places)
-    devices = [_DeviceState(place, (runtime, release, describe_processor(place, gpus))) for place in places]
+    devices = [
+        _DeviceState(place, (runtime, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
+    ]
     beside = " ".join(sorted(device.about[2] for device in devices))
     cache = how.cache
     for device in devices:
@@ -261,13 +264,13 @@ def _list_gpus(places: Sequence[Place]) -> tuple[Gpu, ...]:
         return ()
 
 
-def describe_processor(place: Place, gpus: Sequence[Gpu]) -> str:
-    """The processor of a place, with its cores and options; of a GPU also which one it is, and its driver."""
+def describe_processor(place: Place, gpus: Sequence[Gpu], tf32: str = "nothing") -> str:
+    """The processor of a place, with its cores and options; of a GPU also which one, its driver, and what is TF32."""
     cores = ", ".join(map(str, place.cores))
     where = f"cores {cores}" if place.kind == "cores" else f"{place.kind}:{place.name}"
     if place.kind == "cuda":
         gpu = next((gpu for gpu in gpus if str(gpu.number) == place.name), None)
-        where = f"{where} ({gpu or 'unknown'})"
+        where = f"{where} ({gpu or 'unknown'}), {tf32} in TF32"
     options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
     return f"{processor_title()}; {where}{options}"
 

@@ -8,8 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from placewise.profiling.servers.torch import TimingInterpreter
-
 
 class LateClock:
     """A device that computes nothing before it is waited for, and then takes a second more for each call."""
@@ -31,6 +29,8 @@ class LateClock:
 
 def test_a_run_waits_once_and_reads_the_clock_then() -> None:
     """One wait per run and not one per call, which would leave the device idle between calls."""
+    from placewise.profiling.servers.torch import TimingInterpreter
+
     graph = torch.fx.Graph()
     value: Any = graph.placeholder("x")
     for target in (torch.ops.aten.relu.default, torch.ops.aten.neg.default, torch.ops.aten.abs.default):

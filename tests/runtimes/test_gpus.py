@@ -1,20 +1,31 @@
-"""What the driver says of GPUs, asked of a library with its functions, and what of it goes into the keys of the cache."""
+"""GPUs as a driver describes them, in the keys of measured times, and in what runtimes are told about precision."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
+from placewise.analysis.measure_placements import lowest_precision
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.precision import find_tf32
 from placewise.errors import RunError
+from placewise.model.placement import Placement
 from placewise.profiling.profile import describe_processor
+from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
+from placewise.runtimes.equal import require_equal
 from placewise.runtimes.gpus import Gpu, list_gpus
 from placewise.runtimes.onnxruntime.installed import installed_release
+from placewise.runtimes.onnxruntime.worker_specs import session_settings, with_tf32
 
 DRIVER = r"""
 #include <string.h>
@@ -70,12 +81,13 @@ def test_a_driver_without_gpus(
 
 def test_times_belong_to_one_gpu_and_its_driver() -> None:
     """Another card in the same slot, or another driver, is another processor to the cache of measured times."""
-    gpus = [Gpu(1, name, uuid, 1, driver, "12.8") for name, uuid, driver in
-            [("L4", "GPU-a", "570.1"), ("L4", "GPU-b", "570.1"), ("L4", "GPU-a", "580.0"), ("T4", "GPU-a", "570.1")]]  # fmt: skip
+    cards = [("L4", "GPU-a", "570.1"), ("L4", "GPU-b", "570.1"), ("L4", "GPU-a", "580.0"), ("T4", "GPU-a", "570.1")]
+    gpus = [Gpu(1, name, uuid, 1, driver, "12.8") for name, uuid, driver in cards]
     place = Place("cuda:1", "cuda", "1")
     said = [describe_processor(place, (Gpu(0, "A2", "GPU-0", 1, "", ""), gpu)) for gpu in gpus]
     assert len(set(said)) == 4 and all("cuda:1" in text and "A2" not in text for text in said)
     assert describe_processor(place, ()) not in said
+    assert describe_processor(place, gpus[:1], "products") not in said
 
 
 def test_any_build_of_onnx_runtime_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +116,53 @@ def test_any_build_of_onnx_runtime_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         assert release({}) == ""
     finally:
         installed_release.cache_clear()
+
+
+CUDA, CORES = Place("cuda:0", "cuda", "0"), Place("cpu", "cores", cores=(0,))
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "wanted"),
+    [({}, "products", "1"), ({"tf32": False}, "nothing", "0"), ({"tf32": True}, "products", "1")],
+)
+def test_onnx_runtime_computes_as_priced(options: dict[str, bool], what: str, wanted: str, tmp_path: Path) -> None:
+    """A plan's costs say whether its products are in TF32, the provider is told so, and outputs may differ as much."""
+    nodes = [onnx.helper.make_node("MatMul", ["x", "x"], ["y"])]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    problem = build(tmp_path / "m.onnx", "A2,cpu", ProblemOptions(**options))
+    assert find_tf32(problem.graph) == what
+    _, told, _ = session_settings(with_tf32(CUDA, what))
+    assert told == {"device_id": "0", "use_tf32": wanted}
+    _, told, _ = session_settings(with_tf32(replace(CUDA, options={"use_tf32": "0"}), what))
+    assert told["use_tf32"] == "0"
+    assert with_tf32(CORES, what) == CORES
+    assert lowest_precision(problem, (CORES,)) == ""
+    assert lowest_precision(problem, (CUDA, CORES)) == ("tf32" if what == "products" else "")
+    near = {"y": np.full((4, 4), 1.005, np.float32)}
+    exact = {"y": np.ones((4, 4), np.float32)}
+    assert require_equal(exact, near, who="a GPU", precision="tf32") == pytest.approx(0.5, rel=0.01)
+    with pytest.raises(RunError, match=r"0\.001 is allowed"):
+        require_equal(exact, near, who="a GPU")
+
+
+def test_pytorch_computes_as_priced() -> None:
+    """By default convolutions are in TF32 and products are not, as PyTorch has it and as they are priced."""
+    torch = pytest.importorskip("torch")
+    from placewise.runtimes.torch.job_payload import ProgramFile
+    from placewise.runtimes.torch.split_program import set_tf32
+
+    model, example = torch.nn.Linear(4, 4).eval(), {"input": torch.zeros(2, 4)}
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    assert before == (False, True)
+    try:
+        for options, flags in (({}, (False, True)), ({"tf32": False}, (False, False)), ({"tf32": True}, (True, True))):
+            problem = build(model, "A2,cpu", ProblemOptions(**options), example_inputs=example)
+            alone = Placement.on(0, problem.n_ops)
+            program = ProgramFile(Job(problem, alone, (CUDA, CORES), model, example))
+            set_tf32(program.payload(problem, alone).tf32)
+            program.close()
+            assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == flags
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Marks moments between calls; what lies between two marks is known after `wait`."""
 
     def mark(self) -> Any:
-        """This moment, in the order of the calls."""
+        """The moment between the calls before and after."""
 
     def wait(self) -> None:
         """Wait until everything that was called has been computed."""

@@ -17,6 +17,7 @@ from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.names import op_names
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.onnxruntime.sessions import preload_libraries
 from placewise.runtimes.onnxruntime.worker_specs import session_settings, thread_count
 
 LARGEST_MESSAGE = 1 << 31
@@ -35,6 +36,7 @@ class OnnxRuntimeServer:
         self._providers = [(provider, options)]
         if provider not in onnxruntime.get_available_providers():
             raise RunError(f"the ONNX Runtime that is installed has no {provider}")
+        preload_libraries(provider)
         model, self.notes = load_with_weights(Path(path), dims)
         for node, name in zip(model.graph.node, op_names(model.graph.node), strict=True):
             node.name = name

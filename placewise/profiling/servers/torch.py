@@ -19,7 +19,7 @@ from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import tensor_of
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import torch_device
-from placewise.runtimes.torch.split_program import load_program
+from placewise.runtimes.torch.split_program import load_program, set_tf32
 
 
 class TorchServer:
@@ -28,12 +28,15 @@ class TorchServer:
     There is no fusion: a call is one kernel, or several that cannot be separated.
     """
 
-    def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False) -> None:
+    def __init__(
+        self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False, tf32: str = "nothing"
+    ) -> None:
         torch.set_num_threads(max(len(place.cores), 1))
         self._device, self._ops, self._names = torch_device(place), ops, dict[str, tuple[str, ...]]()
         self._clock: Clock = HostClock()
         if self._device != "cpu":
             torch.cuda.set_device(self._device)
+            set_tf32(tf32)
             self._clock = GpuClock(self._device)
         program = load_program(Payload(path, path, {}, {}, {}, trusted))
         for number, node in enumerate(calls_of(program)):
