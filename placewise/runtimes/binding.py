@@ -73,7 +73,7 @@ def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     kind = kind.lower()
     if kind in ("cores", "core"):
         return Place(device, "cores", cores=_parse_cores(device, name, allowed), options=pairs)
-    if kind == "cuda":
+    if kind == "cuda" and (name or "0").isdecimal():
         return Place(device, "cuda", name or "0", options=pairs)
     if kind == "openvino" and name:
         return Place(device, "openvino", name, options=pairs)
