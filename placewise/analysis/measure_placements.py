@@ -20,7 +20,7 @@ from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, fi
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo, require_as_written
-from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.binding import Place, bind, bind_remotely
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
@@ -123,7 +123,9 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
     """Set up a measurement. Raises InputError and its kin if this machine cannot run the model, or not like this."""
     runtime = _choose_runtime(problem, setting)
     executed = match_execution(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
-    places = bind(problem.cluster, setting.binding)
+    if runtime.info.remote and setting.binding:
+        raise InputError(f"the runtime {runtime.info.name!r} chooses places itself", remedy="leave out --bind")
+    places = bind_remotely(problem.cluster) if runtime.info.remote else bind(problem.cluster, setting.binding)
     fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_place_on_one_device(executed))
     job = Job(
