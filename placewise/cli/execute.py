@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewise.runtimes.inputs import Arrays
 
 Runtime = Annotated[
-    str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
+    str | None, typer.Option(help="onnxruntime, openvino, torch, pipelining or ray (default: by the model's format).")
 ]
 Bind = Annotated[
     list[str] | None,

@@ -24,6 +24,7 @@ def join_cluster(address: str, what: str, *, may_start: bool = False) -> Any:
     Raises RunError where there is none, and MissingExtraError, for `what`, without Ray.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         ray = import_module("ray")
     except ModuleNotFoundError:

@@ -70,14 +70,14 @@ class PreparedActors(Closing):
             stage = {device: number for number, device in enumerate(order)}
             payload = program.payload(job.problem, job.placement)
             payload = replace(payload, device={call: stage[d] for call, d in payload.device.items()}, start={})
-            archive = self._ray.put(Path(program.path).read_bytes())
+            self._archive = self._ray.put(Path(program.path).read_bytes())  # replaced stages read it again
             for number, device in enumerate(devices):
                 on_gpu = device.startswith("cuda")
                 kind = self._ray.remote(RayStage).options(
                     num_cpus=0 if on_gpu or len(devices) == 1 else 1, num_gpus=int(on_gpu),
                     scheduling_strategy="SPREAD", max_restarts=ATTEMPTS, max_task_retries=ATTEMPTS,
                 )  # fmt: skip
-                self._actors.append(kind.remote(payload, archive, number, "cuda:0" if on_gpu else "cpu"))
+                self._actors.append(kind.remote(payload, self._archive, number, "cuda:0" if on_gpu else "cpu"))
             self._start()
         except BaseException:
             self.close()
