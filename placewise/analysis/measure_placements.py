@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
+from placewise.core.precision import find_tf32
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -19,7 +20,7 @@ from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, fi
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo, require_as_written
-from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.binding import Place, bind, bind_remotely
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
@@ -113,14 +114,18 @@ class MeasurementContext:
 
     def check_outputs(self, prepared: PreparedPlacement, expected: Arrays, who: str) -> float:
         """The largest deviation from the expected outputs, as a share of the tolerance. Raises RunError beyond it."""
-        return require_equal(expected, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
+        return require_equal(
+            expected, prepared.run(self.fresh(0)), who=who, precision=lowest_precision(self.problem, self.places)
+        )
 
 
 def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContext:
     """Set up a measurement. Raises InputError and its kin if this machine cannot run the model, or not like this."""
     runtime = _choose_runtime(problem, setting)
     executed = match_execution(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
-    places = bind(problem.cluster, setting.binding)
+    if runtime.info.remote and setting.binding:
+        raise InputError(f"the runtime {runtime.info.name!r} chooses places itself", remedy="leave out --bind")
+    places = bind_remotely(problem.cluster) if runtime.info.remote else bind(problem.cluster, setting.binding)
     fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_place_on_one_device(executed))
     job = Job(
@@ -211,11 +216,12 @@ def _place_on_one_device(problem: Problem) -> Ints:
     return np.full(problem.n_ops, int(np.argmin(seconds)), np.int32)
 
 
-def _precision(places: tuple[Place, ...]) -> str:
-    """The lowest precision that the options of a device ask for; "" by default."""
+def lowest_precision(problem: Problem, places: Sequence[Place]) -> str:
+    """The lowest precision in which a device computes by its options, or a GPU by the problem's; "" by default."""
     words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     values = [words.get(value, value) for place in places for value in place.options.values()]
-    return next((name for name in ("bfloat16", "float16") if name in values), "")
+    values += ["tf32"] if find_tf32(problem.graph) != "nothing" and any(p.kind == "cuda" for p in places) else []
+    return next((name for name in ("bfloat16", "float16", "tf32") if name in values), "")
 
 
 def measured_verdict(measured: MeasuredPlacements, name: str) -> str:

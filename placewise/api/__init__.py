@@ -2,6 +2,7 @@
 
 from placewise.api.caches import cache_info, clear_cache
 from placewise.api.learning import pretrain, train
+from placewise.api.machine import doctor
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
@@ -19,6 +20,7 @@ __all__ = [
     "clear_cache",
     "compare",
     "diff",
+    "doctor",
     "explain",
     "export",
     "inspect",

@@ -27,6 +27,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
 from placewise.placers.base import Budget, OnProgress
+from placewise.runtimes.registry import choose_ray
 from placewise.simulate import judge_placement
 from placewise.targets.fastest_split import export_fastest
 
@@ -119,6 +120,7 @@ def run(
     model: Model = None,
     *,
     runtime: str | None = None,
+    ray: str | None = None,
     bind: Mapping[str, str] | None = None,
     inputs: Mapping[str, Any] | None = None,
     in_flight: int | None = None,
@@ -138,8 +140,10 @@ def run(
         A plan, a plan file or a published split.
     model : as in `place`
         Default: the file that the plan names. A PyTorch module is given here, with its `example_inputs`.
-    runtime : {"onnxruntime", "openvino", "torch", "pipelining"}
+    runtime : {"onnxruntime", "openvino", "torch", "pipelining", "ray"}
         Default: by the model's format (docs/runtimes.md).
+    ray : str
+        Run the stages on the Ray cluster at this address, "auto" or "local", instead of on this machine.
     bind : mapping of str to str
         Where devices are, like ``{"npu": "openvino:NPU", "cpu": "cores:0-3"}``.
     inputs : mapping of str to array
@@ -179,8 +183,9 @@ def run(
     live = None if isinstance(model, (str, os.PathLike)) else model
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     texts = {name: str(value) for name, value in (options or {}).items()}
+    runtime, given = choose_ray(runtime, ray, texts)
     setting = Setting(
-        runtime, dict(bind or {}), inputs, protocol, live, example_inputs, texts, seed, trust_model=trust_model
+        runtime, dict(bind or {}), inputs, protocol, live, example_inputs, given, seed, trust_model=trust_model
     )
     return RunResult(measure_placements(problem, {PLAN: placement}, setting))
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "diff": "diff",
     "compare": "compare",
     "devices": "devices",
+    "doctor": "doctor",
     "run": "execute",
     "export": "export",
     "profile": "profile",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewise.runtimes.inputs import Arrays
 
 Runtime = Annotated[
-    str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
+    str | None, typer.Option(help="onnxruntime, openvino, torch, pipelining or ray (default: by the model's format).")
 ]
 Bind = Annotated[
     list[str] | None,
@@ -34,6 +34,10 @@ InFlight = Annotated[
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each times every placement once.")]
 RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Run the stages on this Ray cluster: HOST:PORT, auto or local."),
+]
 Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this time, as 30s.")]
 
 
@@ -43,6 +47,7 @@ def run(
     plan: opt.PlanPath,
     model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
     runtime: Runtime = None,
+    ray: RayAddress = None,
     bind: Bind = None,
     inputs: Inputs = None,
     in_flight: InFlight = None,
@@ -72,14 +77,16 @@ def run(
     from placewise.errors import RunError
     from placewise.files.plan_file import find_model
     from placewise.reporting.measured import document_of, measurement_view
+    from placewise.runtimes.registry import choose_ray
 
     listen(quiet)
     with working(quiet, "reading the model"):
         problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
+    runtime, texts = choose_ray(runtime, ray, options)
     setting = Setting(
-        runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed, trust_model=trust_model
+        runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=texts, seed=seed, trust_model=trust_model
     )
     found = measure_placements(problem, {PLAN: placement}, setting)
     sheet = tabulate_measurements(found, PLAN)

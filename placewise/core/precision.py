@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from placewise.core.options import ProblemOptions, canonical_precision
+from placewise.core.options import NO_OPTIONS, ProblemOptions, canonical_precision
 from placewise.costing.roofline import allow_tf32, find_stand_in
 from placewise.costing.work import OpWork
 from placewise.errors import InputError
@@ -97,6 +97,11 @@ def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOpt
         remedy = f"leave out {'--tf32' if options.tf32 else '--no-tf32'}"
         raise InputError("no product or convolution of the model computes in float32", where=name, remedy=remedy)
     return allow_tf32(work, _choose_tf32(graph, options))
+
+
+def find_tf32(graph: Graph) -> str:
+    """What of a graph is priced, and so has to run, in TF32 on GPUs: "products", "convolutions" or "nothing"."""
+    return _choose_tf32(graph, NO_OPTIONS)
 
 
 def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.precision import find_tf32
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.module_units import list_prefixes
@@ -21,6 +22,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.readers.torch.backends import choose_backend
 from placewise.transform.stages import stage_order
 
 STAGES, SCRIPT, CUTTING, LOADING = "stages.json", "run_pipeline.py", "cutting.py", "loading.py"
@@ -43,7 +45,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from {Path(CUTTING).stem} import MicrobatchStage, build_stage, calls_of
+from {Path(CUTTING).stem} import HostStage, MicrobatchStage, build_stage, calls_of
 from {Path(LOADING).stem} import load_program, sample_inputs
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
@@ -57,42 +59,51 @@ def example(program, names):
 
 def main(model, micro_batches, trust_model):
     torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = SAID["tf32"] == "products"
+    torch.backends.cudnn.allow_tf32 = SAID["tf32"] != "nothing"
     rank, count, device = int(os.environ["RANK"]), len(SAID["devices"]), torch.device("cpu")
+    local, here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", count))
     if int(os.environ["WORLD_SIZE"]) != count:
         raise SystemExit(f"{STAGES} has {{count}} stages: torchrun --nproc-per-node {{count}}")
     if SAID["devices"][rank].startswith("cuda"):
         if not torch.cuda.is_available():
             raise SystemExit(f"stage {{rank}} is on {{SAID['devices'][rank]}}, and PyTorch sees no GPU here")
-        device = torch.device(SAID["devices"][rank])
+        device = torch.device(SAID["devices"][rank] if here == count else f"cuda:{{local}}")  # its own on each machine
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo")
+    dist.init_process_group(SAID["backend"])
+    exchange = torch.device("cpu") if SAID["backend"] == "gloo" else device
     program = load_program(model, trust_model=trust_model)
     names = [call.name for call in calls_of(program)]
     if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
         raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
     piece = build_stage(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
     first, last = rank == 0, rank == count - 1
-    taken = [value.to(device) for value in example(program, piece.reads)]
-    made = [value.to(device) for value in example(program, piece.makes)]
+    taken = [value.to(exchange) for value in example(program, piece.reads)]
+    made = [value.to(exchange) for value in example(program, piece.makes)]
+    module = piece.module if exchange == device else HostStage(piece.module, device)
     stage = PipelineStage(
-        MicrobatchStage(piece.module, first=first, last=last), rank, count, device,
+        MicrobatchStage(module, first=first, last=last), rank, count, exchange,
         tuple(value[None] if first else value for value in taken),
         tuple(value[None] if last else value for value in made),
     )
     schedule = ScheduleGPipe(stage, micro_batches)
     inputs = sample_inputs(program)
-    given = [torch.stack([value] * micro_batches).to(device) for value in inputs] if first else []
+    given = [torch.stack([value] * micro_batches).to(exchange) for value in inputs] if first else []
     schedule.step(*given)
     dist.barrier()
     begin = time.perf_counter()
     outputs = schedule.step(*given)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     dist.barrier()
     seconds = (time.perf_counter() - begin) / micro_batches
     if last:
+        in_tf32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
+        error = 1e-2 if in_tf32 else 1e-3
         whole = build_stage(program, {{}}, 0, device="cpu")
         wanted = dict(zip(whole.makes, whole.module(*inputs)))
         for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
-            torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=error, atol=error / 10)
         print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
     dist.barrier()
     sys.stdout.flush()
@@ -128,9 +139,12 @@ class PipeliningExporter:
         placement = self.project(problem, placement)
         order, _ = stage_order(problem.graph, placement.device)
         path = source.path if source.format == "torch-export" else "model.pt2"
+        devices = [_torch_device(problem, device) for device in order]
         document = {
             "model": path,
-            "devices": [_torch_device(problem, device) for device in order],
+            "devices": devices,
+            "backend": choose_backend(devices),
+            "tf32": find_tf32(problem.graph),
             "names": [problem.cluster.names[device] for device in order],
             "split_points": _find_split_points(problem, placement.device, order),
             "calls": _list_calls(problem, placement.device, order),

@@ -88,6 +88,9 @@ def main(model, micro_batches, loss):
         raise SystemExit(f"{PLAN} is for {{wanted}} processes: torchrun --nproc-per-node {{wanted}}")
     PLAN["microbatches"] = micro_batches or PLAN["microbatches"]
     name = [name for stage in PLAN["stages"] for name in stage["devices"]][rank]
+    kinds = {{name.partition(":")[0] for stage in PLAN["stages"] for name in stage["devices"]}}
+    if "cuda" in kinds and len(kinds) > 1:
+        raise SystemExit("these stages are on GPUs and on other devices, and one process group does not join them")
     device = torch.device("cpu")
     if name.startswith("cuda"):
         if not torch.cuda.is_available():
@@ -116,6 +119,8 @@ def main(model, micro_batches, loss):
     dist.barrier()
     begin = time.perf_counter()
     parallel.step(own)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     dist.barrier()
     seconds = (time.perf_counter() - begin) / PLAN["microbatches"]
     if rank == world - 1:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 import numpy as np
 
 from placewise.catalog.detect import processor_title
+from placewise.core.precision import find_tf32
 from placewise.costing.work import work_of
 from placewise.errors import InputError, RunError
 from placewise.files.cluster_record import cluster_record
@@ -36,6 +37,7 @@ from placewise.profiling.servers.registry import installed_version, start_profil
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
 from placewise.runtimes.base import require_as_written, warn_of_trust
 from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.gpus import Gpu, list_gpus
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
 
@@ -102,7 +104,10 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     places = bind(problem.cluster, how.binding)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
-    devices = [_DeviceState(place, (runtime, release, _processor(place))) for place in places]
+    gpus = _list_gpus(places)
+    devices = [
+        _DeviceState(place, (runtime, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
+    ]
     beside = " ".join(sorted(device.about[2] for device in devices))
     cache = how.cache
     for device in devices:
@@ -179,6 +184,7 @@ def _measure_state(
         except RunError as error:
             device.failure = str(error)
             continue
+        device.notes = (*device.notes, *measured.notes)
         estimate = problem.costs.op_seconds[:, number]
         device.results[state] = (
             *attribute_times(measured, problem.graph, estimate, idle, calls[number]),
@@ -248,10 +254,23 @@ def _require_file(source: Source | None, runtime: str) -> Source:
     return source
 
 
-def _processor(place: Place) -> str:
-    """The processor of a place, with its cores and options."""
+def _list_gpus(places: Sequence[Place]) -> tuple[Gpu, ...]:
+    """The GPUs of this machine; none where no place needs them. What does not run is reported where it is started."""
+    if all(place.kind != "cuda" for place in places):
+        return ()
+    try:
+        return list_gpus()
+    except RunError:
+        return ()
+
+
+def describe_processor(place: Place, gpus: Sequence[Gpu], tf32: str = "nothing") -> str:
+    """The processor of a place, with its cores and options; of a GPU also which one, its driver, and what is TF32."""
     cores = ", ".join(map(str, place.cores))
     where = f"cores {cores}" if place.kind == "cores" else f"{place.kind}:{place.name}"
+    if place.kind == "cuda":
+        gpu = next((gpu for gpu in gpus if str(gpu.number) == place.name), None)
+        where = f"{where} ({gpu or 'unknown'}), {tf32} in TF32"
     options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
     return f"{processor_title()}; {where}{options}"
 

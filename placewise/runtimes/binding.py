@@ -65,6 +65,21 @@ def bind(cluster: Cluster, bindings: Mapping[str, str] | None = None) -> tuple[P
     return tuple(bound.get(device.name) or _default_place(device.name, shares) for device in cluster)
 
 
+def bind_remotely(cluster: Cluster) -> tuple[Place, ...]:
+    """A place for every device on whatever machine it will be: a processor, or a GPU of its own.
+
+    Raises ClusterError for devices that are neither.
+    """
+    places = []
+    for device in cluster:
+        if device.kind not in _PROCESSOR and not _CUDA.fullmatch(device.name):
+            raise ClusterError(
+                f"{device.name!r} is neither a processor nor a GPU of CUDA", remedy="name others with -d"
+            )
+        places.append(Place(device.name, "cores" if device.kind in _PROCESSOR else "cuda"))
+    return tuple(places)
+
+
 def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     """Parse ``cores:0-1,3;OPTION=value``. Raises InputError, and ClusterError for a core that is not here."""
     where, *options = (part.strip() for part in text.split(";"))
@@ -73,7 +88,7 @@ def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     kind = kind.lower()
     if kind in ("cores", "core"):
         return Place(device, "cores", cores=_parse_cores(device, name, allowed), options=pairs)
-    if kind == "cuda":
+    if kind == "cuda" and (name or "0").isdecimal():
         return Place(device, "cuda", name or "0", options=pairs)
     if kind == "openvino" and name:
         return Place(device, "openvino", name, options=pairs)

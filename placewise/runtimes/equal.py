@@ -11,7 +11,9 @@ import numpy.typing as npt
 from placewise.errors import RunError
 from placewise.runtimes.inputs import Arrays
 
-TOLERANCES: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+TOLERANCES: Mapping[str, float] = {
+    "float64": 1e-6, "float32": 1e-3, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 5e-2,
+}  # fmt: skip
 """The largest difference of an entry, relative to the largest absolute entry of the reference: kernels and orders of
 summation differ. The lowest precision of any device applies."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
@@ -13,6 +14,7 @@ _RUNTIMES = {
     "openvino": "placewise.runtimes.openvino.runtime:OpenVino",
     "torch": "placewise.runtimes.torch.runtime:Torch",
     "pipelining": "placewise.runtimes.torch.pipelining:Pipelining",
+    "ray": "placewise.runtimes.torch.ray_pipeline:RayPipeline",
 }
 _BY_FORMAT = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "torch", "torch-module": "torch"}
 
@@ -28,6 +30,17 @@ def create(name: str) -> Runtime:
         raise InputError(f"there is no runtime {name!r}", remedy=f"choose from {', '.join(_RUNTIMES)}")
     module, _, runtime = _RUNTIMES[name].partition(":")
     return cast("Runtime", getattr(import_module(module), runtime)())
+
+
+def choose_ray(
+    runtime: str | None, address: str | None, options: Mapping[str, str]
+) -> tuple[str | None, Mapping[str, str]]:
+    """The runtime and its options, those of a Ray cluster if an address is given. Raises InputError for another one."""
+    if address is None:
+        return runtime, options
+    if runtime not in (None, "ray"):
+        raise InputError(f"the runtime {runtime!r} runs on this machine alone", remedy="leave out --runtime or --ray")
+    return "ray", {**options, "address": address}
 
 
 def default_for(source_format: str) -> str:

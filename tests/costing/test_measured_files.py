@@ -13,6 +13,7 @@ from soak import examples
 from placewise.costing.measured import content, load_measured
 from placewise.costing.measured.load import read_timings
 from placewise.costing.measured.match_order import align_sequences
+from placewise.costing.measured.onnxruntime import read_trace, seconds_besides
 from placewise.costing.measured.torch import find_period
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
@@ -88,6 +89,43 @@ def test_providers(tmp_path):
     model = graph("Relu")
     with pytest.raises(CostError, match=r"'DmlExecutionProvider', which is not a device.*cpu=FILE"):
         load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+
+
+def kernel(name, start, duration, **args):
+    return {"cat": "Kernel", "name": name, "ts": start, "dur": duration, "ph": "X", "args": {"stream": 7} | args}
+
+
+def on_gpu(name, start, duration, *kernels, op_name="Relu"):
+    """A call that launches kernels of these microseconds, which the profiler puts behind it."""
+    call = node(name, start, duration, provider="CUDAExecutionProvider", op_name=op_name)
+    parent = {"parent_name": call["name"], "op_name": op_name}
+    return [call, *(kernel(f"{name}_{row}", start + 50, took, **parent) for row, took in enumerate(kernels))]
+
+
+def test_kernels_of_gpus(tmp_path):
+    """Kernels count and not what it took to launch them; calls on the CPU count as before; copies are of no node."""
+    runs = [
+        [*on_gpu("a", start + 10, 2, took, 30), *on_gpu("view", start + 20, 9), node("b", start + 30, 5), run(start)]
+        for start, took in ((0, 900), (1000, 60), (2000, 70), (3000, 80))
+    ]
+    copies = [kernel("MemcpyHostToDevice", 1, 500), kernel("MemcpyDeviceToHost", 3900, 8)]
+    trace = [copies[0], *(event for events in runs for event in events), copies[1]]
+    timings = read_timings(written(tmp_path, trace), graph("Relu"))
+    assert {row.name: row.seconds for row in timings.rows} == pytest.approx(
+        {"a": 100e-6, "view": 0.0, "b": 5e-6, "MemcpyDeviceToHost": 2e-6}
+    )
+    assert timings.notes == ()
+    read = read_trace(written(tmp_path, trace))
+    assert seconds_besides(read) == 0.0  # the kernels take longer than the run that launches them
+    assert [read.seconds(call) for call in read.calls][:3] == pytest.approx([930e-6, 0.0, 5e-6])
+
+
+def test_gpus_without_kernels(tmp_path):
+    """Without times of kernels, those of launching are all there is, and a note says what they are worth."""
+    trace = [*on_gpu("a", 10, 2), run(5)]
+    timings = read_timings(written(tmp_path, trace), graph("Relu"))
+    assert rows_of(written(tmp_path, trace)) == pytest.approx({"a": 2e-6})
+    assert "records no kernels" in timings.notes[0]
 
 
 def call(name, start, duration, *, tid=1, cat="cpu_op", **args):

@@ -304,6 +304,48 @@ def test_no_more_samples_in_flight_than_asked(flows: list[TaskGraph]) -> None:
     assert max(ahead) == 2
 
 
+def test_inputs_are_sent_while_lanes_run(flows: list[TaskGraph]) -> None:
+    """A copy of the second sample's input may take as long as the whole first sample: no lane waits for it."""
+    finished = threading.Event()
+
+    def send(value: int, source: int, _: int) -> int:
+        if source == HOST and value == 1:
+            assert finished.wait(20)
+        return value
+
+    def last(y: int) -> list[int]:
+        finished.set()
+        return [y]
+
+    tasks = [LaneTask(0, lambda x: [x], ("x",), ("y",)), LaneTask(1, last, ("y",), ("z",))]
+    graph = TaskGraph(tasks, [nullcontext] * 2, ["z"], send=send, receive=lambda value, _: value)
+    flows.append(graph)
+    outputs, _ = graph.run([{"x": 0}, {"x": 1}], in_flight=2)
+    assert outputs == [{"z": 0}, {"z": 1}]
+
+
+def test_a_task_is_done_when_its_lane_has_computed_it(flows: list[TaskGraph]) -> None:
+    """A lane that only takes calls, as a GPU does: nothing that reads a value starts before its lane has waited."""
+    seen: list[str] = []
+
+    def wait(lane: int) -> None:
+        time.sleep(0.01)  # a task that counted as done before would let the next one start here
+        seen.append(f"lane {lane} waited")
+
+    def note(name: str) -> Any:
+        def call(x: int) -> list[int]:
+            seen.append(name)
+            return [x + 1]
+
+        return call
+
+    tasks = [LaneTask(0, note("first"), ("x",), ("y",)), LaneTask(1, note("second"), ("y",), ("z",))]
+    flows.append(lanes_of(tasks, 2, ["z"], wait=wait))
+    outputs, _ = flows[0].run([{"x": 0}, {"x": 5}], in_flight=1)
+    assert outputs == [{"z": 2}, {"z": 7}]
+    assert seen == ["first", "lane 0 waited", "second", "lane 1 waited"] * 2
+
+
 def test_a_failure_ends_the_flow(flows: list[TaskGraph]) -> None:
     """An error in a lane is raised where the samples were given, at once and ever after."""
 

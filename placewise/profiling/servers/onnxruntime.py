@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from placewise.costing.measured.content import events
-from placewise.costing.measured.onnxruntime import read_onnxruntime
+from placewise.costing.measured.onnxruntime import read_trace, seconds_besides, timings_of
 from placewise.errors import RunError
 from placewise.processes.scratch import scratch_folder
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
@@ -20,6 +17,7 @@ from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.names import op_names
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.onnxruntime.sessions import preload_libraries
 from placewise.runtimes.onnxruntime.worker_specs import session_settings, thread_count
 
 LARGEST_MESSAGE = 1 << 31
@@ -38,6 +36,7 @@ class OnnxRuntimeServer:
         self._providers = [(provider, options)]
         if provider not in onnxruntime.get_available_providers():
             raise RunError(f"the ONNX Runtime that is installed has no {provider}")
+        preload_libraries(provider)
         model, self.notes = load_with_weights(Path(path), dims)
         for node, name in zip(model.graph.node, op_names(model.graph.node), strict=True):
             node.name = name
@@ -57,8 +56,9 @@ class OnnxRuntimeServer:
             profiled = self._session(self._model, str(folder))
             runs = [lambda: self._plain.run(None, arrays), lambda: profiled.run(None, arrays)]
             whole, _ = time_in_turns(runs, window)
-            path = Path(profiled.end_profiling())
-            return ProfiledRuns(tuple(whole), read_onnxruntime(path).rows, _seconds_besides(path))
+            trace = read_trace(Path(profiled.end_profiling()))
+            timings = timings_of(trace)
+            return ProfiledRuns(tuple(whole), timings.rows, seconds_besides(trace), timings.notes)
 
     def call_seconds(self, least: int) -> tuple[float, ...]:
         """Seconds of calls of a tiny model: the overhead of every call."""
@@ -95,18 +95,3 @@ class OnnxRuntimeServer:
                 kind = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
                 arrays[port.name] = np.zeros(shape, kind.get(port.type, np.float32))
         return arrays
-
-
-def _seconds_besides(path: Path) -> float:
-    """The median seconds of a run outside all of its kernels."""
-    runs, starts, kernels = dict[float, float](), list[float](), list[tuple[float, float]]()
-    for event in events(path):
-        start, length = float(event.get("ts", 0)), float(event.get("dur", 0))
-        if event.get("cat") == "Session" and event.get("name") == "model_run":
-            runs[start] = length
-        elif event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time"):
-            kernels.append((start, length))
-    starts = sorted(runs)
-    for start, length in kernels:
-        runs[starts[max(bisect_right(starts, start) - 1, 0)]] -= length
-    return max(median(runs.values()), 0.0) * 1e-6

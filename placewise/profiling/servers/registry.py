@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from placewise.core.precision import find_tf32
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Graph, Source
 from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place
+from placewise.runtimes.onnxruntime.installed import installed_release
+from placewise.runtimes.onnxruntime.worker_specs import with_tf32
 
 _ROOM = "placewise.profiling.servers"
 _SERVERS = {
@@ -22,10 +25,16 @@ def installed_version(runtime: str) -> str:
     """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
     if runtime not in _SERVERS:
         raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
-    try:
-        return version(runtime)
-    except PackageNotFoundError:
-        raise MissingExtraError(f"profiling with {runtime}", runtime) from None
+    if runtime == "onnxruntime":
+        release = installed_release()
+    else:
+        try:
+            release = version(runtime)
+        except PackageNotFoundError:
+            release = ""
+    if not release:
+        raise MissingExtraError(f"profiling with {runtime}", runtime)
+    return release
 
 
 def start_profiler(
@@ -39,11 +48,11 @@ def start_profiler(
     """
     args: tuple[Any, ...]
     if runtime == "onnxruntime":
-        args = source.path, dict(source.options.get("dims", {})), place
+        args = source.path, dict(source.options.get("dims", {})), with_tf32(place, find_tf32(graph))
     elif runtime == "openvino":
         args = source.path, source.format, graph, place
     else:
-        args = source.path, _ops_of_calls(graph), place, trust_model
+        args = source.path, _ops_of_calls(graph), place, trust_model, find_tf32(graph)
     return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, start=start)
 
 

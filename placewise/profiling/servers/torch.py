@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -12,6 +11,7 @@ from torch import fx
 
 from placewise.costing.measured.table import TimingRow
 from placewise.errors import RunError
+from placewise.profiling.servers.clocks import Clock, GpuClock, HostClock
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
 from placewise.readers.torch.cutting import build_piece, calls_of, inputs_of, outputs_of, steps_of, weights_of
 from placewise.runtimes.binding import Place
@@ -19,7 +19,7 @@ from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import tensor_of
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import torch_device
-from placewise.runtimes.torch.split_program import load_program
+from placewise.runtimes.torch.split_program import load_program, set_tf32
 
 
 class TorchServer:
@@ -28,9 +28,16 @@ class TorchServer:
     There is no fusion: a call is one kernel, or several that cannot be separated.
     """
 
-    def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False) -> None:
+    def __init__(
+        self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False, tf32: str = "nothing"
+    ) -> None:
         torch.set_num_threads(max(len(place.cores), 1))
         self._device, self._ops, self._names = torch_device(place), ops, dict[str, tuple[str, ...]]()
+        self._clock: Clock = HostClock()
+        if self._device != "cpu":
+            torch.cuda.set_device(self._device)
+            set_tf32(tf32)
+            self._clock = GpuClock(self._device)
         program = load_program(Payload(path, path, {}, {}, {}, trusted))
         for number, node in enumerate(calls_of(program)):
             self._names[node.name] = ops.get(number, ())
@@ -47,15 +54,15 @@ class TorchServer:
     def measure(self, inputs: Arrays, window: TimeWindow) -> ProfiledRuns:
         """Time the whole program, and every call in an interpreter, in turns; the median of every call."""
         tensors = [tensor_of(inputs[name]).to(self._device) for name in self._reads]
-        interpreter = _TimingInterpreter(self._module, self._wait)
+        interpreter = TimingInterpreter(self._module, self._clock)
 
         def whole() -> None:
             self._module(*tensors)
-            self._wait()
+            self._clock.wait()
 
         with torch.no_grad():
             try:
-                seconds, _ = time_in_turns([whole, lambda: interpreter.run(*tensors)], window)
+                seconds, _ = time_in_turns([whole, lambda: interpreter.time_run(*tensors)], window)
             except RuntimeError as error:
                 raise RunError(f"PyTorch cannot run it: {str(error).splitlines()[0][:300]}") from None
         rows = tuple(
@@ -72,34 +79,37 @@ class TorchServer:
 
         def call() -> None:
             tiny(tensors)
-            self._wait()
+            self._clock.wait()
 
         with torch.no_grad():
             (times,) = time_in_turns([call], TimeWindow(least))
         return tuple(times)
 
-    def _wait(self) -> None:
-        """Wait until a GPU has finished; its calls return at once."""
-        if self._device != "cpu":
-            torch.cuda.synchronize(self._device)
 
-
-class _TimingInterpreter(fx.Interpreter):
+class TimingInterpreter(fx.Interpreter):
     """Runs a module call by call and records the seconds of each, by name."""
 
-    def __init__(self, module: fx.GraphModule, wait: Any) -> None:
+    def __init__(self, module: fx.GraphModule, clock: Clock) -> None:
         super().__init__(module)
-        self._wait = wait
+        self._clock = clock
+        self._marks: list[tuple[str, Any, Any]] = []
         self.seconds: dict[str, list[float]] = {}
         self.kinds: dict[str, str] = {}
+
+    def time_run(self, *args: Any) -> None:
+        """Run once. Calls follow each other as they do without a clock, which is read after the last one."""
+        self.run(*args)
+        self._clock.wait()
+        for name, begin, end in self._marks:
+            self.seconds.setdefault(name, []).append(self._clock.seconds(begin, end))
+        self._marks.clear()
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op != "call_function":
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        begin = time.perf_counter()
+        begin = self._clock.mark()
         result = n.target(*args, **kwargs)  # type: ignore[operator]
-        self._wait()
-        self.seconds.setdefault(n.name, []).append(time.perf_counter() - begin)
+        self._marks.append((n.name, begin, self._clock.mark()))
         self.kinds[n.name] = getattr(n.target, "__name__", str(n.target))
         return result

@@ -29,12 +29,13 @@ class ProfiledRuns:
     """The measurements of a window.
 
     `whole` are the seconds of each run without the profiler, `rows` the kernels, and `besides` the median seconds of a
-    run with the profiler outside all kernels.
+    run with the profiler outside all kernels. `notes` say what is wrong with the times.
     """
 
     whole: tuple[float, ...]
     rows: tuple[TimingRow, ...]
     besides: float
+    notes: tuple[str, ...] = ()
 
 
 def time_in_turns(runs: Sequence[Callable[[], object]], window: TimeWindow) -> list[list[float]]:

@@ -227,6 +227,17 @@ def build_stage(program: ExportedProgram, place_of_call: Mapping[int, int], plac
     return build_piece(program, nodes, makes, held, device=device, reads=reads)
 
 
+class HostStage(nn.Module):
+    """A stage on `device` whose inputs and outputs are in host memory, as gloo takes them."""
+
+    def __init__(self, module: nn.Module, device: Device) -> None:
+        super().__init__()
+        self.module, self.device = module, torch.device(device)
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(value.cpu() for value in self.module(*(value.to(self.device) for value in values)))
+
+
 class MicrobatchStage(nn.Module):
     """A stage module for pipeline schedules: inputs and outputs of the pipeline have an additional first dimension.
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from placewise._util.units import format_bytes
+from placewise.core.precision import find_tf32
 from placewise.core.split_model import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
@@ -28,6 +29,7 @@ from placewise.runtimes.onnxruntime.worker_specs import (
     shares_cores,
     specify_workers,
     thread_count,
+    with_tf32,
 )
 from placewise.transform.pieces import Pieces
 
@@ -142,7 +144,8 @@ def _specify_pieces(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) 
 
     on_host = [place.kind == "cores" for place in job.places]
     needs = predict_device_needs(graph, pieces, members, on_host)
-    spec = specify_workers(graph, parts, members, job.places, load_models, _parse_options(job), needs)
+    places = [with_tf32(place, find_tf32(graph)) for place in job.places]
+    spec = specify_workers(graph, parts, members, places, load_models, _parse_options(job), needs)
     crowded = [place.device for row, place in enumerate(spec.places) if shares_cores(spec.places, row)]
     if crowded:
         notes = (*notes, f"{' and '.join(crowded)} share cores, so they disturb each other")

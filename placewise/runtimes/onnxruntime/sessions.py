@@ -7,12 +7,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from placewise.errors import RunError
 from placewise.runtimes.onnxruntime.wiring import WorkerSpec
 
 HOST = "CPUExecutionProvider"
+CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
 _SOURCE_PLACES = re.compile(r"/onnxruntime_src/\S+ .*?\) |\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _OTHER_SIZE = re.compile(r"output '(.+?)' of node .* has shape (\{.*?\}) but the computed output shape .* is (\{.*?\})")
 BoundTensor = tuple[str, int, tuple[int, ...], int]
@@ -76,6 +78,7 @@ def open_session(model: bytes | str, name: str, spec: WorkerSpec, *, shared: boo
     for key, value in spec.session_options.items():
         options.add_session_config_entry(key, value)
     options.use_per_session_threads = not shared
+    preload_libraries(spec.provider)
     try:
         with _open_as_file(model) as path:
             providers = [(spec.provider, dict(spec.provider_options))]
@@ -85,6 +88,15 @@ def open_session(model: bytes | str, name: str, spec: WorkerSpec, *, shared: boo
     if spec.provider not in session.get_providers():
         raise RunError(f"{spec.provider} does not start for {spec.device}: ONNX Runtime fell back to another provider")
     return PieceSession(session, name, spec)
+
+
+@cache
+def preload_libraries(provider: str) -> None:
+    """Load the libraries of CUDA that were installed as Python packages, where ONNX Runtime itself does not look."""
+    import onnxruntime
+
+    if provider in CUDA and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +81,13 @@ def session_settings(place: Place) -> tuple[str, dict[str, str], dict[str, str]]
     if place.kind in _DEVICE_OPTION:
         options = {_DEVICE_OPTION[place.kind]: place.name, **options}
     return _PROVIDERS[place.kind], options, settings
+
+
+def with_tf32(place: Place, what: str) -> Place:
+    """The place with `what` its session may compute in TF32 (`core.precision.find_tf32`), unless its options say so."""
+    if place.kind != "cuda":
+        return place
+    return replace(place, options={"use_tf32": str(int(what != "nothing")), **place.options})
 
 
 def specify_workers(

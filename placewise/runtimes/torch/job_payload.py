@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.precision import find_tf32
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -47,7 +48,8 @@ class ProgramFile:
         for name, origin in zip(problem.graph.ops.name, problem.graph.ops.origin, strict=True):
             if origin and "." not in name:
                 names[origin[0]] = name.partition("#")[0]
-        return Payload(self.path, self.shown, device, names, _start_times(problem, placement), self.trusted)
+        start, tf32 = _start_times(problem, placement), find_tf32(problem.graph)
+        return Payload(self.path, self.shown, device, names, start, self.trusted, tf32)
 
     def close(self) -> None:
         self._archive = None

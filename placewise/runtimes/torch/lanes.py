@@ -1,7 +1,8 @@
 """The devices of one process as lanes: the context of each thread, and transfers of values between lanes.
 
 Lanes of the processor are threads on their own cores and share memory without copies. A GPU has one stream for its
-calls and one for the copies to each other device.
+calls and one for the copies to each other device. Copies between a GPU and the host use pinned memory: from memory that
+the system may move, a copy waits until it is done.
 """
 
 from __future__ import annotations
@@ -58,18 +59,31 @@ class Lanes:
                 with torch.cuda.device(place.device), torch.cuda.stream(self._streams[lane]):
                     yield
 
+    @property
+    def has_gpu(self) -> bool:
+        return bool(self._streams)
+
+    def wait(self, lane: int) -> None:
+        """Wait until a GPU has computed what this thread gave it; its calls return at once."""
+        if lane in self._streams:
+            computed = _CUDA.Event()
+            computed.record(self._streams[lane])
+            computed.synchronize()
+
     def send(self, value: Any, source: int, target: int) -> Any:
         """The value for another lane; a copy from or to a GPU starts when the value has been computed."""
         device = "cpu" if target == HOST else self.places[target].device
         if not isinstance(value, torch.Tensor) or not (value.is_cuda or device.startswith("cuda")):
             return value
         stream = self._copy_stream(value, source, target, device)
+        if not (value.is_cuda or value.is_pinned()):
+            value = value.pin_memory()
         if value.is_cuda:
             computed = _CUDA.Event()
             computed.record(torch.cuda.current_stream(value.device))
             stream.wait_event(computed)
         with torch.cuda.stream(stream):
-            moved = value.to(device, non_blocking=True)
+            moved = _empty_like(value, device).copy_(value, non_blocking=True)
             event = _CUDA.Event()
             event.record(stream)
         if value.is_cuda:
@@ -91,3 +105,8 @@ class Lanes:
         if (source, target) not in self._copies:
             self._copies[source, target] = _CUDA.Stream(value.device if value.is_cuda else device)
         return self._copies[source, target]
+
+
+def _empty_like(value: torch.Tensor, device: str) -> torch.Tensor:
+    """Memory for a copy of a value on a device; on the host, memory that is pinned."""
+    return torch.empty_like(value, device=device, pin_memory=device == "cpu")

@@ -11,7 +11,8 @@ class Payload:
     """A program in a file (`path`) and the device number of each call, by the number of the call (`origin`).
 
     `names` are the names of the calls that ops stand for, `start` their start times by the judge in seconds, and
-    `shown` is the program's name in messages. `trusted`: loading it may run what the file holds.
+    `shown` is the program's name in messages. `trusted`: loading it may run what the file holds. `tf32` is what GPUs
+    compute in TF32: "products", "convolutions" or "nothing".
     """
 
     path: str
@@ -20,6 +21,7 @@ class Payload:
     names: Mapping[int, str]
     start: Mapping[int, float]
     trusted: bool = False
+    tf32: str = "nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker
+from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.torch.job_payload import ProgramFile
@@ -29,7 +30,7 @@ DEATH_DELAY = 1.0
 
 
 class Pipelining:
-    """One rank per device of the placement, connected by gloo, or by NCCL if all of them are GPUs.
+    """One rank per device of the placement, connected by NCCL if each has a GPU of its own, else by gloo.
 
     All samples of a stream are the micro-batches of one GPipe schedule: nothing limits how many are in flight.
     """
@@ -97,9 +98,10 @@ class PreparedStages(Closing):
         payload = replace(payload, device=device, start={})
         meeting = str(self._folder.path / "meeting")
         environment = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        backend = choose_backend([torch_device(job.places[device]) for device in order])
         for number, place in enumerate(job.places[device] for device in order):
             worker = Worker(
-                _RANK, payload, number, len(order), torch_device(place), meeting, self._seconds,
+                _RANK, payload, number, len(order), torch_device(place), meeting, self._seconds, backend,
                 name=str(place), cores=place.cores, environment=environment, start=None,
             )  # fmt: skip
             self._workers.append(worker)

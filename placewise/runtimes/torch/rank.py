@@ -14,32 +14,40 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import MicrobatchStage, build_stage
+from placewise.readers.torch.cutting import HostStage, MicrobatchStage, build_stage
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
-from placewise.runtimes.torch.split_program import load_program
+from placewise.runtimes.torch.split_program import load_program, set_tf32
 
 
 class Rank:
-    """Stage number `stage` of `count`, on `device`; all ranks connect through the file `meeting`."""
+    """Stage number `stage` of `count`, on `device`; all ranks connect by `backend` through the file `meeting`."""
 
-    def __init__(self, payload: Payload, stage: int, count: int, device: str, meeting: str, seconds: float) -> None:
+    def __init__(
+        self, payload: Payload, stage: int, count: int, device: str, meeting: str, seconds: float, backend: str = "gloo"
+    ) -> None:
         torch.set_grad_enabled(False)
+        set_tf32(payload.tf32)
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         program = load_program(payload)
         try:
             self._piece = build_stage(program, payload.device, stage, device=device)
         except ValueError as error:
             raise RunError(f"these stages cannot run: {error}") from None
+        self._backend, self._exchange = backend, torch.device("cpu" if backend == "gloo" else device)
         self._device, self._stage, self._count = torch.device(device), stage, count
         self._meeting, self._seconds = meeting, seconds
-        self._module = MicrobatchStage(self._piece.module, first=stage == 0, last=stage == count - 1)
+        on_host = self._exchange != self._device
+        module = HostStage(self._piece.module, device) if on_host else self._piece.module
+        self._module = MicrobatchStage(module, first=stage == 0, last=stage == count - 1)
         self._stage_args: tuple[Any, Any] = ((), ())
         self._schedules: dict[int, ScheduleGPipe] = {}
 
     def probe(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """The results of this stage for those of the previous stage; this fixes the shapes that stages exchange."""
-        values = [tensor_of(arrays[name]).to(self._device) for name in self._piece.reads]
+        values = [tensor_of(arrays[name]).to(self._exchange) for name in self._piece.reads]
         values = [value[None] for value in values] if self._stage == 0 else values
         results = self._module(*values)
         self._stage_args = (tuple(values), results)
@@ -51,7 +59,7 @@ class Rank:
     def connect(self) -> None:
         """Connect to the other ranks."""
         dist.init_process_group(
-            "nccl" if self._device.type == "cuda" else "gloo",
+            self._backend,
             init_method=f"file://{self._meeting}",
             rank=self._stage,
             world_size=self._count,
@@ -82,7 +90,7 @@ class Rank:
         if self._stage:
             return []
         names = self._piece.reads
-        return [torch.stack([tensor_of(sample[name]) for sample in samples]).to(self._device) for name in names]
+        return [torch.stack([tensor_of(sample[name]) for sample in samples]).to(self._exchange) for name in names]
 
     def _schedule(self, count: int) -> ScheduleGPipe:
         """The schedule of `count` micro-batches; a new one runs once to warm up."""
@@ -90,7 +98,7 @@ class Rank:
             values, results = self._stage_args
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                stage = PipelineStage(self._module, self._stage, self._count, self._device, values, results)
+                stage = PipelineStage(self._module, self._stage, self._count, self._exchange, values, results)
                 self._schedules[count] = ScheduleGPipe(stage, count)
                 first = [value.expand(count, *value.shape[1:]) for value in values] if self._stage == 0 else []
                 self._schedules[count].step(*first)

@@ -13,7 +13,7 @@ from placewise.readers.torch.cutting import build_piece, inputs_of, outputs_of, 
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.lanes import Lanes
 from placewise.runtimes.torch.payload import LanePlace, Payload
-from placewise.runtimes.torch.split_program import load_program, split_program
+from placewise.runtimes.torch.split_program import load_program, set_tf32, split_program
 from placewise.runtimes.torch.task_graph import LaneTask, TaskGraph
 
 
@@ -22,6 +22,7 @@ class LaneServer:
 
     def __init__(self, payload: Payload, lanes: Sequence[LanePlace]) -> None:
         self._lanes = Lanes(lanes)
+        set_tf32(payload.tf32)
         self._load(payload)
 
     def move(self, payload: Payload) -> list[int]:
@@ -47,6 +48,7 @@ class LaneServer:
             [name for name in outputs_of(program) if name not in values],
             send=self._lanes.send,
             receive=self._lanes.receive,
+            wait=self._lanes.wait,
             strict=split.writes,
         )
 
@@ -72,4 +74,7 @@ class LaneServer:
 
     def _to_tensors(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         missing = [name for name in self._inputs if name not in inputs]
-        return {name: tensor_of(array) for name, array in inputs.items()} | dict.fromkeys(missing)
+        tensors = {name: tensor_of(array) for name, array in inputs.items()}
+        if self._lanes.has_gpu:
+            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return tensors | dict.fromkeys(missing)

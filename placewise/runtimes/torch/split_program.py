@@ -56,6 +56,12 @@ def load_program(payload: Payload) -> ExportedProgram:
     return program
 
 
+def set_tf32(what: str) -> None:
+    """Let the GPUs of this process compute float32 "products", "convolutions" or "nothing" in TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = what == "products"
+    torch.backends.cudnn.allow_tf32 = what != "nothing"
+
+
 def split_program(program: ExportedProgram, payload: Payload, values: dict[str, torch.Tensor]) -> SplitProgram:
     """Split a program into pieces. What follows from its weights alone is computed now and added to `values`.
 

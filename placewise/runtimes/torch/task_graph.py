@@ -46,9 +46,10 @@ class TaskGraph:
     """Runs tasks, given in an order in which every value is made before it is read.
 
     The thread of a lane enters ``contexts[lane]`` once. `send` transfers a value from one lane to another, or to
-    `HOST`, in the thread of the lane that made it; `receive` makes it usable in the thread that reads it. Of its ready
-    tasks a lane runs that of the oldest sample, and of these the first in order; with `strict`, a lane runs its tasks
-    in order. After a failure, this call and all later calls of `run` raise it.
+    `HOST`, in the thread of the lane that made it; `receive` makes it usable in the thread that reads it; `wait`
+    returns when a lane has computed what was called there, and only then its task is done. Of its ready tasks a lane
+    runs that of the oldest sample, and of these the first in order; with `strict`, a lane runs its tasks in order.
+    After a failure, this call and all later calls of `run` raise it.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class TaskGraph:
         *,
         send: Callable[[Any, int, int], Any],
         receive: Callable[[Any, int], Any],
+        wait: Callable[[int], None] = lambda lane: None,
         strict: bool = False,
     ) -> None:
-        self._tasks, self._outputs, self._send, self._receive = tasks, outputs, send, receive
+        self._tasks, self._outputs, self._send, self._receive, self._wait = tasks, outputs, send, receive, wait
         self._link_tasks(strict)
         self._lock = threading.Lock()
         self._ready: list[list[tuple[int, int, _Sample]]] = [[] for _ in contexts]
@@ -120,8 +122,8 @@ class TaskGraph:
             if self._failure is not None:
                 raise self._failure
             self._pending.extend(zip(runs, samples, strict=True))
-            for _ in range(in_flight):
-                self._start_next()
+        for _ in range(in_flight):
+            self._start_next()
         outputs = []
         for sample in runs:
             sample.done.wait()
@@ -140,18 +142,26 @@ class TaskGraph:
             thread.join()
 
     def _start_next(self) -> None:
-        if not self._pending:
-            return
-        sample, inputs = self._pending.popleft()
-        self._running.append(sample)
-        for name, lanes in self._inputs.items():
-            for lane in lanes:
-                sample.values[name, lane] = self._send(inputs[name], HOST, lane)
-        for row, missing in enumerate(sample.missing):
-            if not missing:
-                self._push(sample, row)
-        if not self._tasks:
-            self._finish(sample)
+        """Start the next sample, if there is one. Its inputs are sent without the lock, which all lanes need."""
+        while True:
+            with self._lock:
+                if not self._pending:
+                    return
+                sample, inputs = self._pending.popleft()
+                self._running.append(sample)
+            sent = {
+                (name, lane): self._send(inputs[name], HOST, lane)
+                for name, lanes in self._inputs.items()
+                for lane in lanes
+            }
+            with self._lock:
+                sample.values.update(sent)
+                for row, missing in enumerate(list(sample.missing)):
+                    if not missing:
+                        self._push(sample, row)
+                if self._tasks:
+                    return
+                self._finish(sample)
 
     def _push(self, sample: _Sample, row: int) -> None:
         lane = self._tasks[row].lane
@@ -183,6 +193,7 @@ class TaskGraph:
             for name, value in zip(task.makes, results, strict=True)
             for target in self._targets[row][name]
         }
+        self._wait(lane)
         with self._lock:
             values.update(sent)
             for name in task.reads:
@@ -194,10 +205,12 @@ class TaskGraph:
                 if not sample.missing[other]:
                     self._push(sample, other)
             sample.left -= 1
-            if not sample.left:
+            finished = not sample.left
+            if finished:
                 self._finish(sample)
+        if finished:
+            self._start_next()
 
     def _finish(self, sample: _Sample) -> None:
         self._running.remove(sample)
         sample.done.set()
-        self._start_next()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from placewise.errors import MissingExtraError, PlacewiseError, RunError
+from placewise.errors import PlacewiseError, RunError
 from placewise.placers.learned.workers.backend import LIMIT, WorkerHandle
+from placewise.processes.ray_cluster import join_cluster
 
 CONTROLLER_CPUS = 0.0
 """Processors that a controller requests: it waits for its workers most of the time."""
-
-CONNECT = 10.0
-"""Seconds until a cluster must answer."""
 
 
 class Actor:
@@ -103,25 +99,5 @@ class RayCluster:
 
     def backend(self) -> RayBackend:
         """Join the cluster, unless this process is part of it. Raises MissingExtraError, RunError."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            ray = import_module("ray")
-        except ModuleNotFoundError:
-            raise MissingExtraError("training on a Ray cluster", "ray") from None
-        if not ray.is_initialized():
-            try:
-                _require_listener(self.address)
-                ray.init(address=self.address, log_to_driver=False, configure_logging=False)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise RunError(f"there is no Ray cluster at {self.address!r}: {error}") from None
+        ray = join_cluster(self.address, "training on a Ray cluster")
         return RayBackend(ray, self.cpus)
-
-
-def _require_listener(address: str) -> None:
-    """Raise OSError or ValueError if no process listens at the address: Ray itself would retry for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("an address is HOST:PORT, or auto")
-    socket.create_connection((host, int(port)), CONNECT).close()
