@@ -40,6 +40,7 @@ class Pipelining:
         execution="sequential",
         formats=FORMATS,
         extra="torch",
+        stages=True,
     )
 
     def prepare(self, job: Job) -> PreparedPlacement:
