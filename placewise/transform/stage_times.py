@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise.model.columns import Floats
+from placewise.model.columns import Bools
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.transform.stream_time import StageTime
@@ -32,7 +32,7 @@ def stage_times(problem: Problem, placement: Placement, order: Sequence[int]) ->
     host = len(cluster)
     where = [int(cluster.location[device]) for device in order]
 
-    def hop(source: int, target: int, moved: Floats) -> float:
+    def hop(source: int, target: int, moved: Bools) -> float:
         return float(costs.transfer_seconds[moved, cluster.link_class[source, target]].sum())
 
     receive, send, wire = [hop(host, where[0], inputs)], list[float](), list[float]()

@@ -179,6 +179,13 @@ class HandedOn(nn.Module):
         )  # fmt: skip
 
 
+class Picks(nn.Module):
+    """Reads the row of a table that an input names; there are four rows."""
+
+    def forward(self, x: Any, row: Any) -> Any:
+        return torch.tanh(torch.index_select(torch.relu(x), 0, row.reshape(1))).exp()
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, torch.Tensor]]]] = {
     "transposed": (Transposed, lambda: {"x": torch.randn(2, 6, 12)}),
     "splits": (Splits, lambda: {"x": torch.randn(4, 8)}),

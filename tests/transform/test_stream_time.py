@@ -7,9 +7,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
-from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import judge_placement
@@ -46,7 +46,7 @@ def test_each_further_sample_takes_the_steady_time(seed: int) -> None:
     """In the long run, exactly; and the whole is never less than the fill and a steady time for every other sample."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, 20, (int(rng.integers(1, 6)), 3)).astype(float)
-    times = [StageTime(*row, wire=max(row[2], rows[(at + 1) % len(rows)][0])) for at, row in enumerate(rows)]
+    times = [StageTime(a, b, c, max(c, rows[(at + 1) % len(rows)][0])) for at, (a, b, c) in enumerate(rows)]
     full, alone = steady_seconds(times), stream_seconds(times, 1)
     assert stream_seconds(times, 500) - stream_seconds(times, 400) == 100 * full
     for samples in (2, 3, 10):

@@ -16,16 +16,20 @@ _SERVERS = {
     "openvino": f"{_ROOM}.openvino:OpenVinoServer",
     "torch": f"{_ROOM}.torch:TorchServer",
 }
+OPS_OF = {"pipelining": "torch"}
+"""Runtimes whose ops are those of another one, which is profiled in their place."""
 
 
 def installed_version(runtime: str) -> str:
     """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
-    if runtime not in _SERVERS:
-        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
+    package = OPS_OF.get(runtime, runtime)
+    if package not in _SERVERS:
+        remedy = f"choose from {', '.join((*_SERVERS, *OPS_OF))}"
+        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=remedy)
     try:
-        return version(runtime)
+        return version(package)
     except PackageNotFoundError:
-        raise MissingExtraError(f"profiling with {runtime}", runtime) from None
+        raise MissingExtraError(f"profiling with {runtime}", package) from None
 
 
 def start_profiler(
