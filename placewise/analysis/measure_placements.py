@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
 from placewise.simulate import judge_placement
+from placewise.transform.stage_times import stage_times
+from placewise.transform.stages import stage_order
+from placewise.transform.stream_time import steady_seconds, stream_seconds
 
 SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
@@ -62,12 +66,14 @@ class MeasuredPlacement:
     """One placement: what the judge predicts for the runtime's execution, and what was measured, in seconds.
 
     `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
+    `steady` is what the judge predicts of a full pipeline, where the runtime's streams begin and end with an empty one.
     """
 
     name: str
     placement: Placement
     predicted: float
     measurement: Measurement
+    steady: float | None = None
     realised: Realised | None = None
     difference: float = 0.0
     notes: tuple[str, ...] = ()
@@ -145,13 +151,14 @@ def measure_placements(
     """
     context = prepare_measurement(problem, setting)
     runtime, job, executed = context.runtime, context.job, context.problem
+    notes = _note_transfers(problem, executed)
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
         expected = reproducible_outputs(reference, context.fresh)
         ready: dict[str, PreparedPlacement] = {SINGLE: reference}
         measured = {
-            name: MeasuredPlacement(name, placement, judge_placement(executed, placement).value, Measurement(name))
+            name: _predicted(name, placement, executed, runtime.info, setting.protocol)
             for name, placement in {SINGLE: job.placement, **placements}.items()
         }
         for name, placement in placements.items():
@@ -165,10 +172,24 @@ def measure_placements(
             ready[name] = prepared
             measured[name] = replace(measured[name], difference=difference)
         for name, prepared in ready.items():
-            measured[name] = replace(measured[name], realised=prepared.realised, notes=prepared.notes)
+            measured[name] = replace(measured[name], realised=prepared.realised, notes=(*notes, *prepared.notes))
         for measurement in measure(ready, context.fresh, setting.protocol):
             measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
     return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
+
+
+def _predicted(
+    name: str, placement: Placement, problem: Problem, info: RuntimeInfo, protocol: Protocol
+) -> MeasuredPlacement:
+    """A placement that is yet to be measured, with its prediction for the runtime's execution."""
+    order, back = stage_order(problem.graph, placement.device)
+    value, none = judge_placement(problem, placement).value, Measurement(name)
+    if not info.stages or back is not None or not math.isfinite(value):
+        return MeasuredPlacement(name, placement, value, none)
+    times, streamed = stage_times(problem, placement, order), protocol.in_flight > 1
+    samples = protocol.samples if streamed else 1
+    steady = steady_seconds(times) if streamed else None
+    return MeasuredPlacement(name, placement, stream_seconds(times, samples) / samples, none, steady)
 
 
 def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
@@ -202,9 +223,22 @@ def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
 def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
     """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
     objective = problem.objective
+    if pipelined and info.stages:
+        return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
     if pipelined:
         return problem.with_(objective=replace(objective, kind="throughput"))
     return problem.with_(objective=replace(objective, kind="latency", execution=info.execution))
+
+
+def _note_transfers(problem: Problem, executed: Problem) -> tuple[str, ...]:
+    """A note for a plan whose transfers overlap with compute, on a runtime where they do not."""
+    said, real = problem.objective, executed.objective
+    if said.kind != "throughput" or real.kind != "throughput" or said.communication == real.communication:
+        return ()
+    return (
+        f"the plan lets transfers overlap with compute ({said.communication}), which they hardly do here: predictions "
+        f"are {real.communication}; place it --for pipelining",
+    )
 
 
 def _place_on_one_device(problem: Problem) -> Ints:
@@ -266,6 +300,7 @@ def _make_row(measured: MeasuredPlacement) -> MeasuredRow:
         name=measured.name,
         devices=len(np.unique(measured.placement.device)),
         predicted=measured.predicted,
+        steady=measured.steady,
         measured=measured.seconds,
         spread=measurement.spread,
         rounds=measurement.rounds,

@@ -364,8 +364,16 @@ class RunResult:
 
     @property
     def predicted(self) -> float:
-        """What the judge says of the plan under the runtime's execution, in seconds."""
+        """What the judge says of the plan under the runtime's execution, in seconds.
+
+        With `pipelining`, that of the measured stream, which fills and drains the pipeline.
+        """
         return self.placements.of(PLAN).predicted
+
+    @property
+    def steady(self) -> float | None:
+        """The prediction for a pipeline that is always full, with `pipelining` and several samples in flight."""
+        return self.placements.of(PLAN).steady
 
     @property
     def single(self) -> float:

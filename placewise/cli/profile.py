@@ -22,7 +22,9 @@ def profile(
     model: opt.Model,
     devices: opt.Devices = "cores",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
-    runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
+    runtime: Annotated[
+        str, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the format).")
+    ] = "",
     bind: Bind = None,
     repeats: Annotated[int, typer.Option(min=3, help="Minimum number of runs on each device.")] = 20,
     loaded: Annotated[
@@ -82,6 +84,10 @@ def _show(found: ProfileFile) -> None:
             rows.append((device.name, state, *whole, kernels, calls, format_seconds(total), _origin(device.cached)))
     head = ("device", "other devices", "whole model ", "spread ", "kernels ", "a call ", "ops ", "")
     show(f"{found.runtime} {found.runtime_version}: {len(found.ops)} ops", rows_table(head, rows))
+    for border in found.borders:
+        ends, rate = f"{border.source} and {border.target}", f"{border.bandwidth / 1e9:.3g} GB/s"
+        each = f"{format_seconds(border.latency)} (spread {border.spread:.1%})"
+        show(f"a tensor between stages on {ends} takes {each} and its bytes at {rate}")
     fused = {ops for device in found.devices for ops in device.fused}
     if fused:
         show(f"{sum(map(len, fused))} ops share {len(fused)} kernels, and stay together where these costs are used")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from placewise._util.units import format_seconds
 from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
 from placewise.costing.measured.table import TimingRow, Timings
@@ -59,7 +62,36 @@ def with_profile(
         for name, profiled in used.items()
         if not device and name != profiled.name
     )
+    table, more = _with_borders(table, graph, cluster, profile)
+    notes += more
     return Profiled(table, together, {name: profiled.call_overhead for name, profiled in used.items()}, notes)
+
+
+def _with_borders(
+    costs: CostTable, graph: Graph, cluster: Cluster, profile: ProfileFile
+) -> tuple[CostTable, tuple[str, ...]]:
+    """The costs with the measured time of what goes between stages, for every kind of link that was measured."""
+    index = {name: number for number, name in enumerate(cluster.names)}
+    measured: dict[int, list[tuple[float, float]]] = {}
+    for border in profile.borders:
+        if border.source in index and border.target in index:
+            ends = (int(cluster.location[index[border.source]]), int(cluster.location[index[border.target]]))
+            for pair in (ends, ends[::-1]):
+                measured.setdefault(int(cluster.link_class[pair]), []).append((border.latency, border.bandwidth))
+    measured.pop(0, None)
+    if not measured:
+        return costs, ()
+    seconds, size = costs.transfer_seconds.copy(), np.maximum(graph.tensors.bytes, 0)
+    for kind, figures in measured.items():
+        latency, bandwidth = np.median(np.array(figures), axis=0).tolist()
+        seconds[:, kind] = latency + size / bandwidth
+        seconds[:, kind] *= graph.tensor_repeats if graph.phases else 1
+    latency, bandwidth = np.median(np.concatenate([*map(np.array, measured.values())]), axis=0).tolist()
+    note = (
+        f"a tensor between stages of {profile.runtime} takes {format_seconds(latency)}, and its bytes at "
+        f"{bandwidth / 1e9:.3g} GB/s, as measured"
+    )
+    return replace(costs, transfer_seconds=seconds, transfer_source="measured"), (note,)
 
 
 def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, DeviceProfile]:

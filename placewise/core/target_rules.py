@@ -12,7 +12,7 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.columns import Floats, distinct
 from placewise.model.costs import CostTable
-from placewise.model.problem import Execution, Headroom, Problem, Rule
+from placewise.model.problem import Communication, Execution, Headroom, Problem, Rule
 from placewise.model.result import Result
 
 MOVED = "weights moved at every call"
@@ -25,7 +25,8 @@ class TargetRule:
 
     `execution` is how one sample runs. Hosts `compute`, `store` weights that are moved to the first accelerator in use
     at every call, or stay `idle`. `stages` says that the devices of a plan form a chain, `overlaps` that several
-    samples may be under way at a time, `replicates` that stages may have replicas. `runs` says all that in words.
+    samples may be under way at a time, `replicates` that stages may have replicas. `communication` is the only one that
+    a pipeline has there; None: any. `runs` says all that in words.
     """
 
     runs: str
@@ -34,6 +35,7 @@ class TargetRule:
     stages: bool = False
     overlaps: bool = True
     replicates: bool = False
+    communication: Communication | None = None
 
 
 _PIPELINE = "runs stages of whole layers, one after another, on accelerators"
@@ -51,7 +53,9 @@ TARGETS = {
     "onnx": TargetRule("runs one piece after another", replicates=True),
     "onnx-annotated": TargetRule("runs one piece after another, on one accelerator and one processor"),
     "openvino": TargetRule("runs one piece after another"),
-    "pipelining": TargetRule("runs stages one after another", stages=True),
+    "pipelining": TargetRule(
+        "runs stages one after another, and devices move their values themselves", stages=True, communication="blocking"
+    ),
     "tensorflow": TargetRule("runs ops when their inputs are there", execution="operator"),
     "vllm": TargetRule(_PIPELINE, hosts="idle", stages=True),
 }
@@ -75,6 +79,11 @@ def check_options(target: str, options: ProblemOptions) -> None:
             f"{target} {rule.runs}: that is the execution {rule.execution!r}, not {options.execution!r}",
             remedy="leave out the execution",
         )
+    if rule.communication and options.communication not in (None, rule.communication):
+        raise InputError(
+            f"{target} {rule.runs}: that is the communication {rule.communication!r}, not {options.communication!r}",
+            remedy="leave out the communication",
+        )
     if options.objective == "throughput" and not rule.overlaps:
         raise InputError(
             f"{target} {rule.runs}: no two samples overlap", remedy="place for it with the objective latency"
@@ -92,6 +101,8 @@ def run_on_target(problem: Problem, target: str) -> Problem:
         check_options(target, ProblemOptions(objective="throughput"))
     if problem.objective.kind == "latency" and problem.objective.execution != rule.execution:
         problem = problem.with_(objective=replace(problem.objective, execution=rule.execution))
+    if problem.objective.kind == "throughput" and rule.communication:
+        problem = problem.with_(objective=replace(problem.objective, communication=rule.communication))
     if rule.hosts == "idle":
         return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
     return _store_on_hosts(problem) if rule.hosts == "store" else problem

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from placewise._util.units import format_seconds
 from placewise.core.precision import find_tf32
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
@@ -23,15 +23,28 @@ from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers.torch.backends import choose_backend
+from placewise.simulate import judge_placement
+from placewise.transform.stage_times import stage_times
 from placewise.transform.stages import stage_order
 
-STAGES, SCRIPT, CUTTING, LOADING = "stages.json", "run_pipeline.py", "cutting.py", "loading.py"
+STAGES, SCRIPT = "stages.json", "run_pipeline.py"
+COPIES = {
+    "cutting.py": "placewise.readers.torch.cutting",
+    "loading.py": "placewise.readers.torch.loading",
+    "prefetch.py": "placewise.readers.torch.prefetch",
+    "rank_watch.py": "placewise.readers.torch.rank_watch",
+    "stream_time.py": "placewise.transform.stream_time",
+}
+"""The modules that the script needs, which depend on PyTorch alone, by the names of their copies."""
 MAX_UNITS = 500
 _SCRIPT = f'''\
-"""Run the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [MICRO-BATCHES]
+"""Run the stages of {STAGES} side by side.
 
-Inputs are drawn at random; the last stage compares its outputs with the whole program. Nothing that the model's file
-holds is run; --trust-model loads it with torch.export.load, which may run code of the file.
+torchrun --standalone --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [MICRO-BATCHES]
+
+A micro-batch is a whole sample of the program. Inputs are drawn at random; the last stage compares its outputs with the
+whole program. Nothing that the model's file holds is run; --trust-model loads it with torch.export.load, which may run
+code of the file.
 """
 
 import argparse
@@ -39,16 +52,68 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # broken connections are reported once, in a sentence
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 
-from {Path(CUTTING).stem} import HostStage, MicrobatchStage, build_stage, calls_of
-from {Path(LOADING).stem} import load_program, sample_inputs
+from cutting import HostStage, MicrobatchStage, build_stage, calls_of
+from loading import load_program, sample_inputs
+from prefetch import PrefetchingStage
+from rank_watch import RankWatch, say
+from stream_time import StageTime, steady_seconds, stream_seconds
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
+COUNT = len(SAID["devices"])
+NAMES = [f"stage {{number}} on {{name}}" for number, name in enumerate(SAID["names"])]
+
+
+class BadStart(Exception):
+    """The processes were not started as the stages need it."""
+
+
+def refuse(text, rank=0):
+    """End this process; the first one says why."""
+    if rank == 0:
+        say(f"error: {{text}}")
+    os._exit(2)
+
+
+def meet(seconds):
+    """The rank of this process, and the store in which all of them have met."""
+    start = f"torchrun --standalone --nproc-per-node {{COUNT}} {SCRIPT}"
+    if any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        refuse(f"{STAGES} has {{COUNT}} stages, one process each: start them with {{start}}")
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world != COUNT:
+        refuse(f"{STAGES} has {{COUNT}} stages, and there are {{world}} processes: start them with {{start}}", rank)
+    where = f"{{os.environ['MASTER_ADDR']}}:{{os.environ['MASTER_PORT']}}"
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=seconds)))
+        return rank, store, RankWatch(store, rank, NAMES)
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" in str(error):
+            refuse(f"the port of {{where}} is taken: set MASTER_PORT to a free one, or start with {{start}}")
+        refuse(f"stage {{rank}} reached nobody at {{where}} within {{seconds:g}} s", 0)
+    except (dist.DistStoreError, RuntimeError):
+        refuse(f"not all {{COUNT}} stages came to {{where}} within {{seconds:g}} s: start one process for each", 0)
+
+
+def find_device(rank):
+    """The device of this rank."""
+    name = SAID["devices"][rank]
+    if not name.startswith("cuda"):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BadStart(f"it is on {{name}}, and PyTorch sees no GPU here")
+    local, here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", COUNT))
+    device = torch.device(name if here == COUNT else f"cuda:{{local}}")  # its own on each machine
+    torch.cuda.set_device(device)
+    return device
 
 
 def example(program, names):
@@ -57,38 +122,45 @@ def example(program, names):
     return [torch.empty([int(size) for size in values[name].shape], dtype=values[name].dtype) for name in names]
 
 
-def main(model, micro_batches, trust_model):
-    torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = SAID["tf32"] == "products"
-    torch.backends.cudnn.allow_tf32 = SAID["tf32"] != "nothing"
-    rank, count, device = int(os.environ["RANK"]), len(SAID["devices"]), torch.device("cpu")
-    local, here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", count))
-    if int(os.environ["WORLD_SIZE"]) != count:
-        raise SystemExit(f"{STAGES} has {{count}} stages: torchrun --nproc-per-node {{count}}")
-    if SAID["devices"][rank].startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise SystemExit(f"stage {{rank}} is on {{SAID['devices'][rank]}}, and PyTorch sees no GPU here")
-        device = torch.device(SAID["devices"][rank] if here == count else f"cuda:{{local}}")  # its own on each machine
-        torch.cuda.set_device(device)
-    dist.init_process_group(SAID["backend"])
-    exchange = torch.device("cpu") if SAID["backend"] == "gloo" else device
-    program = load_program(model, trust_model=trust_model)
-    names = [call.name for call in calls_of(program)]
-    if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
-        raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
+def make_stage(program, rank, device, exchange):
+    """The part of the program in this rank, as a stage that computes on a device and exchanges values on another."""
     piece = build_stage(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
-    first, last = rank == 0, rank == count - 1
+    first, last = rank == 0, rank == COUNT - 1
     taken = [value.to(exchange) for value in example(program, piece.reads)]
     made = [value.to(exchange) for value in example(program, piece.makes)]
     module = piece.module if exchange == device else HostStage(piece.module, device)
-    stage = PipelineStage(
-        MicrobatchStage(module, first=first, last=last), rank, count, exchange,
+    stage = PrefetchingStage(
+        MicrobatchStage(module, first=first, last=last), rank, COUNT, exchange,
         tuple(value[None] if first else value for value in taken),
         tuple(value[None] if last else value for value in made),
     )
+    return piece, stage
+
+
+def compare(program, inputs, piece, outputs):
+    """Raise an error if the outputs of the last stage are not those of the whole program."""
+    in_tf32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
+    error = 1e-2 if in_tf32 else 1e-3
+    whole = build_stage(program, {{}}, 0, device="cpu")
+    wanted = dict(zip(whole.makes, whole.module(*inputs)))
+    for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
+        torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=error, atol=error / 10)
+
+
+def run(rank, store, watch, model, micro_batches, trust_model, timeout):
+    device = find_device(rank)
+    dist.init_process_group(
+        SAID["backend"], store=store, rank=rank, world_size=COUNT, timeout=timedelta(seconds=timeout)
+    )
+    exchange = torch.device("cpu") if SAID["backend"] == "gloo" else device
+    program = load_program(model, trust_model=trust_model)
+    names = [call.name for call in calls_of(program)]
+    if any(call["number"] >= len(names) or names[call["number"]] != call["name"] for call in SAID["calls"]):
+        raise BadStart(f"{{model}} is not the program that {STAGES} is for")
+    piece, stage = make_stage(program, rank, device, exchange)
     schedule = ScheduleGPipe(stage, micro_batches)
     inputs = sample_inputs(program)
-    given = [torch.stack([value] * micro_batches).to(exchange) for value in inputs] if first else []
+    given = [torch.stack([value] * micro_batches).to(exchange) for value in inputs] if rank == 0 else []
     schedule.step(*given)
     dist.barrier()
     begin = time.perf_counter()
@@ -96,25 +168,43 @@ def main(model, micro_batches, trust_model):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     dist.barrier()
-    seconds = (time.perf_counter() - begin) / micro_batches
-    if last:
-        in_tf32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
-        error = 1e-2 if in_tf32 else 1e-3
-        whole = build_stage(program, {{}}, 0, device="cpu")
-        wanted = dict(zip(whole.makes, whole.module(*inputs)))
-        for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
-            torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=error, atol=error / 10)
-        print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
+    took = (time.perf_counter() - begin) / micro_batches * 1e3
+    if rank == COUNT - 1:
+        compare(program, inputs, piece, outputs)
+        times = [StageTime(*row) for row in SAID["stage_seconds"]]
+        finite, full = stream_seconds(times, micro_batches) / micro_batches * 1e3, steady_seconds(times) * 1e3
+        print(f"{{COUNT}} stages, outputs as those of the whole program, {{took:.3f}} ms per micro-batch")
+        print(f"predicted: {{finite:.3f}} ms in a run of {{micro_batches}}, {{full:.3f}} ms when the pipeline is full")
+    watch.finish()
     dist.barrier()
+
+
+def main(model, micro_batches, trust_model, timeout):
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = SAID["tf32"] == "products"
+    torch.backends.cudnn.allow_tf32 = SAID["tf32"] != "nothing"
+    rank, store, watch = meet(min(timeout, 60))
+    try:
+        run(rank, store, watch, model, micro_batches, trust_model, timeout)
+    except BaseException as error:
+        watch.fail(error.__cause__ or error)
     sys.stdout.flush()
     os._exit(0)  # threads of gloo and of autograd may outlive the interpreter, whose end then aborts the process
+
+
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("give a whole number from 1")
+    return number
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", default=SAID["model"])
-    parser.add_argument("micro_batches", nargs="?", type=int, default=4)
+    parser.add_argument("micro_batches", nargs="?", type=positive, default=4)
     parser.add_argument("--trust-model", action="store_true", help="run code that the model's file may hold")
+    parser.add_argument("--timeout", type=positive, default=300, help="seconds that a stage may wait for another one")
     main(**vars(parser.parse_args()))
 '''
 
@@ -124,7 +214,7 @@ class PipeliningExporter:
 
     info = ExportInfo(
         "pipelining",
-        writes=f"{STAGES} (call → stage), {CUTTING} and {LOADING} (cut and load a program), {SCRIPT} (for torchrun)",
+        writes=f"{STAGES} (call → stage), {SCRIPT} (for torchrun) and the modules that it needs",
         loaded_by="PyTorch 2.13 (torch.distributed.pipelining)",
         verified="executed",
         cannot_say="devices that feed each other in a circle; replicas",
@@ -146,13 +236,14 @@ class PipeliningExporter:
             "backend": choose_backend(devices),
             "tf32": find_tf32(problem.graph),
             "names": [problem.cluster.names[device] for device in order],
+            "stage_seconds": [list(stage) for stage in stage_times(problem, placement, order)],
             "split_points": _find_split_points(problem, placement.device, order),
             "calls": _list_calls(problem, placement.device, order),
         }
         said = json.dumps(document, indent=1) + "\n"
-        files = {STAGES: said, SCRIPT: _SCRIPT, **{name: read_copy(Path(name).stem) for name in (CUTTING, LOADING)}}
+        files = {STAGES: said, SCRIPT: _SCRIPT, **{name: read_copy(module) for name, module in COPIES.items()}}
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
-        return Exported(files, placement, notes)
+        return Exported(files, placement, (*notes, *_note_transfers(problem, placement)))
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`: a chain of stages, and the ops of a call in one of them."""
@@ -181,6 +272,18 @@ class PipeliningExporter:
             stage[call["number"]] = call["stage"]
         own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
         return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+
+
+def _note_transfers(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """A note for a plan that prices transfers as free beside compute: its value with those that the target has."""
+    objective = problem.objective
+    if objective.kind != "throughput" or objective.communication == "blocking":
+        return ()
+    blocking = judge_placement(problem.with_(objective=replace(objective, communication="blocking")), placement).value
+    return (
+        f"the plan lets transfers overlap with compute ({objective.communication}), which they hardly do here: with "
+        f"blocking transfers it takes {format_seconds(blocking)} per sample; place it --for pipelining",
+    )
 
 
 def _require_program(problem: Problem) -> Source:

@@ -164,7 +164,9 @@ class TorchExporter:
         document = {"model": source.path if source else "", **document}
         files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
         notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
-        return Exported(files | {f"{name}.py": read_copy(name) for name in COPIES}, projected, notes)
+        return Exported(
+            files | {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}, projected, notes
+        )
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

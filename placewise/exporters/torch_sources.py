@@ -1,4 +1,4 @@
-"""Modules of Placewise that need PyTorch only, as copies that exported scripts stand on."""
+"""Modules of Placewise that need PyTorch at most, as copies that exported scripts stand on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from placewise.errors import ExportError
 
-_PACKAGE = "placewise.readers.torch"
+_OWN_IMPORT = re.compile(r"^from placewise(?:\.\w+)*\.(\w+) import", re.MULTILINE)
 
 
-def read_copy(name: str) -> str:
-    """The source of a module of `placewise.readers.torch`, importing its neighbours from its own folder.
+def read_copy(module: str) -> str:
+    """The source of a module, importing others of the package from its own folder.
 
     Raises ExportError where the module is not installed.
     """
-    spec = find_spec(f"{_PACKAGE}.{name}")
+    spec = find_spec(module)
     if spec is None or spec.origin is None:
-        raise ExportError(f"the module {name} is not installed")
-    return re.sub(rf"from {re.escape(_PACKAGE)}\.", "from ", Path(spec.origin).read_text(encoding="utf-8"))
+        raise ExportError(f"the module {module} is not installed")
+    return _OWN_IMPORT.sub(r"from \1 import", Path(spec.origin).read_text(encoding="utf-8"))

@@ -52,6 +52,16 @@ class DeviceProfile(Record):
         return self.loaded if loaded and self.loaded is not None else self.idle
 
 
+class BorderFigures(Record):
+    """What a tensor costs that goes between the stages of two devices, in either direction; it occupies both."""
+
+    source: str
+    target: str
+    latency: float = Field(ge=0, description="seconds of a tensor, whatever its size", allow_inf_nan=False)
+    bandwidth: float = Field(gt=0, description="bytes per second", allow_inf_nan=False)
+    spread: float = Field(0.0, description="interquartile range of the latency, as a fraction of the median")
+
+
 class ProfileFile(Record):
     """A profile. All lists per op are in the order of `ops`."""
 
@@ -69,6 +79,7 @@ class ProfileFile(Record):
     dtypes: tuple[str, ...] = Field((), description="element type of the arithmetic")
     cluster: ClusterRecord | None = Field(None, description="the devices, with assumed figures")
     devices: tuple[DeviceProfile, ...] = Field(min_length=1)
+    borders: tuple[BorderFigures, ...] = Field((), description="between stages; runtimes of stages only")
     notes: tuple[str, ...] = ()
     tool: ToolRecord | None = None
 

@@ -92,6 +92,11 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def aborted(self) -> bool:
+        """Whether the process ended itself by SIGABRT, as libraries do that lose a peer."""
+        return self._process.poll() == -signal.SIGABRT
+
     def ask(self, method: str, *args: Any, timeout: float = ANSWER) -> Any:
         """The result of `method` of the object. Raises RunError if it fails or takes longer than `timeout` seconds."""
         self.tell(method, *args)
@@ -102,7 +107,7 @@ class Worker:
         try:
             self._link.send((method, args))
         except (OSError, ValueError):
-            raise self._failure() from None
+            raise self.failure() from None
 
     def answer(self, timeout: float = ANSWER) -> Any:
         """The answer to the oldest request. Raises RunError, or the error that the worker's object raised."""
@@ -112,7 +117,7 @@ class Worker:
                 raise RunError(f"the worker of {self.name} did not answer within {timeout:g} s and was stopped")
             kind, value = self._link.recv()
         except (EOFError, OSError):
-            raise self._failure() from None
+            raise self.failure() from None
         if kind == "ok":
             self.ready = True
             return value
@@ -135,7 +140,8 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _failure(self) -> RunError:
+    def failure(self) -> RunError:
+        """Why the process ended; a process that has not ended yet is killed."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
         message = _last_line(self._errors)

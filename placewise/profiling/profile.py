@@ -24,6 +24,7 @@ from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Source
 from placewise.model.problem import Problem
 from placewise.processes.worker import Worker
+from placewise.profiling.borders import measure_borders
 from placewise.profiling.op_times import Fused, attribute_times
 from placewise.profiling.profile_cache import (
     EMPTY,
@@ -33,7 +34,7 @@ from placewise.profiling.profile_cache import (
     find_figures,
     op_contexts,
 )
-from placewise.profiling.servers.registry import installed_version, start_profiler
+from placewise.profiling.servers.registry import OPS_OF, installed_version, start_profiler
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
 from placewise.runtimes.base import require_as_written, warn_of_trust
 from placewise.runtimes.binding import Place, bind
@@ -49,6 +50,7 @@ DISTURBED = 0.8
 """If kernels are a smaller share of a run than this, without dispatch, the machine was busy with something else."""
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("torch-export",),
+    "pipelining": ("torch-export",),
 }  # fmt: skip
 
 
@@ -104,9 +106,9 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     places = bind(problem.cluster, how.binding)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
-    gpus = _list_gpus(places)
+    gpus, ops_of = _list_gpus(places), OPS_OF.get(runtime, runtime)
     devices = [
-        _DeviceState(place, (runtime, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
+        _DeviceState(place, (ops_of, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
     ]
     beside = " ".join(sorted(device.about[2] for device in devices))
     cache = how.cache
@@ -116,7 +118,7 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
             match = find_figures(graph, contexts, cached)
             if match is not None:
                 device.results[state] = (*match, cached.call)
-    _measure(problem, source, runtime, devices, states, how)
+    _measure(problem, source, ops_of, devices, states, how)
     for device in devices:
         for state, (figures, fused, call) in device.results.items() if device.ran and cache else ():
             figures = average_contexts(contexts, figures)
@@ -124,7 +126,10 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
             if cache is not None:
                 added = partial(add_figures, graph=graph, contexts=contexts, figures=figures, fused=fused, call=call)
                 cache.update(added, *_cache_key(device, state, beside))
-    return _profile_file(problem, runtime, release, devices)
+    made = _profile_file(problem, runtime, release, devices)
+    if ops_of == runtime:
+        return made
+    return made.model_copy(update={"borders": measure_borders(places, seconds=how.seconds)})
 
 
 def _measure(
@@ -211,6 +216,7 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
         dtypes=tuple(DTYPES[code] for code in work.dtype.tolist()),
         cluster=cluster_record(problem.cluster),
         devices=records,
+        borders=(),
         notes=tuple(dict.fromkeys(_notes(devices))),
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )

@@ -20,7 +20,8 @@ class MeasuredRow:
 
     `pieces` counts the pieces per device, `share` is the share of the time that ran where the plan wants it, `idle` the
     devices that ran nothing. `memory` is the bytes that each device should hold by the runtime's own rules. `failure`
-    says why the placement failed, if it did.
+    says why the placement failed, if it did. `steady` is the prediction for a full pipeline, where `predicted` is that
+    of a stream that begins and ends with an empty one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class MeasuredRow:
     memory: tuple[int, ...] = ()
     failure: str = ""
     notes: tuple[str, ...] = ()
+    steady: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,11 @@ _COLUMNS = ("placement", "measured ", "spread ", "speed-up ", "predicted ", "off
 def measurement_view(table: MeasurementTable) -> RenderableType:
     """Everything that is printed of a measurement."""
     base = next(row.measured for row in table.rows if row.name == table.base)
-    cells = [_row_cells(row, base) for row in table.rows if not row.failure]
+    steady = any(row.steady is not None for row in table.rows)
+    columns = (*_COLUMNS[:6], *(("when full ",) if steady else ()), *_COLUMNS[6:])
+    cells = [_row_cells(row, base, steady=steady) for row in table.rows if not row.failure]
     parts: list[RenderableType] = [Text(f"{table.runtime}, {table.execution}: {table.how}"), Text()]
-    parts += [rows_table(_COLUMNS, cells), Text()]
+    parts += [rows_table(columns, cells), Text()]
     parts += [Text(visible(f"{row.name} failed: {row.failure}")) for row in table.rows if row.failure]
     parts += [Text(visible(table.verdict))] if table.verdict else []
     parts += [Text(visible(f"note: {note}"), style="dim") for note in _list_notes(table)]
@@ -84,7 +88,7 @@ def _row_document(row: MeasuredRow) -> dict[str, Any]:
     return document
 
 
-def _row_cells(row: MeasuredRow, base: float) -> list[str]:
+def _row_cells(row: MeasuredRow, base: float, *, steady: bool) -> list[str]:
     off = row.predicted / row.measured - 1 if row.measured else math.inf
     return [
         row.name,
@@ -93,6 +97,7 @@ def _row_cells(row: MeasuredRow, base: float) -> list[str]:
         f"{base / row.measured:.2f}×",
         format_seconds(row.predicted),
         f"{off:+.0%}" if math.isfinite(off) else "–",
+        *(["–" if row.steady is None else format_seconds(row.steady)] if steady else []),
         str(row.devices),
         "+".join(map(str, row.pieces)),
     ]

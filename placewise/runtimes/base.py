@@ -27,7 +27,8 @@ class RuntimeInfo:
 
     `formats` are the model formats that it runs (`Source.format`), `pipelines` whether several samples can be in
     flight, and `extra` the package extra to install. `remote`: its devices may be on other machines, so that they are
-    not bound to places of this one.
+    not bound to places of this one. A runtime of `stages` runs a line of them, one process each, from an empty pipeline
+    to an empty one; its transfers do not overlap with compute.
     """
 
     name: str
@@ -37,6 +38,7 @@ class RuntimeInfo:
     extra: str
     pipelines: bool = True
     remote: bool = False
+    stages: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

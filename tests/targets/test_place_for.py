@@ -18,7 +18,7 @@ from soak import FACTOR
 from tensorflow_files import DATA as TENSORFLOW
 
 import placewise as pw
-from placewise.core.target_rules import MOVED, TARGETS
+from placewise.core.target_rules import MOVED, TARGETS, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
 from placewise.exporters import registry
 from placewise.exporters.writing import export_placement
@@ -237,6 +237,7 @@ def test_experts_go_to_the_host_before_whole_layers() -> None:
         ("vllm", {"replicas": 2, "objective": "throughput"}, "does not support replicas"),
         ("device-map", {"objective": "throughput"}, "no two samples overlap"),
         ("deepspeed", {"placer": "heft"}, "leave out the placer"),
+        ("pipelining", {"communication": "overlap", "objective": "throughput"}, "'blocking', not 'overlap'"),
     ],
 )
 def test_options_that_contradict_a_target(target: str, options: dict[str, Any], words: str) -> None:
@@ -256,6 +257,14 @@ def test_models_that_a_target_cannot_take(target: str, words: str) -> None:
         pytest.skip("its library is not installed")
     with pytest.raises(ExportError, match=words):
         pw.place("zoo:bert-base", "2xL4,cpu", target=target)
+
+
+def test_pipelining_has_blocking_transfers() -> None:
+    """Whatever the problem says of communication, it is priced so; a target that does not care keeps it."""
+    objective = Objective("throughput", communication="overlap", execution="sequential")
+    problem = stack_problem(stack_graph(4), objective=objective)
+    assert run_on_target(problem, "pipelining").objective.communication == "blocking"
+    assert run_on_target(problem, "vllm").objective.communication == "overlap"
 
 
 def test_what_fits_nowhere_in_a_target_names_those_where_it_fits() -> None:

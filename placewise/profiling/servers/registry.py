@@ -19,21 +19,25 @@ _SERVERS = {
     "openvino": f"{_ROOM}.openvino:OpenVinoServer",
     "torch": f"{_ROOM}.torch:TorchServer",
 }
+OPS_OF = {"pipelining": "torch"}
+"""Runtimes whose ops are those of another one, which is profiled in their place."""
 
 
 def installed_version(runtime: str) -> str:
     """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
-    if runtime not in _SERVERS:
-        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
-    if runtime == "onnxruntime":
+    package = OPS_OF.get(runtime, runtime)
+    if package not in _SERVERS:
+        remedy = f"choose from {', '.join((*_SERVERS, *OPS_OF))}"
+        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=remedy)
+    if package == "onnxruntime":
         release = installed_release()
     else:
         try:
-            release = version(runtime)
+            release = version(package)
         except PackageNotFoundError:
             release = ""
     if not release:
-        raise MissingExtraError(f"profiling with {runtime}", runtime)
+        raise MissingExtraError(f"profiling with {runtime}", package)
     return release
 
 

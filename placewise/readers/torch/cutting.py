@@ -242,7 +242,7 @@ class MicrobatchStage(nn.Module):
     """A stage module for pipeline schedules: inputs and outputs of the pipeline have an additional first dimension.
 
     Schedules split inputs into micro-batches along the first dimension and concatenate outputs along it; the first
-    dimension of a sample itself may be anything.
+    dimension of a sample itself may be anything. What a stage hands on is contiguous: backends send memory as it lies.
     """
 
     def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
@@ -251,7 +251,12 @@ class MicrobatchStage(nn.Module):
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = self.module(*([value[0] for value in values] if self.first else values))
-        return tuple(value[None] if self.last else value for value in outputs)
+        return tuple(_contiguous(value)[None] if self.last else _contiguous(value) for value in outputs)
+
+
+def _contiguous(value: Any) -> Any:
+    """A tensor with its values in memory in their order; anything else as it is."""
+    return value.resolve_conj().resolve_neg().contiguous() if isinstance(value, torch.Tensor) else value
 
 
 def _argument_nodes(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:

@@ -15,7 +15,7 @@ from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker
+from placewise.processes.worker import START, Worker, collect_answers
 from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
@@ -41,6 +41,7 @@ class Pipelining:
         execution="sequential",
         formats=FORMATS,
         extra="torch",
+        stages=True,
     )
 
     def prepare(self, job: Job) -> PreparedPlacement:
@@ -106,13 +107,13 @@ class PreparedStages(Closing):
             )  # fmt: skip
             self._workers.append(worker)
         with self._all_or_none():
-            for worker in self._workers:
-                worker.answer(START + self._seconds)
+            collect_answers(self._workers, START + self._seconds)
 
     def _connect(self, inputs: Arrays) -> None:
         values = dict(inputs)
         for worker in self._workers:
-            values = worker.ask("probe", values, timeout=self._seconds)
+            with self._all_or_none():
+                values = worker.ask("probe", values, timeout=self._seconds)
         self._ask("connect", [()] * len(self._workers))
 
     def _run_samples(self, method: str, samples: list[dict[str, Any]]) -> list[Any]:
@@ -120,32 +121,33 @@ class PreparedStages(Closing):
         return self._ask(method, [([] if rank else samples, len(samples)) for rank in range(len(self._workers))])
 
     def _ask(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answer of every rank to a request with its own arguments."""
+        """The answer of every rank to a request with its own arguments; the first that fails ends the request."""
         with self._all_or_none():
             for worker, own in zip(self._workers, args, strict=True):
                 worker.tell(method, *own)
-            return [worker.answer(self._seconds) for worker in self._workers]
+            return collect_answers(self._workers, self._seconds)
 
     @contextmanager
     def _all_or_none(self) -> Iterator[None]:
-        """Kill all ranks after a failure, and name the rank that died first."""
+        """Kill all ranks after a failure, and name the rank that died, whoever noticed it first."""
         try:
             yield
         except BaseException as error:
             dead = self._find_dead() if isinstance(error, RunError) else None
+            cause = dead.failure() if dead is not None and dead.name not in str(error) else None
             for worker in self._workers:
                 worker.kill()
-            if dead is not None and dead.name not in str(error):
-                raise RunError(f"the worker of {dead.name} is gone, and the other stages with it ({error})") from None
+            if cause is not None:
+                raise RunError(f"{cause}, and the other stages ended with it") from None
             raise
 
     def _find_dead(self) -> Worker | None:
-        """A rank that has died, if there is one."""
+        """A rank that has died, if there is one; rather not one that aborted because it lost a neighbour."""
         until = time.monotonic() + DEATH_DELAY
         while True:
-            dead = next((worker for worker in self._workers if not worker.alive), None)
-            if dead is not None or time.monotonic() > until:
-                return dead
+            dead = [worker for worker in self._workers if not worker.alive]
+            if dead or time.monotonic() > until:
+                return min(dead, key=lambda worker: worker.aborted, default=None)
             time.sleep(0.01)
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 
 from placewise.errors import RunError
 from placewise.readers.torch.cutting import HostStage, MicrobatchStage, build_stage
+from placewise.readers.torch.prefetch import PrefetchingStage
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
@@ -72,7 +73,7 @@ class Rank:
         inputs = self._stack(samples)
         dist.barrier()
         begin = time.perf_counter()
-        results = schedule.step(*inputs)
+        results = _step(schedule, inputs)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         end = time.perf_counter()
@@ -98,8 +99,16 @@ class Rank:
             values, results = self._stage_args
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                stage = PipelineStage(self._module, self._stage, self._count, self._exchange, values, results)
+                stage = PrefetchingStage(self._module, self._stage, self._count, self._exchange, values, results)
                 self._schedules[count] = ScheduleGPipe(stage, count)
                 first = [value.expand(count, *value.shape[1:]) for value in values] if self._stage == 0 else []
-                self._schedules[count].step(*first)
+                _step(self._schedules[count], first)
         return self._schedules[count]
+
+
+def _step(schedule: ScheduleGPipe, inputs: Sequence[torch.Tensor]) -> Any:
+    """The outputs of a stream. Raises what the module raised, without the schedule's words around it."""
+    try:
+        return schedule.step(*inputs)
+    except RuntimeError as error:
+        raise error.__cause__ or error from None
