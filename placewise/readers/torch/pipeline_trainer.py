@@ -52,7 +52,7 @@ class PipelineTrainer:
     """The stages of this process, and how it trains them with the others.
 
     `plan` is the document of a training run: ``stage_ranks`` (the process of a replica that runs each stage),
-    ``replicas``, ``calls`` (number and stage), ``devices`` (of the processes of a replica), ``schedule``,
+    ``replicas``, ``calls`` (number and stage), ``devices`` (of all processes), ``schedule``,
     ``microbatches`` per step, ``optimizer``, ``learning_rate``, ``seed``, ``frozen`` and ``shapes``. Process r is
     number ``r % n`` of replica ``r // n``. torch.distributed must be initialized. `data` are rows of inputs and of a
     target by name; without them, inputs are drawn at random.
@@ -69,7 +69,7 @@ class PipelineTrainer:
             raise ValueError(f"the plan is for {needed}, and there are {dist.get_world_size()}")
         self.replica, self.rank = divmod(dist.get_rank(), self.ranks)
         devices = [torch.device(name) for name in plan["devices"]]
-        self.device = devices[self.rank]
+        self.device = devices[dist.get_rank()]
         border = self.device if len({device.type for device in devices}) == 1 else torch.device("cpu")
         self._border = border
         self.microbatches = plan["microbatches"] // self.replicas
@@ -145,9 +145,9 @@ class PipelineTrainer:
         order = self._schedule.pipeline_order
         return [
             [
-                Action(action.stage_index, str(action.computation_type), action.microbatch_index)
+                Action(action.stage_index, action.computation_type.value, action.microbatch_index)
                 for action in order[rank]
-                if action is not None and str(action.computation_type) in ("F", "B", "I", "W")
+                if action is not None and action.computation_type.value in ("F", "B", "I", "W")
             ]
             for rank in range(self.ranks)
         ]

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from placewise.errors import RunError
-from placewise.readers.torch.pipeline_trainer import Action, PipelineTrainer, Step, WholeTrainer
+from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrainer
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
@@ -52,17 +52,18 @@ class TrainingRank:
             raise RunError(f"this plan cannot train: {error}") from None
         self._memory.restart(device)
 
-    def step(self, number: int) -> Step:
-        """Run a training step."""
-        return self._trainer.step(number)
+    def step(self, number: int) -> tuple[float, float]:
+        """Run a training step: its loss and its seconds."""
+        step = self._trainer.step(number)
+        return step.loss, step.seconds
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
         """The gradients of the last step, by parameter."""
         return {name: array_of(value.cpu()) for name, value in self._trainer.gradients().items()}
 
-    def order(self) -> list[list[Action]]:
-        """What every process of a replica does in a step."""
-        return self._trainer.order()
+    def order(self) -> list[list[tuple[int, str, int]]]:
+        """What every process of a replica does in a step: stage, kind and micro-batch of each action."""
+        return [[tuple(action) for action in actions] for actions in self._trainer.order()]
 
     def peak_memory(self) -> int:
         """The most bytes that training took so far."""
@@ -82,6 +83,15 @@ class TrainingRank:
             raise RunError(f"the checkpoint {Path(path).name} cannot be read ({type(error).__name__})") from None
 
 
+    def merge(self, files: list[str], path: str) -> None:
+        """Write the parameters and buffers in the files of all processes as one state of the model."""
+        whole: dict[str, torch.Tensor] = {}
+        for name in files:
+            state = torch.load(name, map_location="cpu", weights_only=True)
+            whole |= state["buffers"] | state["parameters"]
+        _write(whole, Path(path))
+
+
 class WholeProgram:
     """The whole program on one device, trained alone to compare with."""
 
@@ -91,9 +101,10 @@ class WholeProgram:
         except ValueError as error:
             raise RunError(f"this plan cannot train: {error}") from None
 
-    def step(self, number: int) -> Step:
-        """Run a training step."""
-        return self._trainer.step(number)
+    def step(self, number: int) -> tuple[float, float]:
+        """Run a training step: its loss and its seconds."""
+        step = self._trainer.step(number)
+        return step.loss, step.seconds
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
         """The gradients of the last step, by parameter."""
@@ -102,15 +113,6 @@ class WholeProgram:
     def is_random(self) -> bool:
         """Whether the program draws random numbers, so that no two processes agree."""
         return self._trainer.is_random
-
-
-def merge_weights(files: list[str], path: str) -> None:
-    """Write the parameters and buffers of the files of all processes as one state of the model."""
-    whole: dict[str, torch.Tensor] = {}
-    for name in files:
-        state = torch.load(name, map_location="cpu", weights_only=True)
-        whole |= state["buffers"] | state["parameters"]
-    _write(whole, Path(path))
 
 
 class PeakMemory:
