@@ -5,7 +5,7 @@ from placewise.api.learning import pretrain, train
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
-from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training
+from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training, TrainingRun
 
 __all__ = [
     "Explanation",
@@ -14,6 +14,7 @@ __all__ = [
     "PlanDiff",
     "RunResult",
     "Training",
+    "TrainingRun",
     "cache_info",
     "check",
     "clear_cache",

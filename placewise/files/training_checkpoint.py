@@ -12,7 +12,15 @@ from pydantic import Field
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
-from placewise.files.records import Record, Whole, describe_os_error, json_bytes, parse_json, parse_versioned, read_bytes
+from placewise.files.records import (
+    Record,
+    Whole,
+    describe_os_error,
+    json_bytes,
+    parse_json,
+    parse_versioned,
+    read_bytes,
+)
 
 HEADER, WEIGHTS = "checkpoint.json", "weights.pt"
 

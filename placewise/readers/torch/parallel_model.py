@@ -185,7 +185,9 @@ class ParallelModel:
             if names[0] in gradients:
                 dist.all_reduce(gradients[names[0]], group=group)
         if self.mesh["tp"].size() > 1:
-            reduce_in_buckets([gradients[name] for name in gradients if name in self._summed], self.mesh["tp"].get_group(), 1)
+            reduce_in_buckets(
+                [gradients[name] for name in gradients if name in self._summed], self.mesh["tp"].get_group(), 1
+            )
         if self.replicas > 1:
             reduce_in_buckets(list(gradients.values()), self.mesh["dp"].get_group(), self.replicas)
 

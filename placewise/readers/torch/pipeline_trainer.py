@@ -88,7 +88,9 @@ class PipelineTrainer:
         self.parameters, self.buffers = _name_weights(trained, held)
         self._ties = self._make_tie_groups(trained, cut)
         self.optimizer = make_optimizer(plan, list(self.parameters.values()))
-        stages = [self._make_stage(module, stage, len(cut.nodes)) for module, stage in zip(self.modules, own, strict=True)]
+        stages = [
+            self._make_stage(module, stage, len(cut.nodes)) for module, stage in zip(self.modules, own, strict=True)
+        ]
         self._schedule = make_schedule(plan, stages, self.microbatches, self._loss_of_stage)
 
     @property
@@ -142,6 +144,8 @@ class PipelineTrainer:
 
     def order(self) -> list[list[Action]]:
         """What every process of a replica does in a step, in order."""
+        if self.plan["schedule"] in ("gpipe", "1f1b"):
+            return list_actions(self.plan["schedule"], self.ranks, self.microbatches)
         order = self._schedule.pipeline_order
         return [
             [
@@ -213,7 +217,9 @@ class PipelineTrainer:
 class WholeTrainer:
     """The whole program in one process: micro-batch after micro-batch, to compare with. Raises as `PipelineTrainer`."""
 
-    def __init__(self, program: ExportedProgram, plan: Mapping[str, Any], *, device: str, data: Data | None = None) -> None:
+    def __init__(
+        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: str, data: Data | None = None
+    ) -> None:
         self.plan, self._device = plan, torch.device(device)
         trained = TrainedProgram(program, shapes=plan["shapes"], frozen=plan["frozen"])
         cut = trained.plan({})
@@ -296,7 +302,8 @@ class Rows:
             raise ValueError(f"the input {name!r} has shape {tuple(value.shape)}, and a micro-batch {tuple(shape)}")
         if not shape[0] or len(value) % (shape[0] * self._count) or not len(value):
             raise ValueError(
-                f"the input {name!r} has {len(value)} rows, which {self._count} micro-batches of {shape[0]} do not divide"
+                f"the input {name!r} has {len(value)} rows, which {self._count} micro-batches of {shape[0]} rows "
+                "do not divide"
             )
 
     def _rows(self) -> dict[str, int]:
@@ -343,6 +350,20 @@ def require_schedule(kind: str, ranks: Sequence[int], microbatches: int) -> None
     rounds = max(1, microbatches // count)
     if kind in ("interleaved", "zero-bubble") and microbatches % rounds:
         raise ValueError(f"{microbatches} micro-batches do not divide into {rounds} rounds over {count} devices")
+
+
+def list_actions(kind: str, stages: int, microbatches: int) -> list[list[Action]]:
+    """What every process does under gpipe or 1f1b, one stage each."""
+    order = []
+    for stage in range(stages):
+        ahead = microbatches if kind == "gpipe" else min(microbatches, stages - stage)
+        actions = [Action(stage, "F", number) for number in range(ahead)]
+        for number in range(microbatches):
+            actions.append(Action(stage, "B", number))
+            if ahead + number < microbatches:
+                actions.append(Action(stage, "F", ahead + number))
+        order.append(actions)
+    return order
 
 
 def is_vee(ranks: Sequence[int]) -> bool:

@@ -152,8 +152,7 @@ def plan_training(
     """The stages and replicas of a placement of forward ops. Raises RunError or InputError if they cannot train."""
     require_torch()
     problem, placement = job.problem, job.placement
-    if placement.stages:
-        raise RunError("this plan splits ops over devices: train it with the files of placewise export --to torch")
+    require_whole_placement(placement)
     stages = find_training_stages(problem, placement, options.schedule)
     replicas = list_replicas(problem, placement, stages.devices)
     if options.microbatches % len(replicas):
@@ -162,6 +161,12 @@ def plan_training(
             remedy=f"give a multiple of {len(replicas)} with --microbatches",
         )
     return TrainingJob(job, options, stages, replicas, data or {}, tuple(frozen))
+
+
+def require_whole_placement(placement: Placement) -> None:
+    """Raise RunError for a plan whose stages split, replicate or recompute ops."""
+    if placement.stages:
+        raise RunError("this plan may split ops over devices: train it with the files of placewise export --to torch")
 
 
 def find_training_stages(problem: Problem, placement: Placement, schedule: str) -> VirtualStages:
@@ -177,8 +182,8 @@ def find_training_stages(problem: Problem, placement: Placement, schedule: str) 
     if len(stages.ranks) > len(stages.devices) and schedule in ("gpipe", "1f1b"):
         turns = ", ".join(names[stages.devices[rank]] for rank in stages.ranks)
         raise RunError(
-            f"{schedule} runs one stage per device, and this placement has {len(stages.ranks)} ({turns}): train it with "
-            "--schedule interleaved or zero-bubble, or place with --contiguous"
+            f"{schedule} runs one stage per device, and this placement has {len(stages.ranks)} ({turns}): train it "
+            "with --schedule interleaved or zero-bubble, or place with --contiguous"
         )
     return stages
 

@@ -31,7 +31,14 @@ class TrainingRank:
     """
 
     def __init__(
-        self, payload: Payload, plan: Mapping[str, Any], rank: int, world: int, meeting: str, seconds: float, data: Arrays
+        self,
+        payload: Payload,
+        plan: Mapping[str, Any],
+        rank: int,
+        world: int,
+        meeting: str,
+        seconds: float,
+        data: Arrays,
     ) -> None:
         self._memory = PeakMemory()
         gpus = all(name.startswith("cuda") for name in plan["devices"])
@@ -81,7 +88,6 @@ class TrainingRank:
             raise RunError(str(error)) from None
         except Exception as error:  # torch.load raises many types
             raise RunError(f"the checkpoint {Path(path).name} cannot be read ({type(error).__name__})") from None
-
 
     def merge(self, files: list[str], path: str) -> None:
         """Write the parameters and buffers in the files of all processes as one state of the model."""
