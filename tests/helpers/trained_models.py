@@ -69,6 +69,8 @@ def build_forward(path: Path, devices: str) -> Problem:
     return pw.build(path, devices, pw.ProblemOptions(objective="throughput"))
 
 
-def train(problem: Problem, placement: Placement, setting: TrainingSetting | None = None, **options: Any) -> TrainedPlan:
+def train(
+    problem: Problem, placement: Placement, setting: TrainingSetting | None = None, **options: Any
+) -> TrainedPlan:
     """Train a placement with these fields of `TrainingOptions`."""
     return train_placement(problem, placement, TrainingOptions(**options), setting or TrainingSetting())

@@ -1,4 +1,4 @@
-"""Training runs: schedules, replicas and optimizers beside one process, checkpoints, restarts, and what cannot train."""
+"""Training runs beside one process: schedules, replicas, optimizers, checkpoints, restarts, and what cannot train."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from placewise.errors import InputError, ModelFileError, RunError
 from placewise.model.placement import Placement
 
 torch = pytest.importorskip("torch")
-from trained_models import OwnLoss, TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
+from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
 from placewise.analysis.train_plan import TrainingSetting, train_placement  # noqa: E402
-from placewise.analysis.predict_training import StageCosts, count_in_flight, play_schedule  # noqa: E402
-from placewise.readers.torch.pipeline_trainer import list_actions  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
 
 IDS = (torch.arange(12).reshape(2, 6),)
@@ -50,9 +48,7 @@ def test_losses_and_gradients_are_those_of_one_process(
     """Under every schedule; the tied weight is on both devices, and whole numbers pass through."""
     problem = build_forward(blocks, "2xcore")
     placement = cut_evenly(problem, pattern)
-    trained = train(
-        problem, placement, steps=4, schedule=schedule, optimizer=optimizer, compared=4, learning_rate=0.01
-    )
+    trained = train(problem, placement, steps=4, schedule=schedule, optimizer=optimizer, compared=4, learning_rate=0.01)
     record = trained.record
     assert record.loss_difference <= 1e-5 and record.gradient_difference <= 1e-5 and len(record.compared) == 4
     assert record.losses[-1] < record.losses[0] and len(set(record.losses)) == 4
@@ -68,6 +64,30 @@ def test_replicas_average_their_gradients(blocks: Path) -> None:
     trained = train(problem, placement, steps=2, schedule="gpipe", optimizer="sgd", learning_rate=0.01)
     assert trained.training.replicas == ((0,), (1,))
     assert trained.record.loss_difference <= 1e-5 and trained.record.gradient_difference <= 1e-5
+
+
+def test_losses_and_weights_are_those_of_the_module(tmp_path: Path) -> None:
+    """Of the live module that PyTorch trains without Placewise, tied weights, buffers and Adam included."""
+    path = save_program(TiedBlocks, IDS, tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    rows = np.random.default_rng(1).integers(0, 20, (8, 6))
+    folder = tmp_path / "kept"
+    options = {"steps": 3, "checkpoint": folder, "compared": 0, "learning_rate": 0.01, "optimizer": "adam"}
+    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingSetting(inputs={"ids": rows}), **options)
+    torch.manual_seed(0)
+    module = TiedBlocks().train()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        parts = [module(torch.from_numpy(rows[k : k + 2]))[0].square().mean() / 4 for k in range(0, 8, 2)]
+        sum(parts).backward()
+        optimizer.step()
+        losses.append(float(sum(parts).detach()))
+    assert trained.record.losses == pytest.approx(losses, rel=1e-5)
+    weights = torch.load(folder / "weights.pt", weights_only=True)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_and_targets_take_turns(tmp_path: Path) -> None:
@@ -105,9 +125,7 @@ def _train_with_a_death(path: Path, folder: Path, moment: tuple[int, int, float]
         time.sleep(0.02)
 
     options = runs.TrainingOptions(steps=9, checkpoint=folder, every=3, compared=0, learning_rate=0.01)
-    trained = train_placement(
-        problem, cut_evenly(problem, (0, 1)), options, TrainingSetting(), on_step=note
-    )
+    trained = train_placement(problem, cut_evenly(problem, (0, 1)), options, TrainingSetting(), on_step=note)
     return trained.record, seen
 
 
@@ -138,7 +156,7 @@ def test_a_dead_process_costs_no_step(
     assert len(record.restarts) == 1 and "process 1 (core:1) died" in record.restarts[0]
     weights = torch.load(tmp_path / "kept" / "weights.pt", weights_only=True)
     module = TiedBlocks()
-    module.load_state_dict(weights | {"head.weight": weights["embed.weight"]})
+    module.load_state_dict(weights)
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["checkpoint.json", "step-00000009", "weights.pt"]
 
 
@@ -155,9 +173,7 @@ def test_deaths_at_random_moments_cost_no_step(
     _require_no_step_lost(record, seen, undisturbed)
 
 
-def test_training_goes_on_from_a_checkpoint(
-    blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...]
-) -> None:
+def test_training_goes_on_from_a_checkpoint(blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...]) -> None:
     """A later command goes on, with the same losses; other options, and a folder in use, are refused."""
     problem = build_forward(blocks, "2xcore")
     placement = cut_evenly(problem, (0, 1))

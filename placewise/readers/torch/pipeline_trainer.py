@@ -86,6 +86,7 @@ class PipelineTrainer:
         look = {"device": self.device, "border": border, "owned": plan["schedule"] == "zero-bubble"}
         self.modules = [TrainingStage(trained, cut, stage, borders, held, **look) for stage in own]
         self.parameters, self.buffers = _name_weights(trained, held)
+        self.aliases = {other: names[0] for names in map(trained.names_of, trained.same) for other in names[1:]}
         self._ties = self._make_tie_groups(trained, cut)
         self.optimizer = make_optimizer(plan, list(self.parameters.values()))
         stages = [
@@ -129,6 +130,7 @@ class PipelineTrainer:
         return {
             "parameters": {name: value.detach() for name, value in self.parameters.items()},
             "buffers": dict(self.buffers),
+            "aliases": dict(self.aliases),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -172,7 +174,7 @@ class PipelineTrainer:
         holders: dict[str, set[int]] = {}
         for stage, nodes in enumerate(cut.nodes):
             for name in sorted(_read_weights(trained, nodes) & trained.trained):
-                holders.setdefault(trained.targets[name], set()).add(self.plan["stage_ranks"][stage])
+                holders.setdefault(trained.names_of(name)[0], set()).add(self.plan["stage_ranks"][stage])
         found = []
         for name, ranks in holders.items():
             for replica in range(self.replicas if len(ranks) > 1 else 0):
@@ -391,19 +393,20 @@ def _hold_weights(
     """The weights that some stages read, on a device, by name and device; those that train are parameters."""
     read = {name for stage in stages for name in _read_weights(trained, cut.nodes[stage])}
     read |= {name for stage in stages for name in cut.makes[stage] if name in trained.targets}
-    weights, found = weights_of(trained.program), dict[tuple[str, str], torch.Tensor]()
-    for name in sorted(read):
-        value = weights[name].to(device)
-        found[name, str(device)] = nn.Parameter(value) if name in trained.trained else value
-    return found
+    return {(name, str(device)): value for name, value in trained.hold(sorted(read), device).items()}
 
 
 def _name_weights(
     trained: TrainedProgram, held: Mapping[tuple[str, str], torch.Tensor]
 ) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
     """The parameters that train, and the buffers, by their names in the model."""
-    parameters = {trained.targets[name]: value for (name, _), value in held.items() if isinstance(value, nn.Parameter)}
-    buffers = {trained.targets[name]: value for (name, _), value in held.items() if name in trained.buffers}
+    parameters: dict[str, nn.Parameter] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    for (name, _), value in held.items():
+        if isinstance(value, nn.Parameter):
+            parameters[trained.names_of(name)[0]] = value
+        elif name in trained.buffers:
+            buffers[trained.targets[name]] = value
     return parameters, buffers
 
 

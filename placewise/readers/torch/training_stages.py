@@ -77,6 +77,7 @@ class TrainedProgram:
             and (held[spec.arg.name].is_floating_point() or held[spec.arg.name].is_complex())
             and not any(re.search(pattern, str(spec.target)) for pattern in frozen)
         }
+        self.same = _find_ties(held)
         if not parameters:
             raise ValueError("the program has no parameters, so there is nothing to train")
         if not self.trained:
@@ -147,8 +148,23 @@ class TrainedProgram:
 
     def weights(self, device: torch.device) -> dict[str, torch.Tensor]:
         """Parameters that train, and all other weights as plain tensors, on a device."""
-        held = {name: value.to(device) for name, value in weights_of(self.program).items()}
-        return {name: nn.Parameter(value) if name in self.trained else value for name, value in held.items()}
+        held = weights_of(self.program)
+        return self.hold(list(held), device)
+
+    def hold(self, names: Sequence[str], device: torch.device) -> dict[str, torch.Tensor]:
+        """Some weights on a device: parameters where they train, and one tensor for names of the same weight."""
+        weights, made = weights_of(self.program), dict[str, torch.Tensor]()
+        for name in names:
+            first = self.same.get(name, name)
+            if first not in made:
+                value = weights[first].to(device)
+                made[first] = nn.Parameter(value) if first in self.trained else value
+        return {name: made[self.same.get(name, name)] for name in names}
+
+    def names_of(self, name: str) -> list[str]:
+        """The names in the model of a weight, given one of its placeholders; the first one names it in messages."""
+        first = self.same.get(name, name)
+        return [self.targets[first], *(self.targets[other] for other, own in self.same.items() if own == first)]
 
 
 class TrainingStage(nn.Module):
@@ -246,6 +262,18 @@ def _contiguous_gradient(value: torch.Tensor) -> torch.Tensor:
     value = value.view_as(value)
     value.register_hook(torch.Tensor.contiguous)
     return value
+
+
+def _find_ties(held: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Weights that are the same tensor as an earlier one, with that one."""
+    first: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
+    for name, value in held.items():
+        if value.numel() and not value.is_meta:
+            key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+            if first.setdefault(key, name) != name:
+                same[name] = first[key]
+    return same
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -92,9 +92,12 @@ class TrainingRank:
     def merge(self, files: list[str], path: str) -> None:
         """Write the parameters and buffers in the files of all processes as one state of the model."""
         whole: dict[str, torch.Tensor] = {}
+        aliases: dict[str, str] = {}
         for name in files:
             state = torch.load(name, map_location="cpu", weights_only=True)
             whole |= state["buffers"] | state["parameters"]
+            aliases |= state["aliases"]
+        whole |= {other: whole[name] for other, name in aliases.items() if name in whole}
         _write(whole, Path(path))
 
 
