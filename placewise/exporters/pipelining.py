@@ -17,6 +17,7 @@ from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Space, sets_of, sharing
+from placewise.exporters.training_pipeline import is_training, place_training, write_training
 from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -126,8 +127,12 @@ class PipeliningExporter:
         """See `Exporter`."""
         source = _require_program(problem)
         placement = self.project(problem, placement)
-        order, _ = stage_order(problem.graph, placement.device)
         path = source.path if source.format == "torch-export" else "model.pt2"
+        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
+        if is_training(problem):
+            names = {device: _torch_device(problem, device) for device in np.unique(placement.device).tolist()}
+            return Exported(write_training(problem, placement, path, names), placement, notes)
+        order, _ = stage_order(problem.graph, placement.device)
         document = {
             "model": path,
             "devices": [_torch_device(problem, device) for device in order],
@@ -137,7 +142,6 @@ class PipeliningExporter:
         }
         said = json.dumps(document, indent=1) + "\n"
         files = {STAGES: said, SCRIPT: _SCRIPT, **{name: _read_copy(name) for name in (CUTTING, LOADING)}}
-        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, notes)
 
     def space(self, problem: Problem) -> Space:
@@ -153,6 +157,8 @@ class PipeliningExporter:
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
         _require_program(problem)
+        if is_training(problem):
+            return place_training(problem, placement)
         _, back = stage_order(problem.graph, placement.device)
         return placement if back is None else _project_to_line(problem, placement)
 
@@ -166,7 +172,8 @@ class PipeliningExporter:
                 raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
             stage[call["number"]] = call["stage"]
         own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
-        return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+        rest = device[-1] if is_training(problem) else -1
+        return np.array([device[stage[number]] if number in stage else rest for number in own], np.int32)
 
 
 def _require_program(problem: Problem) -> Source:
