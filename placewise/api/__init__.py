@@ -6,7 +6,7 @@ from placewise.api.machine import doctor
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
-from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training
+from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training, TrainingRun
 
 __all__ = [
     "Explanation",
@@ -15,6 +15,7 @@ __all__ = [
     "PlanDiff",
     "RunResult",
     "Training",
+    "TrainingRun",
     "cache_info",
     "check",
     "clear_cache",

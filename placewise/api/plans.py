@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Unpack
 
 from placewise._util.units import parse_seconds
@@ -15,7 +17,8 @@ from placewise.analysis.explain_split import ExplainedSplit, explain_split
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
-from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, write_report
+from placewise.analysis.train_plan import TrainingSetting, run_training, split_options
+from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, TrainingRun, write_report
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemKeywords, options_from
@@ -127,12 +130,23 @@ def run(
     rounds: int = 10,
     measure_time: float | str = "60s",
     options: Mapping[str, Any] | None = None,
+    train: bool = False,
+    steps: int = 20,
+    learning_rate: float = 1e-3,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 10,
+    resume: bool = False,
+    restarts: int = 3,
+    compare_steps: int = 2,
     trust_model: bool = False,
     seed: int = 0,
     example_inputs: Any = None,
     **problem_options: Unpack[ProblemKeywords],
-) -> RunResult:
+) -> RunResult | TrainingRun:
     """Run a plan on this machine: check its outputs against one device, then time it beside that device.
+
+    With `train`, train it instead (docs/guides/train.md), by the options `schedule` ("gpipe", "1f1b", "interleaved",
+    "zero-bubble"), `optimizer` ("sgd", "momentum", "adam") and `microbatches`.
 
     Parameters
     ----------
@@ -156,6 +170,22 @@ def run(
         Stop measuring after this long. Default: "60s".
     options : mapping of str to value
         Options of the runtime.
+    train : bool
+        Train the plan, of a PyTorch program, in a process per device. Default: False.
+    steps : int
+        Training steps. Default: 20.
+    learning_rate : float
+        Of the optimizer. Default: 0.001.
+    checkpoint : path
+        The folder of checkpoints, from which training restarts where a process dies. Default: none.
+    checkpoint_every : int
+        Steps per checkpoint. Default: 10.
+    resume : bool
+        Go on from the checkpoint. Default: False.
+    restarts : int
+        The most restarts. Default: 3.
+    compare_steps : int
+        Steps that the whole program repeats in one process, to compare losses and gradients. Default: 2.
     trust_model : bool
         Load a .pt2 file also if that runs code that the file holds (SECURITY.md). Default: False.
     seed : int
@@ -165,8 +195,9 @@ def run(
 
     Returns
     -------
-    RunResult
-        A plan that fails while it runs is an answer with a `failure`.
+    RunResult or TrainingRun
+        A plan that fails while it runs is an answer with a `failure`. With `train`: losses, and seconds per step and
+        memory beside those predicted; then failures are errors.
 
     Raises
     ------
@@ -179,15 +210,31 @@ def run(
     >>> result = pw.run("plan.json", bind={"cpu": "cores:0-1"})  # doctest: +SKIP
 
     """
-    problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     live = None if isinstance(model, (str, os.PathLike)) else model
+    if not train and (checkpoint is not None or resume):
+        raise InputError("checkpoints are those of a training run", remedy="add --train")
+    if train:
+        wished = options_from(problem_options)
+        unpriced = replace(split_options(wished)[0], costs=())
+        keywords = {f.name: getattr(unpriced, f.name) for f in fields(unpriced) if f.name != "spare"}
+        problem, placement = _problem_of(plan, model, example_inputs, keywords)
+        setting = TrainingSetting(dict(bind or {}), inputs, live, example_inputs, trust_model=trust_model)
+        source = model if model is not None else find_model(plan_of(plan.result) if isinstance(plan, Plan) else plan)
+        return TrainingRun(
+            run_training(
+                problem, placement, source, wished, setting, runtime=runtime, steps=steps, learning_rate=learning_rate,
+                checkpoint=None if checkpoint is None else Path(checkpoint), every=checkpoint_every, resume=resume,
+                restarts=restarts, compared=compare_steps, seed=seed,
+            )
+        )  # fmt: skip
+    problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     texts = {name: str(value) for name, value in (options or {}).items()}
     runtime, given = choose_ray(runtime, ray, texts)
-    setting = Setting(
+    measured = Setting(
         runtime, dict(bind or {}), inputs, protocol, live, example_inputs, given, seed, trust_model=trust_model
     )
-    return RunResult(measure_placements(problem, {PLAN: placement}, setting))
+    return RunResult(measure_placements(problem, {PLAN: placement}, measured))
 
 
 def export(

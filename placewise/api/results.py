@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
 from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
 from placewise.analysis.report import open_result, render_page, write_page
+from placewise.analysis.train_plan import TrainedPlan, tabulate_training
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
@@ -46,6 +47,7 @@ from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
 from placewise.reporting.split_explanation import SplitExplanation, split_explanation_view
+from placewise.reporting.training_run import training_run_view
 from placewise.simulate import judge_placement, lower_bound
 from placewise.targets.kept import describe_kept, list_kept
 from placewise.training.train_result import Trained
@@ -400,6 +402,55 @@ class RunResult:
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
         return f"RunResult({took}, best single device {self.single:.6g} s, {self.placements.runtime.name})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRun:
+    """The answer of `run` with `train`: losses, seconds per step and memory, beside those predicted."""
+
+    trained: TrainedPlan
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The loss of every step, those of the checkpoint that it went on from included."""
+        return self.trained.record.losses
+
+    @property
+    def seconds(self) -> float:
+        """The median seconds per step, without the first one."""
+        return self.trained.seconds
+
+    @property
+    def predicted(self) -> float:
+        """Predicted seconds per step; NaN where the model has no training graph."""
+        return self.trained.prediction.seconds
+
+    @property
+    def loss_difference(self) -> float:
+        """The largest difference of a loss from that of one process, as a share."""
+        return self.trained.record.loss_difference
+
+    @property
+    def gradient_difference(self) -> float:
+        """The largest difference of a gradient from that of one process, as a share of the largest entry."""
+        return self.trained.record.gradient_difference
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The most bytes that training took in each process."""
+        return self.trained.record.memory
+
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """What ended a process, once for each restart."""
+        return self.trained.record.restarts
+
+    def summary(self) -> str:
+        """What `placewise run --train` prints, as text."""
+        return plain(training_run_view(tabulate_training(self.trained)))
+
+    def _repr_html_(self) -> str:
+        return render_html(training_run_view(tabulate_training(self.trained)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

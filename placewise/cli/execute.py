@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, show, show_json, warn, working
+from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
@@ -39,6 +39,32 @@ RayAddress = Annotated[
     typer.Option("--ray", metavar="ADDRESS", help="Run the stages on this Ray cluster: HOST:PORT, auto or local."),
 ]
 Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this time, as 30s.")]
+TRAINING = "Training"
+Train = Annotated[
+    bool,
+    typer.Option(
+        "--train",
+        help="Train: --schedule gpipe, 1f1b, interleaved or zero-bubble, --optimizer sgd, momentum or adam, and "
+        "--microbatches per step, each a batch of the plan.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="Number of training steps.", rich_help_panel=TRAINING)]
+LearningRate = Annotated[float, typer.Option(help="Of the optimizer.", rich_help_panel=TRAINING)]
+CheckpointFolder = Annotated[
+    Path | None, typer.Option("--checkpoint", help="Write checkpoints into this folder.", rich_help_panel=TRAINING)
+]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Steps per checkpoint.", rich_help_panel=TRAINING)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.", rich_help_panel=TRAINING)]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        min=0, help="How often to restart from the checkpoint after the death of a process.", rich_help_panel=TRAINING
+    ),
+]
+CompareSteps = Annotated[
+    int, typer.Option(min=0, help="Steps that one process repeats, to compare losses.", rich_help_panel=TRAINING)
+]
 
 
 @guarded
@@ -54,6 +80,14 @@ def run(
     rounds: Rounds = 10,
     measure_time: Seconds = "60s",
     option: RuntimeOption = None,
+    train: Train = False,
+    steps: Steps = 20,
+    learning_rate: LearningRate = 1e-3,
+    checkpoint: CheckpointFolder = None,
+    checkpoint_every: CheckpointEvery = 10,
+    resume: Resume = False,
+    restarts: Restarts = 3,
+    compare_steps: CompareSteps = 2,
     trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
     *,
@@ -63,8 +97,12 @@ def run(
 ) -> None:
     """Run a plan: check its outputs against one device, then time it in turns with the best single device.
 
+    With --train, train it instead (PyTorch): losses, seconds per step and memory beside those predicted.
+
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
+    from dataclasses import replace
+
     from placewise._util.units import parse_seconds
     from placewise.analysis.measure_placements import (
         PLAN,
@@ -80,6 +118,29 @@ def run(
     from placewise.runtimes.registry import choose_ray
 
     listen(quiet)
+    _require_training(train=train, checkpoint=checkpoint, resume=resume)
+    if train:
+        from placewise.analysis.train_plan import TrainingSetting, run_training, split_options, tabulate_training
+        from placewise.reporting.training_run import training_document, training_run_view
+
+        source = find_model(plan, model)
+        with working(quiet, "reading the model"):
+            priced = replace(split_options(problem_options)[0], costs=())
+            problem, placement = build_for_plan(source, plan, options=priced)
+        place = TrainingSetting(opt.bindings(bind), read_inputs(inputs), trust_model=trust_model)
+        trained = run_training(
+            problem, placement, source, problem_options, place, runtime=runtime, steps=steps,
+            learning_rate=learning_rate, checkpoint=checkpoint, every=checkpoint_every, resume=resume,
+            restarts=restarts, compared=compare_steps, seed=seed,
+            on_step=_ignore_step if quiet else _say_step,
+        )  # fmt: skip
+        table = tabulate_training(trained)
+        if as_json:
+            show_json(training_document(table))
+        else:
+            warn(trained.training.job.problem.warnings, quiet)
+            show(training_run_view(table))
+        return
     with working(quiet, "reading the model"):
         problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
     protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
@@ -105,3 +166,18 @@ def read_inputs(path: Path | None) -> Arrays | None:
     from placewise.runtimes.inputs import load_inputs
 
     return None if path is None else load_inputs(path)
+
+
+def _say_step(number: int, loss: float, seconds: float) -> None:
+    say(f"step {number}: loss {loss:.6g}, {seconds:.3f} s")
+
+
+def _ignore_step(number: int, loss: float, seconds: float) -> None:
+    del number, loss, seconds
+
+
+def _require_training(*, train: bool, checkpoint: Path | None, resume: bool) -> None:
+    from placewise.errors import InputError
+
+    if not train and (checkpoint is not None or resume):
+        raise InputError("checkpoints are those of a training run", remedy="add --train")

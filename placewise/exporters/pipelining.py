@@ -18,6 +18,7 @@ from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Space, sets_of, sharing
 from placewise.exporters.torch_sources import read_copy
+from placewise.exporters.training_pipeline import is_training, place_training, write_training
 from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -227,8 +228,12 @@ class PipeliningExporter:
         """See `Exporter`."""
         source = _require_program(problem)
         placement = self.project(problem, placement)
-        order, _ = stage_order(problem.graph, placement.device)
         path = source.path if source.format == "torch-export" else "model.pt2"
+        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
+        if is_training(problem):
+            names = {device: _torch_device(problem, device) for device in np.unique(placement.device).tolist()}
+            return Exported(write_training(problem, placement, path, names), placement, notes)
+        order, _ = stage_order(problem.graph, placement.device)
         devices = [_torch_device(problem, device) for device in order]
         document = {
             "model": path,
@@ -242,7 +247,6 @@ class PipeliningExporter:
         }
         said = json.dumps(document, indent=1) + "\n"
         files = {STAGES: said, SCRIPT: _SCRIPT, **{name: read_copy(module) for name, module in COPIES.items()}}
-        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, (*notes, *_note_transfers(problem, placement)))
 
     def space(self, problem: Problem) -> Space:
@@ -258,6 +262,8 @@ class PipeliningExporter:
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
         _require_program(problem)
+        if is_training(problem):
+            return place_training(problem, placement)
         _, back = stage_order(problem.graph, placement.device)
         return placement if back is None else _project_to_line(problem, placement)
 
@@ -271,7 +277,8 @@ class PipeliningExporter:
                 raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
             stage[call["number"]] = call["stage"]
         own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
-        return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+        rest = device[-1] if is_training(problem) else -1
+        return np.array([device[stage[number]] if number in stage else rest for number in own], np.int32)
 
 
 def _note_transfers(problem: Problem, placement: Placement) -> tuple[str, ...]:

@@ -8,15 +8,17 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 
 
-def stage_order(graph: Graph, device: Ints) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+def stage_order(graph: Graph, device: Ints, *, forward: bool = False) -> tuple[tuple[int, ...], tuple[int, int] | None]:
     """Order the devices of a placement [n_ops] so that each follows the devices that feed it; return the order and
-    None.
+    None. With `forward`, only edges between forward ops count.
 
     If devices feed each other in a cycle, they are sorted by the mean position of their ops; the second result is then
     the first edge (producer op, consumer op) that leads from a later device to an earlier one.
     """
     maker = graph.tensors.producer[graph.edges.value]
     real = maker >= 0
+    if forward:
+        real &= ~graph.ops.backward[maker] & ~graph.ops.backward[graph.edges.consumer]
     source, target = maker[real], graph.edges.consumer[real]
     between = device[source] != device[target]
     source, target = source[between], target[between]

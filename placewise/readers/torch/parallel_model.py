@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from placewise.readers.torch.cutting import MicrobatchStage
+from placewise.readers.torch.gradient_exchange import reduce_in_buckets
 from placewise.readers.torch.parallel_modules import (
     ModuleSplit,
     is_inside,
@@ -39,8 +40,6 @@ from placewise.readers.torch.stage_modules import (
 )
 
 Loss = Callable[[Any, Any], torch.Tensor]
-BUCKET = 25 << 20
-"""Bytes of gradients that are averaged at once."""
 
 
 class ParallelModel:
@@ -187,9 +186,11 @@ class ParallelModel:
             if names[0] in gradients:
                 dist.all_reduce(gradients[names[0]], group=group)
         if self.mesh["tp"].size() > 1:
-            _reduce([gradients[name] for name in gradients if name in self._summed], self.mesh["tp"].get_group(), 1)
+            reduce_in_buckets(
+                [gradients[name] for name in gradients if name in self._summed], self.mesh["tp"].get_group(), 1
+            )
         if self.replicas > 1:
-            _reduce(list(gradients.values()), self.mesh["dp"].get_group(), self.replicas)
+            reduce_in_buckets(list(gradients.values()), self.mesh["dp"].get_group(), self.replicas)
 
     def _make_tie_groups(self, ties: Sequence[Sequence[str]]) -> list[tuple[Sequence[str], Any]]:
         """For weights that several stages hold: the group of the processes with the same part of it."""
@@ -245,25 +246,6 @@ def make_model(reference: str, options: Mapping[str, Any] = {}) -> tuple[nn.Modu
     made = load_function(reference)(**options)
     model, args, *rest = made
     return model, tuple(args), dict(rest[0]) if rest else {}
-
-
-def _reduce(tensors: Sequence[torch.Tensor], group: Any, count: int) -> None:
-    """Sum tensors over a group and divide by `count`, in buckets."""
-    buckets: list[list[torch.Tensor]] = []
-    size = 0
-    for tensor in tensors:
-        fits = buckets and buckets[-1][0].dtype == tensor.dtype and size + tensor.nbytes <= BUCKET
-        if not fits:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(tensor)
-        size += tensor.nbytes
-    for bucket in buckets:
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.all_reduce(flat, group=group)
-        parts = torch.split(flat / count, [tensor.numel() for tensor in bucket])
-        for tensor, part in zip(bucket, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
 
 
 def _local(gradient: Any) -> torch.Tensor:

@@ -1,0 +1,242 @@
+"""Trains a plan on this machine: its forward ops are run, its backward ops checked, its step predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from placewise.analysis.predict_training import TrainingPrediction, predict_training
+from placewise.core.build import build
+from placewise.core.open_model import Model
+from placewise.core.options import ProblemOptions
+from placewise.errors import InputError, RunError
+from placewise.model.graph import Source
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.reporting.training_run import TrainingRow, TrainingTable
+from placewise.runtimes.base import Job, require_as_written
+from placewise.runtimes.binding import bind
+from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.torch.training import (
+    OnStep,
+    TrainingJob,
+    TrainingOptions,
+    TrainingRecord,
+    plan_training,
+    require_whole_placement,
+    train_plan,
+)
+from placewise.transform.training import STEP
+
+TOLERANCE = 1e-5
+"""How far losses, and gradients as a share of the largest entry, may be from those of one process."""
+ALL_MICROBATCHES = 2
+"""Micro-batches per process, where their number is not given."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingSetting:
+    """Where and on what to train: bound devices, inputs and a target, the live model, and limits as in `Setting`."""
+
+    binding: Mapping[str, str] = field(default_factory=dict)
+    inputs: Arrays | None = None
+    model: Any = None
+    example: Any = None
+    seconds: float = 300.0
+    trust_model: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedPlan:
+    """A training run beside its prediction."""
+
+    training: TrainingJob
+    record: TrainingRecord
+    prediction: TrainingPrediction
+
+    @property
+    def seconds(self) -> float:
+        """The median of the steps but the first, which prepares buffers; inf if none ran."""
+        steps = self.record.seconds[1:] or self.record.seconds
+        return float(np.median(steps)) if steps else math.inf
+
+
+def run_training(
+    problem: Problem,
+    placement: Placement,
+    model: Model,
+    options: ProblemOptions,
+    setting: TrainingSetting,
+    *,
+    runtime: str | None = None,
+    on_step: OnStep = lambda *_: None,
+    **wished: Any,
+) -> TrainedPlan:
+    """Train a plan, whose `problem` was built without the costs in `options`; `wished` are fields of `TrainingOptions`.
+
+    Raises RunError where it cannot train, or differs from one process; InputError and its kin.
+    """
+    if runtime not in (None, "torch", "pipelining"):
+        raise InputError(f"the runtime {runtime!r} does not train", remedy="leave out --runtime: PyTorch trains")
+    if placement.stages:
+        require_whole_placement(placement)
+    _, given = split_options(options)
+    training = training_options(problem, placement, given, **wished)
+    frozen = frozen_weights(problem, options)
+    forward, whole = forward_part(problem, placement, model, options, example_inputs=setting.example)
+    return train_placement(forward, whole, training, setting, frozen=frozen, on_step=on_step)
+
+
+def is_training(problem: Problem) -> bool:
+    """Whether the ops of a problem are those of a training step."""
+    return bool(problem.graph.ops.backward.any())
+
+
+def split_options(options: ProblemOptions) -> tuple[ProblemOptions, dict[str, Any]]:
+    """The options of the problem, and those of them that say how to train instead."""
+    own = {"schedule": options.schedule, "optimizer": options.optimizer, "microbatches": options.microbatches}
+    rest = replace(options, schedule=None, optimizer=None, microbatches=None)
+    return rest, {name: value for name, value in own.items() if value is not None}
+
+
+def forward_part(
+    problem: Problem, placement: Placement, model: Model, options: ProblemOptions, *, example_inputs: Any = None
+) -> tuple[Problem, Placement]:
+    """The problem and the placement of the forward ops of a plan, with the costs that the options name.
+
+    Raises RunError for a plan that puts backward ops elsewhere than their forward ops, and InputError and its kin.
+    """
+    source = problem.graph.source
+    if source is None:
+        raise InputError("the model of this plan is not at hand", remedy="give the model as well")
+    if is_training(problem):
+        require_whole_ops(problem, placement)
+    wished = ProblemOptions(
+        dims=source.options.get("dims", {}), view=source.view, objective="throughput", costs=options.costs,
+        cache=options.cache,
+    )  # fmt: skip
+    forward = build(model, problem.cluster, wished, example_inputs=example_inputs)
+    where = dict(zip(problem.graph.ops.name, placement.device.tolist(), strict=True))
+    missing = next((name for name in forward.graph.ops.name if name not in where), None)
+    if missing is not None:
+        raise RunError(f"the plan places no op {missing!r}, which a training step runs")
+    device = np.array([where[name] for name in forward.graph.ops.name], np.int32)
+    return forward, Placement(device, replicas=placement.replicas)
+
+
+def require_whole_ops(problem: Problem, placement: Placement) -> None:
+    """Raise RunError where a backward op is on another device than its forward op."""
+    graph, names = problem.graph, problem.cluster.names
+    where = dict(zip(graph.ops.name, placement.device.tolist(), strict=True))
+    for op in np.flatnonzero(graph.ops.backward).tolist():
+        name, own = graph.ops.name[op], int(placement.device[op])
+        forward = where.get(name.rpartition("/grad:")[0])
+        if forward is not None and forward != own:
+            raise RunError(
+                f"the backward op {name!r} is on {names[own]} and its forward op on {names[forward]}, and PyTorch runs "
+                "both in one process: place them together"
+            )
+
+
+def train_placement(
+    problem: Problem,
+    placement: Placement,
+    options: TrainingOptions,
+    setting: TrainingSetting,
+    *,
+    frozen: tuple[str, ...] = (),
+    on_step: OnStep = lambda *_: None,
+) -> TrainedPlan:
+    """Train a placement of forward ops. Raises RunError where it cannot train, or differs from one process."""
+    require_as_written(problem.graph)
+    job = Job(
+        problem, placement, bind(problem.cluster, setting.binding), setting.model, setting.example, {},
+        setting.seconds, setting.trust_model,
+    )  # fmt: skip
+    training = plan_training(job, options, setting.inputs, frozen)
+    record = train_plan(training, on_step)
+    replicas = len(training.replicas)
+    prediction = predict_training(
+        problem, training.stages, record.order, optimizer=options.optimizer, replicas=replicas, frozen=frozen
+    )
+    worst = max(record.loss_difference, record.gradient_difference)
+    if not worst <= TOLERANCE:
+        raise RunError(
+            f"losses differ by {record.loss_difference:.2g} and gradients by {record.gradient_difference:.2g} from "
+            f"those of one process, which is more than {TOLERANCE:g}"
+        )
+    return TrainedPlan(training, record, prediction)
+
+
+def training_options(
+    problem: Problem, placement: Placement, given: Mapping[str, Any], **options: Any
+) -> TrainingOptions:
+    """How to train a plan: as `given`, else as it was placed. Raises InputError."""
+    source, ways = problem.graph.source, problem.ways
+    step = planned_optimizer(source)
+    devices = len(np.unique(placement.device))
+    if placement.replicas is not None:
+        devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
+        devices *= max(int((placement.replicas == d).sum()) for d in np.unique(placement.device).tolist())
+    wished = {
+        "schedule": problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b",
+        "optimizer": step or "adam",
+        "microbatches": ways.microbatches if ways is not None else ALL_MICROBATCHES * devices,
+    }
+    return TrainingOptions(**(wished | dict(given)), **options)
+
+
+def planned_optimizer(source: Source | None) -> str:
+    """The optimizer of a training graph; "" for another graph."""
+    steps = () if source is None else source.transforms
+    return next((step.removeprefix(STEP) for step in steps if step.startswith(STEP)), "")
+
+
+def frozen_weights(problem: Problem, options: ProblemOptions) -> tuple[str, ...]:
+    """The regular expressions of weights that do not train."""
+    source = problem.graph.source
+    planned = tuple(source.options.get("frozen", ())) if source is not None else ()
+    return tuple(options.freeze) or planned
+
+
+def tabulate_training(trained: TrainedPlan) -> TrainingTable:
+    """A training run as a table."""
+    training, record, prediction = trained.training, trained.record, trained.prediction
+    options, problem, stages = training.options, training.job.problem, training.stages
+    ranks = len(stages.devices)
+    rows = []
+    for process, device in enumerate(training.devices):
+        own = [stage for stage, rank in enumerate(stages.ranks) if rank == process % ranks]
+        memory = record.memory[process] if record.memory else 0
+        predicted = prediction.memory[process % ranks] if prediction.memory else math.nan
+        place = str(training.job.places[device])
+        rows.append(TrainingRow(process, problem.cluster.names[device], place, tuple(own), float(memory), predicted))
+    quartiles = np.percentile(record.seconds[1:] or record.seconds or (math.nan,), (25, 75))
+    notes = [*record.notes, *([prediction.note] if prediction.note else [])]
+    if options.schedule == "interleaved" and len(stages.ranks) == ranks:
+        notes.append("every device has one stage, so interleaved does what 1f1b does")
+    return TrainingTable(
+        schedule=options.schedule,
+        optimizer=options.optimizer,
+        learning_rate=options.learning_rate,
+        microbatches=options.microbatches,
+        replicas=len(training.replicas),
+        first=record.first,
+        losses=record.losses,
+        seconds=trained.seconds,
+        spread=float(quartiles[1] - quartiles[0]) / trained.seconds if trained.seconds else math.nan,
+        predicted=prediction.seconds,
+        alone=float(np.median(record.alone[1:] or record.alone)) if record.alone else math.nan,
+        predicted_alone=prediction.alone,
+        compared=len(record.compared),
+        loss_difference=record.loss_difference,
+        gradient_difference=record.gradient_difference,
+        rows=tuple(rows),
+        restarts=record.restarts,
+        checkpoint="" if options.checkpoint is None else str(options.checkpoint),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,76 @@
+"""Small models that train, placements of them over cores, and training runs of both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import placewise as pw
+from placewise.analysis.train_plan import TrainedPlan, TrainingSetting, train_placement
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.runtimes.torch.training import TrainingOptions
+
+
+class TiedBlocks(torch.nn.Module):
+    """An embedding that is also the last layer, residual blocks, a normalization with buffers, and whole numbers that
+    pass through every stage.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(20, 16)
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.head = torch.nn.Linear(16, 20, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = x + torch.relu(block(x).transpose(1, 2)).transpose(1, 2)
+        return self.head(self.norm(x)) / 8, ids
+
+
+class OwnLoss(torch.nn.Module):
+    """A model whose output is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x: Any) -> Any:
+        return (self.second(torch.tanh(self.first(x))) - x).square().mean()
+
+
+def save_program(module: Any, args: tuple[Any, ...], path: Path) -> Path:
+    """The program of a module in training mode, in a file."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module().train(), args), path)
+    return path
+
+
+def cut_evenly(problem: Problem, pattern: Sequence[int]) -> Placement:
+    """As many equal runs of calls as the pattern is long, each on the device that it says."""
+    own = np.array([origin[0] for origin in problem.graph.ops.origin])
+    share = np.argsort(np.argsort(own, kind="stable"), kind="stable") * len(pattern) // len(own)
+    return Placement(np.array(pattern, np.int32)[share])
+
+
+def build_forward(path: Path, devices: str) -> Problem:
+    """The problem of a program's forward ops."""
+    return pw.build(path, devices, pw.ProblemOptions(objective="throughput"))
+
+
+def train(
+    problem: Problem, placement: Placement, setting: TrainingSetting | None = None, **options: Any
+) -> TrainedPlan:
+    """Train a placement with these fields of `TrainingOptions`."""
+    return train_placement(problem, placement, TrainingOptions(**options), setting or TrainingSetting())

@@ -1,0 +1,199 @@
+"""Training runs beside one process: schedules, replicas, optimizers, checkpoints, restarts, and what cannot train."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from soak import seeds
+
+from placewise.errors import InputError, ModelFileError, RunError
+from placewise.model.placement import Placement
+
+torch = pytest.importorskip("torch")
+from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
+
+from placewise.analysis.train_plan import TrainingSetting, train_placement  # noqa: E402
+from placewise.runtimes.torch import training as runs  # noqa: E402
+
+IDS = (torch.arange(12).reshape(2, 6),)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_program(TiedBlocks, IDS, tmp_path_factory.mktemp("blocks") / "model.pt2")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pattern", "optimizer"),
+    [
+        ("gpipe", (0, 1), "sgd"),
+        ("1f1b", (0, 1), "adam"),
+        ("interleaved", (0, 1, 0, 1), "momentum"),
+        ("zero-bubble", (0, 1), "adam"),
+        ("zero-bubble", (0, 1, 1, 0), "sgd"),
+    ],
+)
+def test_losses_and_gradients_are_those_of_one_process(
+    blocks: Path, schedule: str, pattern: Sequence[int], optimizer: str
+) -> None:
+    """Under every schedule; the tied weight is on both devices, and whole numbers pass through."""
+    problem = build_forward(blocks, "2xcore")
+    placement = cut_evenly(problem, pattern)
+    trained = train(problem, placement, steps=4, schedule=schedule, optimizer=optimizer, compared=4, learning_rate=0.01)
+    record = trained.record
+    assert record.loss_difference <= 1e-5 and record.gradient_difference <= 1e-5 and len(record.compared) == 4
+    assert record.losses[-1] < record.losses[0] and len(set(record.losses)) == 4
+    done = {action for actions in record.order for action in actions}
+    assert {(stage, "F", m) for stage in range(len(pattern)) for m in range(4)} <= done
+    assert np.isfinite(trained.prediction.seconds) and len(record.memory) == 2
+
+
+def test_replicas_average_their_gradients(blocks: Path) -> None:
+    """Two copies of one stage take every second micro-batch each, and train as one process does."""
+    problem = build_forward(blocks, "2xcore")
+    placement = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))
+    trained = train(problem, placement, steps=2, schedule="gpipe", optimizer="sgd", learning_rate=0.01)
+    assert trained.training.replicas == ((0,), (1,))
+    assert trained.record.loss_difference <= 1e-5 and trained.record.gradient_difference <= 1e-5
+
+
+def test_losses_and_weights_are_those_of_the_module(tmp_path: Path) -> None:
+    """Of the live module that PyTorch trains without Placewise, tied weights, buffers and Adam included."""
+    path = save_program(TiedBlocks, IDS, tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    rows = np.random.default_rng(1).integers(0, 20, (8, 6))
+    folder = tmp_path / "kept"
+    options = {"steps": 3, "checkpoint": folder, "compared": 0, "learning_rate": 0.01, "optimizer": "adam"}
+    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingSetting(inputs={"ids": rows}), **options)
+    torch.manual_seed(0)
+    module = TiedBlocks().train()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        parts = [module(torch.from_numpy(rows[k : k + 2]))[0].square().mean() / 4 for k in range(0, 8, 2)]
+        sum(parts).backward()
+        optimizer.step()
+        losses.append(float(sum(parts).detach()))
+    assert trained.record.losses == pytest.approx(losses, rel=1e-5)
+    weights = torch.load(folder / "weights.pt", weights_only=True)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_and_targets_take_turns(tmp_path: Path) -> None:
+    """Rows of a file are the micro-batches in turn, and whole numbers are targets of a cross-entropy."""
+    path = save_program(TiedBlocks, IDS, tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    rng = np.random.default_rng(0)
+    rows = {"ids": rng.integers(0, 20, (8, 6)), "target": rng.integers(0, 20, (8, 6))}
+    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingSetting(inputs=rows), steps=3, compared=3)
+    assert trained.record.loss_difference <= 1e-5
+    assert trained.record.losses[0] == pytest.approx(np.log(20), rel=0.2)
+
+
+class Deaths(runs.TrainingProcesses):
+    """Kills a process of a run when a step begins or while it runs, once."""
+
+    moment: tuple[int, int, float] | None = None
+    killed: int = 0
+
+    def step(self, number: int) -> tuple[float, float]:
+        if Deaths.moment is not None and Deaths.moment[0] == number:
+            _, rank, delay = Deaths.moment
+            Deaths.moment, Deaths.killed = None, Deaths.killed + 1
+            threading.Timer(delay, os.kill, (self.pids[rank], signal.SIGKILL)).start()
+        return super().step(number)
+
+
+def _train_with_a_death(path: Path, folder: Path, moment: tuple[int, int, float]) -> tuple[Any, list[int]]:
+    problem = build_forward(path, "2xcore")
+    Deaths.moment = moment
+    seen: list[int] = []
+
+    def note(number: int, _: float, seconds: float) -> None:
+        seen.append(number)
+        time.sleep(0.02)
+
+    options = runs.TrainingOptions(steps=9, checkpoint=folder, every=3, compared=0, learning_rate=0.01)
+    trained = train_placement(problem, cut_evenly(problem, (0, 1)), options, TrainingSetting(), on_step=note)
+    return trained.record, seen
+
+
+def _require_no_step_lost(record: Any, seen: list[int], undisturbed: Sequence[float]) -> None:
+    assert record.losses == tuple(undisturbed)
+    again = next((k for k in range(1, len(seen)) if seen[k] <= seen[k - 1]), None)
+    assert (again is None) == (not record.restarts)
+    if again is not None:
+        assert seen[again] == (seen[again - 1] // 3) * 3 + 1 or seen[again - 1] % 3 == 0
+        assert seen[:again] == list(range(1, again + 1)) and seen[again:] == list(range(seen[again], 10))
+        assert seen[again - 1] - seen[again] < 3
+
+
+@pytest.fixture(scope="module")
+def undisturbed(blocks: Path) -> tuple[float, ...]:
+    problem = build_forward(blocks, "2xcore")
+    trained = train(problem, cut_evenly(problem, (0, 1)), steps=9, compared=0, learning_rate=0.01)
+    return trained.record.losses
+
+
+def test_a_dead_process_costs_no_step(
+    blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All processes restart from the last checkpoint, and losses are those of a run without the death."""
+    monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
+    record, seen = _train_with_a_death(blocks, tmp_path / "kept", (5, 1, 0.0))
+    _require_no_step_lost(record, seen, undisturbed)
+    assert len(record.restarts) == 1 and "process 1 (core:1) died" in record.restarts[0]
+    weights = torch.load(tmp_path / "kept" / "weights.pt", weights_only=True)
+    module = TiedBlocks()
+    module.load_state_dict(weights)
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["checkpoint.json", "step-00000009", "weights.pt"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(20))
+def test_deaths_at_random_moments_cost_no_step(
+    blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The same, whenever a process dies: before a step, in it, or while a checkpoint is written."""
+    monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
+    draw = random.Random(seed)
+    moment = (draw.randint(1, 8), draw.randint(0, 1), draw.uniform(0.0, 0.06))
+    record, seen = _train_with_a_death(blocks, tmp_path / "kept", moment)
+    _require_no_step_lost(record, seen, undisturbed)
+
+
+def test_training_goes_on_from_a_checkpoint(blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...]) -> None:
+    """A later command goes on, with the same losses; other options, and a folder in use, are refused."""
+    problem = build_forward(blocks, "2xcore")
+    placement = cut_evenly(problem, (0, 1))
+    common = {"checkpoint": tmp_path / "kept", "every": 3, "compared": 0, "learning_rate": 0.01}
+    assert train(problem, placement, steps=4, **common).record.losses == undisturbed[:4]
+    later = train(problem, placement, steps=9, resume=True, **common).record
+    assert later.losses == undisturbed and later.first == 5 and len(later.seconds) == 5
+    with pytest.raises(InputError, match="holds a checkpoint already"):
+        train(problem, placement, steps=9, **common)
+    with pytest.raises(ModelFileError, match="checkpoint of another training run"):
+        train(problem, placement, steps=9, resume=True, **(common | {"learning_rate": 0.02}))
+    (tmp_path / "kept" / "step-00000009" / "rank-1.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(RunError, match=r"the checkpoint rank-1.pt cannot be read"):
+        train(problem, placement, steps=10, resume=True, **common)
+
+
+def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run and all processes, and the error says which one died."""
+    monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
+    problem = build_forward(blocks, "2xcore")
+    Deaths.moment = (2, 0, 0.0)
+    with pytest.raises(RunError, match=r"process 0 \(core:0\) died.*with --checkpoint"):
+        train(problem, cut_evenly(problem, (0, 1)), steps=3, compared=0)
