@@ -25,45 +25,48 @@ from placewise.simulate.step.stage_costs import KINDS, NOWHERE
 def copy_peaks(run: StepRun, copy: int) -> tuple[Floats, Floats]:
     """Bytes held throughout and at the peak [n_devices along the pipeline], of a copy of the pipeline."""
     own, places = run.copies[min(copy, len(run.copies) - 1)], run.pipeline.stage_places()
-    count = len(run.pipeline.devices)
-    costs = run.copies[0].costs
+    count, costs = len(run.pipeline.devices), run.copies[0].costs
     resident = costs.resident[list(run.pipeline.devices)]
     resident = resident + np.bincount(places, weights=costs.gradient_bytes, minlength=count)
-    time, step, place, change = _list_changes(own, np.array(places))
-    order = np.lexsort((change > 0, step, time, place))
+    place, start, end, nbytes = _list_spans(own, np.array(places))
+    # A span is held from its start up to its end; one without duration is held at that moment all the same.
+    time = np.concatenate((start, end))
+    rank = np.concatenate((np.ones(len(start)), np.where(end > start, 0.0, 2.0)))
+    change, where = np.concatenate((nbytes, -nbytes)), np.concatenate((place, place))
+    order = np.lexsort((rank, time, where))
     held = np.cumsum(change[order])
     peak = np.zeros(count)
-    np.maximum.at(peak, place[order], held)  # the changes of each device cancel out, so that the next starts from zero
+    np.maximum.at(peak, where[order], held)  # the spans of each device end, so that the next starts from zero
     return resident, resident + peak
 
 
-def _list_changes(own: CopyRun, places: Longs) -> tuple[Floats, Longs, Longs, Floats]:
-    """When the bytes of which device change by how much; `step` orders what happens at the same time."""
+def _list_spans(own: CopyRun, places: Longs) -> tuple[Longs, Floats, Floats, Floats]:
+    """What devices hold for a time: the place of the device, start, end and bytes of each span."""
     costs, program = own.costs, own.program
-    n = costs.n_stages
-    tasks = np.flatnonzero(program.type < KINDS * n)
-    type_ = program.type[tasks]
-    before = np.where(type_ < n, 0.0, costs.carried[type_ - n])
-    time = [own.starts[tasks], own.ends[tasks]]
-    step, place = [2 * tasks, 2 * tasks + 1], [places[type_ % n]] * 2
-    change = [costs.alive[type_] - before, costs.carried[type_] - costs.alive[type_]]
+    n, tasks = costs.n_stages, np.flatnonzero(program.type < KINDS * costs.n_stages)
+    type_, i = program.type[tasks], program.microbatch[tasks]
+    at = np.full((KINDS * n, int(program.microbatch.max(initial=0)) + 1), -1)
+    at[type_, i] = tasks
+    following = np.where(type_ < (KINDS - 1) * n, at[np.minimum(type_ + n, KINDS * n - 1), i], -1)
+    kept = following >= 0
+    spans = [
+        (places[type_ % n], own.starts[tasks], own.ends[tasks], costs.alive[type_]),
+        (
+            places[type_[kept] % n], own.ends[tasks[kept]], own.starts[following[kept]], costs.carried[type_[kept]],
+        ),
+    ]  # fmt: skip
     moves = np.flatnonzero(program.type >= KINDS * n)
     if len(moves):
         hops, hop, i = costs.passed.hops, program.type[moves] - KINDS * n, program.microbatch[moves]
-        at = np.full((KINDS * n, int(program.microbatch.max()) + 1), -1)
-        at[type_, program.microbatch[tasks]] = tasks
-        source, target, by_host = (
-            np.array([column(h) for h in hops])[hop]
-            for column in (lambda h: h.source, lambda h: h.target, lambda h: h.by_receiver)
-        )
-        out, into = ~by_host, target != NOWHERE
-        maker, reader = at[source[out], i[out]], at[target[into], i[into]]
-        nbytes = costs.passed.bytes[hop]
-        time += [own.ends[maker], own.ends[moves[out]], own.starts[moves[into]], own.starts[reader]]
-        step += [2 * maker + 1, 2 * moves[out] + 1, 2 * moves[into], 2 * reader]
-        place += [places[source[out] % n]] * 2 + [places[target[into] % n]] * 2
-        change += [nbytes[out], -nbytes[out], nbytes[into], -nbytes[into]]
-    return np.concatenate(time), np.concatenate(step), np.concatenate(place), np.concatenate(change)
+        source, target = (np.array(ends)[hop] for ends in zip(*((h.source, h.target) for h in hops), strict=True))
+        out, into = ~np.array([h.by_receiver for h in hops])[hop], target != NOWHERE
+        maker, reader, nbytes = at[source[out], i[out]], at[target[into], i[into]], costs.passed.bytes[hop]
+        spans.append((places[source[out] % n], own.ends[maker], own.ends[moves[out]], nbytes[out]))
+        spans.append((places[target[into] % n], own.starts[moves[into]], own.starts[reader], nbytes[into]))
+    place, start, end, held = (np.concatenate(column) for column in zip(*spans, strict=True))
+    lasts = end > start
+    lasts[: len(tasks)] = True  # what a task without duration needs counts; what is handed on at once does not
+    return place[lasts], start[lasts], end[lasts], held[lasts]
 
 
 def count_in_flight(schedule: str, n_devices: int, microbatches: int) -> tuple[list[int], list[int]]:
