@@ -36,6 +36,10 @@ def pipeline_of(problem: Problem, placement: Placement, schedule: str) -> Pipeli
         if isinstance(found, Violation):
             return found
         groups, stage = found
+    else:
+        stage = _follow_devices(groups, stage, placement.device)
+        if stage is None:
+            return Violation("schedule", "an op is on a device that runs no stage of the plan's pipeline")
     if any(group.tensor_parallel != 1 or not group.devices for group in groups):
         return Violation("schedule", "its stages split ops over devices, and the step of split ops is not simulated")
     copies = {len(group.devices) for group in groups}
@@ -94,6 +98,21 @@ def placement_of_pipeline(pipeline: Pipeline) -> Placement:
     )
     device = pipeline.stage_devices()[pipeline.stage]
     return Placement(device, stages=groups, stage=pipeline.stage, schedule=pipeline.schedule)
+
+
+def _follow_devices(groups: tuple[StageGroup, ...], stage: Ints, device: Ints) -> Ints | None:
+    """The stages, where an op that is not on the first device of its stage is in the nearest stage there; or None."""
+    first = np.array([group.devices[0] if group.devices else -1 for group in groups])
+    moved = np.flatnonzero(first[stage] != device)
+    if not len(moved):
+        return stage
+    followed = stage.copy()
+    for op in moved.tolist():
+        there = np.flatnonzero(first == device[op])
+        if not len(there):
+            return None
+        followed[op] = there[np.argmin(np.abs(there - stage[op]))]
+    return followed
 
 
 def _derive_stages(problem: Problem, placement: Placement) -> tuple[tuple[StageGroup, ...], Ints] | Violation:
