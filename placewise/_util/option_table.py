@@ -33,7 +33,7 @@ class OptionInfo:
 
 
 PROBLEM_OPTIONS = (
-    OptionInfo("objective", "--objective", "text", "latency or throughput.", ""),
+    OptionInfo("objective", "--objective", "text", "latency, throughput, or step: one pipelined training step.", ""),
     OptionInfo("dims", "--dim", "sizes", "The size of a symbolic dimension, as batch=8; may be repeated.", ""),
     OptionInfo(
         "execution", "--execution", "text", "Latency: how a sample is executed: operator, subgraph or sequential."
@@ -56,7 +56,9 @@ PROBLEM_OPTIONS = (
         "The most devices that an op may be split over, or 'any'; stages may then be replicated and recomputed, too.",
     ),
     OptionInfo("recompute", "--recompute", "text", "Training: recompute activations: auto, never or always."),
-    OptionInfo("microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch."),
+    OptionInfo(
+        "microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch (default: 32)."
+    ),
     OptionInfo(
         "step_samples", "--step-samples", "whole", "Samples per synchronization of replicas; 0: one per replica."
     ),
@@ -64,7 +66,8 @@ PROBLEM_OPTIONS = (
         "schedule",
         "--schedule",
         "text",
-        "Throughput of training: 1f1b, or gpipe, which flushes between forward and backward.",
+        "Throughput of training: 1f1b, or gpipe, which flushes between forward and backward. Step: also interleaved, "
+        "zb-h1 or zb-v; auto, the default, takes the best.",
     ),
     OptionInfo("view", "--view", "text", "folded or raw: fold constants, or keep every op of the file."),
     OptionInfo(

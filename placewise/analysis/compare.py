@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from placewise.core.place import place
 from placewise.core.place_stages import refuse_stages
+from placewise.core.place_step import refuse_step
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.files.plan_file import PlanFile, RankRecord, plan_of
 from placewise.model.placement import Placement
@@ -100,6 +101,8 @@ def _run_placer(
 
 def _refuse(problem: Problem, placer: Placer) -> str:
     """Why a placer cannot take a problem; "" if it can."""
+    if problem.objective.kind == "step":
+        return refuse_step(problem, placer)
     if problem.ways is None:
         return placer.supports(problem) or ""
     return "" if placer.info.name == LAST else refuse_stages(problem, placer)

@@ -46,10 +46,10 @@ class _LoadedPlan:
     def assignment(self, *, by_file: bool) -> dict[str, str]:
         """Where each op runs, by name; of split stages also how, in the words of the plan's file if `by_file`."""
         if self.problem is not None and self.placement is not None:
-            if self.placement.stages and not by_file:
+            if self.placement.way is not None and not by_file:
                 places = describe_op_places(self.problem, self.placement)
                 return dict(zip(self.problem.graph.ops.name, places, strict=True))
-            if not self.placement.stages:
+            if self.placement.way is None:
                 return self.placement.assignment(self.problem.graph, self.problem.cluster)
         if self.plan is None:
             return {}
@@ -187,7 +187,7 @@ def _read_side(plan: PlanFile, name: str, notes: list[str]) -> PlanSide:
     objective, parts = plan.objective, None
     if objective is not None and objective.kind == "throughput":
         parts = break_down_pace(objective.communication, plan.devices, plan.wires, plan.bottleneck, plan.value)
-    elif objective is not None:
+    elif objective is not None and objective.kind == "latency":
         notes.append("where the time of a latency goes needs the timeline, and so the model: give it with --model")
     measure = "value" if objective is None else value_name(Objective(objective.kind, schedule=objective.schedule))
     return PlanSide(
@@ -236,7 +236,8 @@ def _note_setups(first: _LoadedPlan, second: _LoadedPlan, names: tuple[str, str]
 
 
 def _describe_rules(objective: Any) -> str:
-    how = objective.execution if objective.kind == "latency" else f"{objective.communication}, {objective.schedule}"
+    hows = {"latency": objective.execution, "step": objective.schedule}
+    how = hows.get(objective.kind, f"{objective.communication}, {objective.schedule}")
     return f"{how}, memory {objective.memory}"
 
 
@@ -244,7 +245,9 @@ def _note_swaps(first: _LoadedPlan, second: _LoadedPlan) -> list[str]:
     """A note if swapped names of equal devices explain most of the moves."""
     if first.problem is None or first.placement is None or second.problem is None or second.placement is None:
         return []
-    if first.problem.cluster.names != second.problem.cluster.names or first.placement.stages or second.placement.stages:
+    if first.problem.cluster.names != second.problem.cluster.names:
+        return []
+    if first.placement.way is not None or second.placement.way is not None:
         return []
     swaps, left = match_interchangeable(first.problem.cluster, first.placement.device, second.placement.device)
     return [f"equal devices trade places ({swaps}): apart from that, {left} ops moved"] if swaps else []

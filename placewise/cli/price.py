@@ -101,4 +101,5 @@ def _document(judgement: Judgement) -> dict[str, Any]:
         "phases": [asdict(phase) for phase in judgement.phases],
         "wires": dict(judgement.wires),
         "violations": [asdict(broken) for broken in judgement.violations],
+        **({} if judgement.pipeline is None else {"pipeline": asdict(judgement.pipeline)}),
     }

@@ -18,6 +18,7 @@ from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.core.precision import describe_stand_ins, work_in_precision
 from placewise.core.split_ways import add_ways
+from placewise.core.step_options import ask_step, without_pipeline
 from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
@@ -95,6 +96,7 @@ def build_for_plan(
     with locate_errors(where):
         problem = run_on_target(problem, plan_file.target) if plan_file.target else problem
         placement = placement_of(plan_file, problem.graph, problem.cluster, problem.ways)
+        placement = placement if problem.objective.kind == "step" else without_pipeline(placement)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 
 
@@ -119,6 +121,7 @@ def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placem
             raise PlanError(f"has {len(placement)} ops, and the model {problem.n_ops}", where=where)
     else:
         where, (start_problem, placement) = str(start), read_placement(start, problem)
+        placement = placement if problem.objective.kind == "step" else without_pipeline(placement)
     broken = judge_placement(start_problem, placement).violations
     if broken:
         reasons = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
@@ -139,15 +142,17 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     kind = options.objective or "latency"
     base, work, warnings = _costs(reading, name, cluster, options)
     priced = _with_given(base, reading.graph, cluster, options, kind)
-    constraints = _constraints(kind == "throughput", False, options)
+    constraints = _constraints(kind != "latency", False, options)
     problem = Problem(
         untie_weights(reading.graph),
         priced.cluster,
         priced.costs,
-        _objective(Objective(_kind(kind)), options),
+        _objective(_default_objective(kind), options),
         replace(constraints, together=(*priced.together, *_together(reading.graph, options, reading.modules))),
         (*reading.warnings, *warnings, *priced.notes),
     )
+    if problem.objective.kind == "step":
+        return ask_step(problem, options)
     return add_ways(problem, work, options) if options.splits else problem
 
 
@@ -189,9 +194,7 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         elif is_profile(file):
             with locate_errors(file):
                 profile = load_profile(file)
-                profiled = with_profile(
-                    priced.costs, graph, cluster, profile, device=device, loaded=kind == "throughput"
-                )
+                profiled = with_profile(priced.costs, graph, cluster, profile, device=device, loaded=kind != "latency")
             together = tuple(dict.fromkeys((*priced.together, *profiled.together)))
             priced = _Given(
                 profiled.costs, _calling(priced.cluster, profiled.calls), together, priced.notes + profiled.notes
@@ -216,16 +219,16 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
     if source is not None:
         options = replayed(options, source)
     if objective is not None and options.objective in (None, objective.kind):
-        latency = objective.kind == "latency"
+        latency, step = objective.kind == "latency", objective.kind == "step"
         options = replace(
             options,
             objective=objective.kind,
             execution=options.execution or (objective.execution if latency else None),
-            communication=options.communication or (None if latency else objective.communication),
+            communication=options.communication or (None if latency or step else objective.communication),
             schedule=options.schedule or (None if latency else objective.schedule),
             memory=options.memory or objective.memory,
             step_samples=objective.step_samples
-            if options.step_samples is None and not latency
+            if options.step_samples is None and not latency and not step
             else options.step_samples,
         )
     if constraints is not None:
@@ -248,8 +251,10 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
                 recompute=constraints.recompute,
                 microbatches=constraints.microbatches or None,
             )
-        if options.replicas is None and options.objective == "throughput":
+        if options.replicas is None and options.objective in ("throughput", "step"):
             options = replace(options, replicas=constraints.replicas)
+        if options.objective == "step" and options.microbatches is None:
+            options = replace(options, microbatches=constraints.microbatches or None)
     return options
 
 
@@ -257,10 +262,10 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
     """A problem that came whole, with what the user asks otherwise."""
     before = problem.objective
     if options.objective and options.objective != before.kind:
-        before = Objective(_kind(options.objective), memory=before.memory)
+        before = replace(_default_objective(options.objective), memory=before.memory)
     objective = _objective(before, options)
     kept = problem.constraints
-    shape = (objective.kind == "throughput", False) if options.objective else (kept.contiguous, kept.convex)
+    shape = (objective.kind != "latency", False) if options.objective else (kept.contiguous, kept.convex)
     wished = _constraints(*shape, options)
     cluster = _adapted(problem.cluster, problem.graph, options)
     priced = _with_given(problem.costs, problem.graph, cluster, options, objective.kind)
@@ -277,32 +282,40 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
         kept.tensor_parallel if options.tensor_parallel is None else options.tensor_parallel,
         options.recompute or kept.recompute,
+        kept.microbatches if objective.kind == "step" else 0,
     )
     ways = problem.ways
     if ways is not None:
         ways = restrict_ways(ways, constraints.tensor_parallel, constraints.recompute)
         ways = ways if options.microbatches is None else replace(ways, microbatches=options.microbatches)
-    elif options.splits:
+    elif options.splits and objective.kind != "step":
         raise InputError("this file does not say how its ops may be split", remedy="leave out --tensor-parallel")
-    return problem.with_(
+    adjusted = problem.with_(
         cluster=priced.cluster, costs=priced.costs, objective=objective, constraints=constraints,
         warnings=(*problem.warnings, *priced.notes), ways=ways,
     )  # fmt: skip
+    return ask_step(adjusted, options) if objective.kind == "step" else adjusted
 
 
 def _kind(name: str) -> Any:
     return name
 
 
+def _default_objective(name: str) -> Objective:
+    return Objective(_kind(name), schedule="auto" if name == "step" else "1f1b")
+
+
 def _objective(default: Objective, options: ProblemOptions) -> Objective:
-    if options.execution and default.kind == "throughput":
+    if options.execution and default.kind != "latency":
         raise InputError("an execution applies to latency only", remedy="add --objective latency")
-    if options.communication and default.kind == "latency":
+    if options.communication and default.kind != "throughput":
         raise InputError("a communication mode applies to throughput only", remedy="add --objective throughput")
     if options.schedule and default.kind == "latency":
-        raise InputError("a schedule applies to throughput only", remedy="add --objective throughput")
+        raise InputError("a schedule applies to throughput only, and to a training step", remedy="add --objective step")
     if default.kind == "latency" and (options.replicas is not None or options.step_samples is not None):
         raise InputError("replicas and step samples apply to throughput only", remedy="add --objective throughput")
+    if default.kind == "step" and options.step_samples is not None:
+        raise InputError("step samples apply to throughput only", remedy="give --microbatches instead")
     wished: dict[str, Any] = {
         "kind": default.kind,
         "communication": options.communication or default.communication,

@@ -76,7 +76,7 @@ class ProblemOptions:
 
     Parameters
     ----------
-    objective : {"latency", "throughput"}
+    objective : {"latency", "throughput", "step"}
         Default: throughput for published workloads, else latency.
     execution : {"operator", "subgraph", "sequential"}
         How latency is executed (`Objective`). Default: operator.
@@ -227,7 +227,8 @@ class ProblemOptions:
     @property
     def splits(self) -> bool:
         """Whether ops may be split, or stages recomputed: then a problem has ways to run its units."""
-        return any(value is not None for value in (self.tensor_parallel, self.recompute, self.microbatches))
+        microbatches = None if self.objective == "step" else self.microbatches
+        return any(value is not None for value in (self.tensor_parallel, self.recompute, microbatches))
 
 
 def _text(name: str, value: object) -> None:

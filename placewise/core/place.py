@@ -9,6 +9,7 @@ from typing import Any
 
 from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
 from placewise.core.place_stages import place_stages
+from placewise.core.place_step import place_step
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -69,6 +70,8 @@ def place(
     watch = Stopwatch(budget)
     if problem.ways is not None:
         return place_stages(problem, placer, watch, options, hints, evaluate, on_progress)
+    if problem.objective.kind == "step":
+        return place_step(problem, placer, watch, options, hints, evaluate, on_progress)
     method = placer if isinstance(placer, Placer) else registry.create(placer, options)
     placer = method.info.name
     unmet = why_infeasible(problem)

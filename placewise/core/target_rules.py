@@ -84,6 +84,10 @@ def check_options(target: str, options: ProblemOptions) -> None:
             f"{target} {rule.runs}: that is the communication {rule.communication!r}, not {options.communication!r}",
             remedy="leave out the communication",
         )
+    if options.objective == "step":
+        raise InputError(
+            f"{target} is no target of the objective step", remedy="leave out the target, and export the plan"
+        )
     if options.objective == "throughput" and not rule.overlaps:
         raise InputError(
             f"{target} {rule.runs}: no two samples overlap", remedy="place for it with the objective latency"

@@ -15,6 +15,7 @@ from placewise.errors import InputError, PlanError
 from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
+from placewise.files.pipeline_record import PipelineRecord, parse_pipeline, pipeline_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
     ObjectiveRecord,
@@ -178,6 +179,9 @@ class PlanFile(Record):
     stages: tuple[StageRecord, ...] | None = Field(
         None, description="stages in order, where ops may be split; `assignment` then names each stage's first device"
     )
+    pipeline: PipelineRecord | None = Field(
+        None, description="for step; `assignment` then names the first device of each stage"
+    )
     tool: ToolRecord | None = None
 
 
@@ -218,7 +222,10 @@ def plan_of(result: Result) -> PlanFile:
             "calls": _number_by_op(names, placement.call) if placement else None,
             "order": _number_by_op(names, placement.order) if placement else None,
             "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
-            "stages": list_stages(problem, placement, judgement) if placement and placement.stages else None,
+            "stages": list_stages(problem, placement, judgement)
+            if placement and placement.stages and placement.way is not None
+            else None,
+            "pipeline": pipeline_record(problem, placement, judgement) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
     )
@@ -247,7 +254,7 @@ def baselines_of(plan: PlanFile) -> dict[str, Baseline]:
 def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
-    unset = {name for name in ("calls", "order", "replicas", "stages") if getattr(plan, name) is None}
+    unset = {name for name in ("calls", "order", "replicas", "stages", "pipeline") if getattr(plan, name) is None}
     unset |= set() if plan.target else {"target"}
     with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
@@ -398,6 +405,11 @@ def placement_of(
         remedy = "allow it as it was placed, with --tensor-parallel"
         raise PlanError("splits ops, and ops of this problem may not be split", remedy=remedy)
     device = Placement.named(graph, cluster, plan.assignment).device
+    if plan.pipeline is not None and plan.objective is not None and plan.objective.kind == "step":
+        placement = parse_pipeline(plan.pipeline, graph, cluster)
+        if not np.array_equal(placement.device, device):
+            raise PlanError("has ops whose device is not that of their stage", remedy="correct 'assignment'")
+        return placement
     calls, order = _parse_column(graph, plan.calls, "call"), _parse_column(graph, plan.order, "priority")
     return Placement(device, calls, order, _parse_replicas(plan.replicas, cluster.names))
 

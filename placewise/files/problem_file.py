@@ -19,11 +19,13 @@ from placewise.model.problem import Constraints, Headroom, Objective, Problem, R
 class ObjectiveRecord(Record):
     """What is minimized, in seconds."""
 
-    kind: Literal["throughput", "latency"]
+    kind: Literal["throughput", "latency", "step"]
     communication: Literal["blocking", "overlap", "duplex"] = Field("blocking", description="for throughput")
     execution: Literal["operator", "subgraph", "sequential"] = Field("operator", description="for latency")
     memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
-    schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="for throughput of training pipelines")
+    schedule: Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"] = Field(
+        "1f1b", description="for throughput of training pipelines (1f1b, gpipe), and for step"
+    )
     step_samples: Whole = Field(
         0, ge=0, description="samples per synchronization of replicated stages; 0: one per replica"
     )
@@ -58,7 +60,9 @@ class ConstraintsRecord(Record):
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
     tensor_parallel: Whole = Field(1, ge=0, description="maximum devices over which an op is split; 0: any number")
     recompute: Literal["auto", "never", "always"] = Field("auto", description="of activations, where ops may be split")
-    microbatches: Whole = Field(0, ge=0, description="per training step, where ops may be split; 0: the default")
+    microbatches: Whole = Field(
+        0, ge=0, description="per training step, for step or where ops may be split; 0: the default"
+    )
 
 
 class ProblemHeader(Record):

@@ -27,6 +27,9 @@ class Placement:
     for throughput: device d runs the stage of device ``replicas[d]`` as well, ops of which only that device is named
     in `device`; d itself where it runs a stage of its own, or nothing (None: no stage is replicated).
 
+    For the objective `step`, `stages` are those of a training pipeline, in order, each with a device per replica,
+    `stage` [n_ops] is the index of each op's, and `schedule` names the schedule ("": the best that fits).
+
     Where a problem has ways to split its ops, `stages` are the pipeline's stages in order, `stage` [n_ops] the index of
     each op's, and `way` [n_units] the way of each unit; `device` then names the first device of each op's stage.
     """
@@ -38,6 +41,7 @@ class Placement:
     stages: tuple[StageGroup, ...] = ()
     stage: Ints | None = None
     way: Ints | None = None
+    schedule: str = ""
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -57,7 +61,7 @@ class Placement:
         if not isinstance(other, Placement):
             return NotImplemented
         pairs = [(getattr(self, name), getattr(other, name)) for name in _COLUMNS]
-        return self.stages == other.stages and all(
+        return (self.stages, self.schedule) == (other.stages, other.schedule) and all(
             a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs
         )
 
@@ -106,6 +110,7 @@ class Placement:
             found.update(b"-" if column is None else column.astype("<i4").tobytes())
         if self.stages:
             found.update(repr((self.stages, _listed(self.stage), _listed(self.way))).encode())
+        found.update(self.schedule.encode())
         return found.hexdigest()
 
 

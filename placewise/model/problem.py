@@ -22,11 +22,13 @@ from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
 from placewise.model.ways import Ways
 
-ObjectiveKind = Literal["throughput", "latency"]
+ObjectiveKind = Literal["throughput", "latency", "step"]
 Communication = Literal["blocking", "overlap", "duplex"]
 Execution = Literal["operator", "subgraph", "sequential"]
 MemoryModel = Literal["live", "sum"]
-Schedule = Literal["1f1b", "gpipe"]
+Schedule = Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"]
+THROUGHPUT_SCHEDULES = ("1f1b", "gpipe")
+"""Schedules of the objective `throughput`; `step` has all of them."""
 
 RECOMPUTE = ("auto", "never", "always")
 T = TypeVar("T")
@@ -42,7 +44,8 @@ class Objective:
 
     `throughput`: max-load, the seconds per sample of the busiest device or wire in a pipeline's steady
     state, with `communication` blocking, overlap or duplex; with `schedule` gpipe, a training pipeline that
-    flushes, the largest forward load and the largest backward load add up. `latency`: the makespan of one sample
+    flushes, the largest forward load and the largest backward load add up. `step`: one training step of
+    `Constraints.microbatches`, simulated under `schedule` (auto: the best). `latency`: the makespan of one sample
     under `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
     plus the peak of live activations) or `sum` (resident bytes only, host devices unlimited: the published
     rule of Tarnawski et al. 2020). `step_samples` is how many samples of a training pipeline share one
@@ -66,8 +69,13 @@ class Objective:
             value, known = getattr(self, name), get_args(allowed)
             if value not in known:
                 raise InputError(f"objective {name} {value!r} is not known", remedy=f"choose from {', '.join(known)}")
+        if self.kind != "step" and self.schedule not in THROUGHPUT_SCHEDULES:
+            remedy = f"add --objective step, or choose from {', '.join(THROUGHPUT_SCHEDULES)}"
+            raise InputError(f"the schedule {self.schedule!r} applies to the objective step only", remedy=remedy)
 
     def __str__(self) -> str:
+        if self.kind == "step":
+            return f"step ({self.schedule})"
         flushes = ", gpipe" if self.schedule == "gpipe" else ""
         return f"{self.kind} ({self.communication + flushes if self.kind == 'throughput' else self.execution})"
 
@@ -254,10 +262,10 @@ class Problem:
     @property
     def max_replicas(self) -> int:
         """The most devices that may run one stage: 1 for latency, and no more than a training step has samples."""
-        if self.objective.kind != "throughput":
+        if self.objective.kind == "latency":
             return 1
         limits = [limit for limit in (self.constraints.replicas, len(self.cluster)) if limit]
-        samples = self.objective.step_samples
+        samples = self.constraints.microbatches if self.objective.kind == "step" else self.objective.step_samples
         if samples and self.graph.ops.backward.any():
             limits.append(samples)
         return min(limits)

@@ -77,7 +77,7 @@ class Bound:
 class Violation:
     """One broken rule.
 
-    `kind` is coverage, support, pin, colocation, memory, contiguity, convexity, calls or replicas.
+    `kind` is coverage, support, pin, colocation, memory, contiguity, convexity, calls, replicas, order or schedule.
     """
 
     kind: str
@@ -114,7 +114,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One device under a placement: seconds per sample and bytes.
+    """One device under a placement: seconds per sample (of a whole step for the objective `step`) and bytes.
 
     `load` is what counts against the objective (compute and communication combined as the mode says);
     `idle` is the rest of the value; `peak` is resident bytes plus the peak of live activations where the
@@ -173,6 +173,35 @@ class StageUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineStageUse:
+    """One stage of a training pipeline: its devices, one per replica, and seconds per micro-batch.
+
+    `backward` includes the gradients of weights, unless the schedule makes tasks of their own of them (`weight`);
+    `update` is the optimizer's, once per step. At most `in_flight` micro-batches wait for their backward task and
+    `unfinished` for their last one; each holds `activation_bytes` after its forward task.
+    """
+
+    devices: tuple[str, ...]
+    forward: float
+    backward: float
+    weight: float
+    update: float
+    in_flight: int
+    unfinished: int
+    activation_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineUse:
+    """A training step under the objective `step`: schedule, micro-batches, stages, and the share of idle time."""
+
+    schedule: str
+    microbatches: int
+    bubble: float
+    stages: tuple[PipelineStageUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseUse:
     """A phase of the model under a placement, for latency: it runs `repeats` times, and one run takes `seconds`."""
 
@@ -211,8 +240,8 @@ class Judgement:
     """The judge's word on one placement: its value in seconds, where it comes from, and what it breaks.
 
     `value` is inf where the placement cannot run at all; `wires` are the loads of shared links;
-    `timeline` is there for latency, `phases` where the model has any, `stages` where ops may be split;
-    `bottleneck` names the device or wire that
+    `timeline` is there for latency, `phases` where the model has any, `stages` where ops may be split,
+    `pipeline` for the objective `step`; `bottleneck` names the device or wire that
     sets the value.
     """
 
@@ -224,6 +253,7 @@ class Judgement:
     bottleneck: str = ""
     phases: tuple[PhaseUse, ...] = ()
     stages: tuple[StageUse, ...] = ()
+    pipeline: PipelineUse | None = None
 
     def __repr__(self) -> str:
         return f"Judgement({self.value:.6g} s, {len(self.violations)} violations, bottleneck {self.bottleneck!r})"

@@ -34,6 +34,7 @@ _PLACERS = {
     "multilevel": "placewise.placers.multilevel.placer:MultilevelPlacer",
     "pack": "placewise.placers.packing.placer:PackPlacer",
     "parallel_dp": "placewise.placers.parallel_dp.placer:ParallelDpPlacer",
+    "pipeline_search": "placewise.placers.pipeline_search.placer:PipelineSearchPlacer",
     "pipedream": "placewise.placers.pipeline_dp.pipedream:PipeDreamPlacer",
     "placeto": "placewise.placers.learned.placeto:PlacetoPlacer",
     "random": "placewise.placers.baselines.random:RandomPlacer",

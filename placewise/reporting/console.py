@@ -17,6 +17,7 @@ from placewise.reporting.copies import copy_rows
 from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.devices import DeviceView, device_remarks, peak_line
 from placewise.reporting.gantt import Gantt
+from placewise.reporting.pipeline import COLUMNS, pipeline_line, pipeline_rows
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import (
     assumption_lines,
@@ -98,12 +99,16 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _gantt(result: Result) -> list[RenderableType]:
     if result.placement is None or result.judgement is None or result.problem.ways is not None:
         return []
+    if result.judgement.pipeline is not None:
+        return []
     chart = Gantt(result.problem, result.placement, result.judgement)
     return [chart, Text()] if chart.is_useful else []
 
 
 def _copies(result: Result) -> list[RenderableType]:
     if result.placement is None or result.judgement is None or result.problem.ways is not None:
+        return []
+    if result.judgement.pipeline is not None:
         return []
     rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
     return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
@@ -125,13 +130,22 @@ def _device_parts(problem: Problem, placement: Placement | None) -> list[Rendera
 def use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
     """What each device holds and does; by stage where ops may be split."""
     if problem.ways is None:
-        return [*_device_parts(problem, placement), *_devices(problem, judgement, placement)]
+        parts = [*_device_parts(problem, placement), *_devices(problem, judgement, placement)]
+        return [*parts, *_pipeline(judgement)]
     if placement is None or not judgement.stages:
         return []
     devices = sum(len(group.devices) for group in placement.stages)
     count = len(placement.stages)
     used = f"{count} {'stage' if count == 1 else 'stages'} on {devices} of {problem.n_devices} devices"
     return [stage_table(problem, placement, judgement), shown_text(used, style="dim")]
+
+
+def _pipeline(judgement: Judgement) -> list[RenderableType]:
+    """The schedule and the stages of a training step, if there are any."""
+    use = judgement.pipeline
+    if use is None:
+        return []
+    return [Text(), shown_text(pipeline_line(use)), rows_table(COLUMNS, pipeline_rows(use))]
 
 
 def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:

@@ -38,6 +38,8 @@ def value_name(objective: Objective, ways: Ways | None = None) -> str:
     """The name of the value: time per sample, per micro-batch where steps of split stages are trained, or latency."""
     if ways is not None and ways.trains and objective.kind == "throughput":
         return "time per micro-batch"
+    if objective.kind == "step":
+        return "time per training step"
     flushes = " (gpipe)" if objective.schedule == "gpipe" else ""
     return f"time per sample{flushes}" if objective.kind == "throughput" else "latency"
 

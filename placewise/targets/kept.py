@@ -44,6 +44,8 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     """Every target that takes the model and the devices, the one that keeps most first."""
     if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
         return ()
+    if result.problem.objective.kind == "step":
+        return ()
     if result.problem.ways is not None:  # whether a target can split as the plan does is what `export` says
         return ()
     found, source = [], result.problem.graph.source

@@ -110,7 +110,8 @@ def _mode(view: PlanView) -> dict[str, str]:
     objective = view.placed.problem.objective if view.placed else view.plan.objective
     if objective is None:
         return {"kind": "", "how": "", "memory": ""}
-    how = objective.communication if objective.kind == "throughput" else objective.execution
+    hows = {"throughput": objective.communication, "step": objective.schedule}
+    how = hows.get(objective.kind, objective.execution)
     return {"kind": objective.kind, "how": how, "memory": objective.memory}
 
 

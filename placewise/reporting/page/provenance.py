@@ -61,7 +61,8 @@ def _facts(plan: PlanFile, problem: Problem | None) -> Iterator[tuple[str, str]]
         yield "transfer times", problem.costs.transfer_source
     yield "hash of the graph", plan.graph_hash
     if objective is not None:
-        how = objective.communication if objective.kind == "throughput" else objective.execution
+        hows = {"throughput": objective.communication, "step": objective.schedule}
+        how = hows.get(objective.kind, objective.execution)
         flushes = f", {objective.schedule}" if objective.kind == "throughput" else ""
         yield "objective", f"{objective.kind} ({how}{flushes}; memory {objective.memory})"
     if rules is not None:

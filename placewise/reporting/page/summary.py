@@ -15,6 +15,7 @@ from placewise.reporting.breakdown import COMPUTE, COPY, ValuePart, break_down_v
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import clean_text
 from placewise.reporting.page.plan_view import PlanView
+from placewise.reporting.pipeline import pipeline_line, pipeline_rows
 from placewise.reporting.sentences import list_baselines, phase_line, value_name, whole_op_line
 
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
@@ -134,8 +135,23 @@ def _describe_bound(view: PlanView, value: float) -> str:
     )
 
 
+def _describe_stage(row: tuple[str, ...]) -> str:
+    """One stage of a training pipeline, from its row."""
+    s, devices, forward, backward, weight, _, held, each = row
+    apart = "" if weight == "–" else f", gradients of weights {weight}"
+    return (
+        f"Stage {s} on {devices}: forward {forward}, backward {backward}{apart} per micro-batch; at most {held} in "
+        f"flight, {each} each."
+    )
+
+
 def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[str]:
     plan, objective = view.plan, _objective(view)
+    use = view.placed.judgement.pipeline if view.placed else plan.pipeline
+    if use is not None:
+        line = pipeline_line(use)
+        yield f"{line[:1].upper()}{line[1:]}."
+        yield from (_describe_stage(row) for row in pipeline_rows(use))
     if view.problem is not None and (remark := whole_op_line(view.problem)):
         yield remark
     if plan.reason == "time limit" and plan.status != "optimal" and gap_of(value, plan.lower_bound) > 0.01:

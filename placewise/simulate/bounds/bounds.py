@@ -30,6 +30,7 @@ from placewise.simulate.bounds.stages import stages_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 from placewise.simulate.replicas import equal_devices
+from placewise.simulate.step.bound import step_bound
 
 _STEP = 0.2
 """How far prices move from the best ones towards those of the master program."""
@@ -45,6 +46,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         return Bound(0.0, "empty graph")
     if problem.ways is not None:
         return stages_bound(problem)
+    if problem.objective.kind == "step":
+        return step_bound(problem, lower_bound)
     classes = device_classes(problem)
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():

@@ -37,7 +37,7 @@ def check_placement(
     coverage = check_coverage(problem, placement)
     if coverage:
         return coverage
-    violations = _support(problem, placement.device) + _colocation(problem, placement.device)
+    violations = check_op_rules(problem, placement)
     if placement.replicas is not None:
         violations += check_replicas(problem, placement.replicas.tolist())
     if problem.constraints.contiguous:
@@ -45,6 +45,11 @@ def check_placement(
     elif problem.constraints.convex:
         violations += _convexity(problem, placement)
     return violations + check_memory(problem, placement, piece, timeline)
+
+
+def check_op_rules(problem: Problem, placement: Placement) -> list[Violation]:
+    """The rules about ops alone that a complete placement breaks: support, pins and colocation."""
+    return _support(problem, placement.device) + _colocation(problem, placement.device)
 
 
 def check_calls(problem: Problem, device: Ints, value: float) -> list[Violation]:

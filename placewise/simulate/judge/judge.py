@@ -27,6 +27,7 @@ from placewise.simulate.judge.waits import longest_waits
 from placewise.simulate.phases import phase_arrays, summed_loads
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
 from placewise.simulate.replicas import replicated_loads
+from placewise.simulate.step.judge import judge_step
 
 Rows = Callable[[Ints, int, int, Floats], None]
 LITTLE = 16_000
@@ -74,6 +75,8 @@ class Evaluator:
 
 def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
     objective = problem.objective
+    if objective.kind == "step":
+        return partial(_price_steps, problem)
     if objective.kind == "throughput":
         phases = [native_problem(phase) for phase in phase_arrays(problem, a)]
         return lambda rows, first, last, values: summed_loads(
@@ -85,6 +88,11 @@ def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
         return partial(subgraph.makespans, native_problem(a))
     native, edges = native_problem(a), (problem.graph.in_offsets, problem.graph.edges.value)
     return lambda rows, first, last, values: sequential.makespans(native, rows, edges, first, last, values)
+
+
+def _price_steps(problem: Problem, rows: Ints, first: int, last: int, values: Floats) -> None:
+    for row in range(first, last):
+        values[row] = judge_step(problem, Placement(rows[row])).value
 
 
 def evaluate(problem: Problem, placements: Ints) -> Floats:
@@ -102,6 +110,8 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
     incomplete = check_coverage(problem, placement)
     if incomplete:
         raise PlanError(incomplete[0].message, remedy="a placement gives every op one of the cluster's devices")
+    if problem.objective.kind == "step":
+        return judge_step(problem, placement)
     a = arrays_of(problem)
     if problem.objective.kind == "throughput":
         return _judge_throughput(problem, a, placement)

@@ -40,9 +40,9 @@ def memory_peaks(problem: Problem, placement: Placement, timeline: Timeline | No
 
     Tied weights are held once, under the name of the largest that is used there; a tensor with two copies in flight
     counts twice. Without live tensors in the memory model, or if the placement cannot run, only resident items count.
-    None where ops may be split: the judge says what holds the memory of each stage.
+    None where ops may be split, and for a training step: the judge says what holds the memory of each stage.
     """
-    if problem.ways is not None:
+    if problem.ways is not None or problem.objective.kind == "step":
         return ()
     spans, found = spans_of(problem, placement, timeline), []
     held = memory_while(problem, placement, timeline)

@@ -1,0 +1,84 @@
+"""A training pipeline in words and as a table: schedule, idle time, stages and what they hold in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from placewise._util.units import format_bytes, format_seconds
+from placewise.reporting.ranges import name_range
+
+TITLES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zb-h1": "ZB-H1", "zb-v": "ZB-V",
+}  # fmt: skip
+COLUMNS = ("stage", "devices", "forward ", "backward ", "of weights ", "update ", "in flight ", "each holds ")
+
+
+class StageFigures(Protocol):
+    """One stage, as the judge or a plan file has it."""
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    @property
+    def forward(self) -> float: ...
+    @property
+    def backward(self) -> float: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def update(self) -> float: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def unfinished(self) -> int: ...
+    @property
+    def activation_bytes(self) -> float: ...
+
+
+class PipelineFigures(Protocol):
+    """A pipeline, as the judge or a plan file has it."""
+
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def microbatches(self) -> int: ...
+    @property
+    def bubble(self) -> float: ...
+    @property
+    def stages(self) -> Sequence[StageFigures]: ...
+
+
+def pipeline_line(use: PipelineFigures | None) -> str:
+    """The schedule, and how long its devices idle; "" without a pipeline."""
+    if use is None:
+        return ""
+    count, copies = len(use.stages), max((len(stage.devices) for stage in use.stages), default=1)
+    places = len({stage.devices for stage in use.stages})
+    shape = f"{count} {'stage' if count == 1 else 'stages'}"
+    shape += f", {count // places} on each device" if places < count else ""
+    shape += f", {copies} replicas of each" if copies > 1 else ""
+    title = TITLES.get(use.schedule, use.schedule)
+    return f"schedule {title}: {use.microbatches} micro-batches through {shape}; bubble {use.bubble:.1%}"
+
+
+def pipeline_rows(use: PipelineFigures) -> list[tuple[str, ...]]:
+    """A row per stage: seconds per micro-batch, and what is in flight at most."""
+    return [
+        (
+            str(s),
+            name_range(list(stage.devices)),
+            format_seconds(stage.forward),
+            format_seconds(stage.backward),
+            format_seconds(stage.weight) if stage.weight else "–",
+            format_seconds(stage.update),
+            _count_held(stage),
+            format_bytes(stage.activation_bytes),
+        )
+        for s, stage in enumerate(use.stages)
+    ]
+
+
+def _count_held(stage: StageFigures) -> str:
+    """The micro-batches in flight, and with those whose gradients of weights are still to come, if these are more."""
+    more = f" ({stage.unfinished} with weights)" if stage.unfinished > stage.in_flight else ""
+    return f"{stage.in_flight}{more}"

@@ -1,0 +1,1 @@
+"""One pipelined training step, simulated: schedules, stages, timelines, memory and bounds (docs/judge.md)."""

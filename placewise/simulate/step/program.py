@@ -1,0 +1,102 @@
+"""What happens in a step, item by item, in an order in which each comes after those that it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints, frozen
+from placewise.simulate.step.orders import Task, device_of_stage, global_order, tasks_before
+from placewise.simulate.step.stage_costs import KINDS, NOWHERE, Hop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Tasks and hops of all micro-batches in an order that can be run through once.
+
+    `type` [n_items]: that of the task, or 3 * n_stages plus the hop; `microbatch` [n_items]; `resource` of each item:
+    a device by its place along the pipeline, or a number for each link in `links`, from the number of devices on;
+    `before` are the items that it waits for besides the last one of its resource.
+    """
+
+    type: Ints
+    microbatch: Ints
+    resource: list[int]
+    before: list[tuple[int, ...]]
+    links: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=64)
+def make_program(schedule: str, n_devices: int, microbatches: int, hops: tuple[Hop, ...]) -> Program:
+    """The program of a schedule with these hops."""
+    order = global_order(schedule, n_devices, microbatches)
+    count = max(task.stage for task in order) + 1
+    places = [device_of_stage(schedule, s, n_devices) for s in range(count)]
+    links = tuple(dict.fromkeys(hop.link for hop in hops))
+    number = {link: n_devices + k for k, link in enumerate(links)}
+    needed: dict[int, list[int]] = {}
+    sent: dict[int, list[int]] = {}
+    for h, hop in enumerate(hops):
+        if hop.target != NOWHERE:
+            needed.setdefault(hop.target, []).append(h)
+        if not hop.by_receiver:
+            sent.setdefault(hop.source, []).append(h)
+    types: list[int] = []
+    microbatch: list[int] = []
+    resource: list[int] = []
+    before: list[tuple[int, ...]] = []
+    at: dict[Task, int] = {}
+    moved: dict[tuple[int, int], int] = {}
+
+    def add(type_: int, i: int, runs_on: int, after: tuple[int, ...]) -> int:
+        types.append(type_)
+        microbatch.append(i)
+        resource.append(runs_on)
+        before.append(after)
+        return len(types) - 1
+
+    for task in order:
+        own = task.kind * count + task.stage
+        waits = [at[other] for other in tasks_before(task, count - 1) if _crosses(places, task, other)]
+        for h in needed.get(own, ()):
+            hop = hops[h]
+            if hop.by_receiver:
+                source = _source(hop, moved, at, task.microbatch, count)
+                moved[h, task.microbatch] = add(KINDS * count + h, task.microbatch, number[hop.link], source)
+            waits.append(moved[h, task.microbatch])
+        at[task] = add(own, task.microbatch, places[task.stage], tuple(waits))
+        for h in sent.get(own, ()):
+            moved[h, task.microbatch] = add(KINDS * count + h, task.microbatch, number[hops[h].link], (at[task],))
+    return Program(frozen(types, np.int32), frozen(microbatch, np.int32), resource, before, links)
+
+
+def _crosses(places: list[int], task: Task, other: Task) -> bool:
+    """Whether a task waits for another one of a different device: on its own device the order says so."""
+    return places[task.stage] != places[other.stage]
+
+
+def _source(
+    hop: Hop, moved: dict[tuple[int, int], int], at: dict[Task, int], microbatch: int, count: int
+) -> tuple[int, ...]:
+    if hop.after != NOWHERE:
+        return (moved[hop.after, microbatch],)
+    if hop.source == NOWHERE:
+        return ()
+    return (at[Task(hop.source // count, hop.source % count, microbatch)],)
+
+
+def run_through(duration: list[float], resource: list[int], before: list[tuple[int, ...]]) -> tuple[Floats, Floats]:
+    """Starts and ends [n_items]: each item starts when its resource and all that it waits for are done."""
+    free = [0.0] * (max(resource, default=-1) + 1)
+    starts, ends = [0.0] * len(duration), [0.0] * len(duration)
+    for item, seconds in enumerate(duration):
+        own = resource[item]
+        start = free[own]
+        for other in before[item]:
+            if ends[other] > start:
+                start = ends[other]
+        starts[item] = start
+        ends[item] = free[own] = start + seconds
+    return np.array(starts), np.array(ends)

@@ -1,0 +1,171 @@
+"""The judge of a training step against its definition: seconds, bytes, rules."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from soak import seeds
+from step_problems import random_step_pipeline, step_problem
+from twins.step import PlainStep
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.ways import StageGroup
+from placewise.simulate import judge_placement
+from placewise.simulate.step.judge import price_pipeline
+from placewise.simulate.step.memory import copy_peaks
+from placewise.simulate.step.orders import FLAT, device_orders
+from placewise.simulate.step.pipelines import placement_of_pipeline
+from placewise.simulate.step.roles import op_roles
+from placewise.simulate.step.simulate import StepRun, simulate_step
+from placewise.simulate.step.stage_costs import Pipeline
+
+
+def plain_step(problem: Problem, pipeline: Pipeline) -> PlainStep:
+    m = problem.constraints.microbatches
+    orders = device_orders(pipeline.schedule, len(pipeline.devices), m)
+    return PlainStep(
+        problem, orders, pipeline.stage.tolist(), pipeline.stage_devices().tolist(), op_roles(problem).tolist(), m
+    )
+
+
+def test_seconds_and_bytes_are_those_of_the_definition() -> None:
+    """Random stages, links, hosts, skips and tied weights under every schedule: value and peaks are the twin's."""
+    seen = Counter[str]()
+    for seed in seeds(120):
+        problem = step_problem(seed)
+        pipeline = random_step_pipeline(seed, problem)
+        if pipeline is None:
+            continue
+        _, run = price_pipeline(problem, pipeline)
+        plain = plain_step(problem, pipeline)
+        assert run.value == pytest.approx(plain.value, rel=1e-12), seed
+        resident, peak = copy_peaks(run, 0)
+        assert dict(zip(pipeline.devices, (peak - resident).tolist(), strict=True)) == pytest.approx(plain.peaks()), (
+            seed
+        )
+        seen[pipeline.schedule] += 1
+        seen["tied"] += bool(run.copies[0].costs.gradients.hops)
+    assert all(seen[what] > 2 for what in ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v", "tied"))
+
+
+def test_shared_wires_carry_one_transfer_at_a_time() -> None:
+    """Links on one wire take as long as private links at least; their transfers never overlap, and nothing starts early."""
+    slower = 0
+    for seed in seeds(60):
+        problem = step_problem(seed, wires=True, hosts=False)
+        pipeline = random_step_pipeline(seed, problem)
+        if pipeline is None:
+            continue
+        links = tuple(replace(link, shared="") for link in problem.cluster.links)
+        private = simulate_step(
+            problem.with_(cluster=replace(problem.cluster, links=links)), pipeline, problem.constraints.microbatches
+        )
+        run = simulate_step(problem, pipeline, problem.constraints.microbatches)
+        own, n = run.copies[0], run.pipeline.n_stages
+        queue = problem.cluster.queue
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for item, type_ in enumerate(own.program.type.tolist()):
+            assert all(own.ends[other] <= own.starts[item] for other in own.program.before[item])
+            if type_ >= 3 * n:
+                link = own.costs.passed.hops[type_ - 3 * n].link
+                spans.setdefault(int(queue[link]), []).append((own.starts[item], own.ends[item]))
+        for own_spans in spans.values():
+            ordered = sorted(own_spans)
+            assert all(a[1] <= b[0] for a, b in zip(ordered, ordered[1:], strict=False))
+        slower += run.value > private.value
+    assert slower > 5
+
+
+def copies_of(problem: Problem, copies: int, schedule: str = "1f1b") -> Placement:
+    """Equal halves of the model, each on so many devices."""
+    half = problem.n_ops and np.array([group >= 4 for group in problem.graph.ops.group], np.int32)
+    groups = tuple(StageGroup(tuple(s * copies + c for c in range(copies)), copies) for s in range(2))
+    device = np.array([group.devices[0] for group in groups], np.int32)[half]
+    return Placement(device, stages=groups, stage=half, schedule=schedule)
+
+
+def test_replicas_share_the_micro_batches_and_sum_gradients_once() -> None:
+    """Two copies of a pipeline: half the micro-batches each, then the ring's seconds once, then the update."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=8, replicas=2)
+    alone = step_problem(5, alike=True, layers=8, devices=4, microbatches=4)
+    both, half = judge_placement(problem, copies_of(problem, 2)), copies_of(alone, 1)
+    single = judge_placement(alone, half)
+    assert both.valid
+    assert single.valid
+    sync = [use.sync for use in both.devices]
+    assert min(sync) > 0
+    latest = max(sync)
+    assert single.value < both.value <= single.value + latest + 1e-12
+    weights = sum(int(w) for w in problem.graph.weights.bytes)
+    assert latest <= 2 * (2 - 1) / 2 * weights / 4.0
+    assert [use.peak for use in both.devices[:2]] == [both.devices[0].peak] * 2
+    assert {v.kind for v in judge_placement(alone, copies_of(alone, 2)).violations} == {"replicas"}
+
+
+def test_a_plan_that_does_not_fit_says_how_many_bytes_are_missing() -> None:
+    """GPipe holds all micro-batches and breaks a memory limit that 1F1B keeps, on the same cut."""
+    roomy = step_problem(7, alike=True, layers=8, devices=2, microbatches=12)
+    peaks = {
+        schedule: [use.peak for use in judge_placement(roomy, copies_of(roomy, 1, schedule)).devices]
+        for schedule in ("gpipe", "1f1b")
+    }
+    limit = max(peaks["1f1b"])
+    assert max(peaks["gpipe"]) > limit
+    tight = step_problem(7, alike=True, layers=8, devices=2, microbatches=12, memory=limit)
+    assert judge_placement(tight, copies_of(tight, 1, "1f1b")).valid
+    broken = judge_placement(tight, copies_of(tight, 1, "gpipe")).violations
+    assert {violation.kind for violation in broken} == {"memory"}
+    assert max(violation.bytes_short for violation in broken) == max(peaks["gpipe"]) - limit
+
+
+def test_rules_of_a_pipeline() -> None:
+    """Stages that are no chain, schedules that need two stages, and micro-batches that do not divide are named."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6)
+    plan = copies_of(problem, 1)
+    mirrored = Placement(1 - plan.device, stages=plan.stages, stage=1 - np.asarray(plan.stage), schedule="1f1b")
+
+    def kinds(placement: Placement, schedule: str = "auto") -> set[str]:
+        asked = problem.with_(objective=replace(problem.objective, schedule=schedule))
+        judged = judge_placement(asked, placement)
+        assert math.isfinite(judged.value) == judged.valid
+        return {violation.kind for violation in judged.violations}
+
+    assert kinds(plan) == set()
+    assert kinds(Placement(plan.device)) == set()
+    assert kinds(mirrored) == {"contiguity"}
+    assert kinds(Placement(mirrored.device)) == set()
+    assert kinds(plan, "zb-v") == {"schedule"}
+    for schedule in FLAT:
+        assert kinds(plan, schedule) == set()
+
+
+def test_open_schedules_take_the_best() -> None:
+    """A placement that names no schedule gets the best of those with one stage per device."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6)
+    device = copies_of(problem, 1).device
+    values = {}
+    for schedule in FLAT:
+        asked = problem.with_(objective=replace(problem.objective, schedule=schedule))
+        values[schedule] = judge_placement(asked, Placement(device)).value
+    assert judge_placement(problem, Placement(device)).value == min(values.values())
+
+
+def test_pipelines_survive_as_placements() -> None:
+    """A pipeline as a placement is judged as that pipeline."""
+    for seed in seeds(40):
+        problem = step_problem(seed)
+        pipeline = random_step_pipeline(seed, problem)
+        if pipeline is None:
+            continue
+        run: StepRun = price_pipeline(problem, pipeline)[1]
+        judged = judge_placement(problem, placement_of_pipeline(pipeline))
+        assert judged.value == run.value
+        assert judged.pipeline is not None
+        assert judged.pipeline.schedule == pipeline.schedule
+        busy = sum(use.compute for use in judged.devices)
+        assert judged.pipeline.bubble == pytest.approx(1 - busy / len(pipeline.devices) / run.value)
