@@ -26,7 +26,8 @@ class RuntimeInfo:
     """The properties of a runtime; `execution` is the order of work for one sample that it realises (docs/judge.md).
 
     `formats` are the model formats that it runs (`Source.format`), `pipelines` whether several samples can be in
-    flight, and `extra` the package extra to install.
+    flight, and `extra` the package extra to install. A runtime that `emulates` needs neither the devices nor the model,
+    and follows the execution of the plan.
     """
 
     name: str
@@ -35,6 +36,7 @@ class RuntimeInfo:
     formats: tuple[str, ...]
     extra: str
     pipelines: bool = True
+    emulates: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ _RUNTIMES = {
     "onnxruntime": "placewise.runtimes.onnxruntime.runtime:OnnxRuntime",
     "openvino": "placewise.runtimes.openvino.runtime:OpenVino",
     "torch": "placewise.runtimes.torch.runtime:Torch",
+    "emulated": "placewise.runtimes.emulated.runtime:Emulated",
     "pipelining": "placewise.runtimes.torch.pipelining:Pipelining",
 }
 _BY_FORMAT = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "torch", "torch-module": "torch"}
