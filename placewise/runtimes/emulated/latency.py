@@ -80,8 +80,8 @@ def add_sequential_tasks(b: ProgramBuilder, placement: Placement) -> None:
     pieces = piece_numbers(problem, placement)
     assert pieces is not None
     order = np.lexsort((device, pieces))
-    turn, made = -1, [-1] * problem.n_ops
-    held = {(tensor, b.source_of(tensor)) for tensor in range(problem.graph.n_tensors)}
+    turn = -1
+    held = {(tensor, b.source_of(tensor)): -1 for tensor in range(problem.graph.n_tensors)}
     for tensor, maker in enumerate(b.producer):
         if maker < 0:
             b.hold(-1, b.host, tensor)
@@ -89,8 +89,8 @@ def add_sequential_tasks(b: ProgramBuilder, placement: Placement) -> None:
                 b.hold(-1, cpu, tensor)
 
     def move(tensor: int, source: int, target: int, turn: int) -> int:
-        held.add((tensor, target))
-        task = b.add_hop(tensor, source, target, (turn,), peer=source)
+        task = b.add_hop(tensor, source, target, (turn, held[tensor, source]), peer=source)
+        held[tensor, target] = task
         b.hold(task, target, tensor)
         for cpu in b.cpus_of(tensor) if target == b.host else ():
             b.hold(task, cpu, tensor)
@@ -117,18 +117,19 @@ def add_sequential_tasks(b: ProgramBuilder, placement: Placement) -> None:
             if (tensor, b.place(d)) not in held:
                 turn = fetch(tensor, b.place(d), turn)
         seconds = problem.cluster.devices[d].call_overhead + float(problem.costs.op_seconds[ops, d].sum())
-        turn = b.add(d, seconds, (turn,), order=(ops[0], -1, -1), ops=ops)
-        for op in ops:
-            made[op] = turn
+        arrived = [held[tensor, b.place(d)] for tensor in needed]
+        turn = b.add(d, seconds, (turn, *arrived), order=(ops[0], -1, -1), ops=ops)
         for tensor in (tensor for op in ops for tensor in b.makes[op]):
+            held[tensor, b.place(d)] = turn
             if b.place(d) == b.host:
                 for peer in (b.host, *b.cpus_of(tensor)):
                     b.hold(turn, peer, tensor)
     for tensor in np.flatnonzero(problem.graph.tensors.output).tolist():
         if (tensor, b.host) not in held:
             turn = fetch(tensor, b.host, turn)
-    if problem.graph.tensors.output.any():
-        b.add(b.host, 0.0, (turn,))
+    outputs = [held[tensor, b.host] for tensor in np.flatnonzero(problem.graph.tensors.output).tolist()]
+    if outputs:
+        b.add(b.host, 0.0, (turn, *outputs))
 
 
 def _runs(order: Ints | Longs, device: Ints, number: Ints) -> list[list[int]]:
@@ -164,6 +165,7 @@ def add_subgraph_tasks(b: ProgramBuilder, placement: Placement) -> None:
         first[where] = b.add(d, problem.cluster.devices[d].call_overhead, (), order=(ops[0], -1, -1))
         compute[where] = b.add(d, seconds, (), order=(ops[0], -1, -1), ops=ops)
         last[where] = compute[where]
+    at_host: dict[int, int] = {}
     for tensor, maker in enumerate(b.producer):  # what calls send, one after another
         if maker < 0 or on_host[maker]:
             continue
@@ -179,11 +181,13 @@ def add_subgraph_tasks(b: ProgramBuilder, placement: Placement) -> None:
             last[origin] = task = b.add_hop(tensor, source, there, (last[origin],), peer=source)
             if there == b.host:
                 b.hold(task, b.host, tensor)
+                at_host[tensor] = task
         if leaves:
             last[origin] = task = b.add_hop(tensor, source, b.host, (last[origin],), peer=source)
+            at_host[tensor] = task
             for peer in (b.host, *b.cpus_of(tensor)):
                 b.hold(task, peer, tensor)
-    _add_receives(b, node, first, last, compute)
+    _add_receives(b, node, first, last, compute, at_host)
     previous: dict[int, int] = {}
     for where in sorted(members):
         if where[0] >= 0:
@@ -197,7 +201,7 @@ def add_subgraph_tasks(b: ProgramBuilder, placement: Placement) -> None:
         task = last[node[maker]]
         if on_host[maker]:
             b.hold(task, b.host, tensor)
-        b.add(b.host, 0.0, (task,))
+        b.add(b.host, 0.0, (task, at_host.get(tensor, -1)))
 
 
 def _add_receives(
@@ -206,6 +210,7 @@ def _add_receives(
     first: dict[tuple[int, int], int],
     last: dict[tuple[int, int], int],
     compute: dict[tuple[int, int], int],
+    at_host: dict[int, int],
 ) -> None:
     """Calls wait until all of their inputs exist, and then receive them, one after another; host ops only wait."""
     staged = b.problem.cluster.transfers == "staged"
@@ -222,11 +227,15 @@ def _add_receives(
                 cpu = int(b.device[target[1]])
                 if from_host:
                     b.hold(last[origin] if maker >= 0 else -1, cpu, tensor)
+                else:
+                    b.wait_for(first[target], (at_host[tensor],))
                 continue
             source = b.host if staged or from_host or origin[0] == target[0] else origin[0]
+            made = last[origin] if maker >= 0 else -1
             if from_host:
-                b.hold(last[origin] if maker >= 0 else -1, b.host, tensor)
-            task = b.add_hop(tensor, source, target[0], (turn[target],), peer=source)
+                b.hold(made, b.host, tensor)
+            here = at_host.get(tensor, made) if source == b.host else -1
+            task = b.add_hop(tensor, source, target[0], (turn[target], here), peer=source)
             b.hold(task, target[0], tensor)
             turn[target] = task
     for target, task in turn.items():
