@@ -138,7 +138,7 @@ def run(
         A plan, a plan file or a published split.
     model : as in `place`
         Default: the file that the plan names. A PyTorch module is given here, with its `example_inputs`.
-    runtime : {"onnxruntime", "openvino", "torch", "pipelining"}
+    runtime : {"onnxruntime", "openvino", "torch", "pipelining", "emulated"}
         Default: by the model's format (docs/runtimes.md).
     bind : mapping of str to str
         Where devices are, like ``{"npu": "openvino:NPU", "cpu": "cores:0-3"}``.

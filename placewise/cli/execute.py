@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewise.runtimes.inputs import Arrays
 
 Runtime = Annotated[
-    str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
+    str | None, typer.Option(help="onnxruntime, openvino, torch, pipelining or emulated (default: by the model's format).")
 ]
 Bind = Annotated[
     list[str] | None,
@@ -33,7 +33,7 @@ InFlight = Annotated[
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each times every placement once.")]
-RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes.")]
+RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes or time-scale=1000.")]
 Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this time, as 30s.")]
 
 

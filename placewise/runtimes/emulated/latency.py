@@ -197,6 +197,7 @@ def add_subgraph_tasks(b: ProgramBuilder, placement: Placement) -> None:
         maker = b.producer[tensor]
         if maker < 0:
             b.hold(-1, b.host, tensor)
+            b.add(b.host, 0.0, ())
             continue
         task = last[node[maker]]
         if on_host[maker]:

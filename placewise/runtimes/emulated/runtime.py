@@ -25,8 +25,9 @@ from placewise.runtimes.emulated.program import Clock, PeerProgram, Report, valu
 from placewise.runtimes.inputs import Arrays
 from placewise.simulate import judge_placement
 
-LATENCY_SECONDS, STEP_SECONDS, TASK_SECONDS = 1.0, 0.02, 4e-4
-"""By default a sample alone takes the first, a pipeline's step the second, and each at least the third per task."""
+LATENCY_SECONDS, STEP_SECONDS, TASK_SECONDS, OP_SECONDS = 1.0, 0.02, 4e-4, 5e-5
+"""By default a sample alone takes the first, a pipeline's step the second, and each at least the others per task and
+per op, since the processes themselves have work with them."""
 GUARD, SLACK, START = 0.003, 0.025, 0.15
 """Seconds by which processes decide late, up to which they catch up, and from an order to the start of its samples."""
 BYTES_PER_SECOND = 48e6
@@ -136,7 +137,7 @@ class PreparedEmulation(Closing):
         builder = ProgramBuilder(problem, placement)
         add(builder, placement)
         tasks = builder.n_tasks
-        least = max(STEP_SECONDS if pipelined else LATENCY_SECONDS, TASK_SECONDS * tasks)
+        least = max(STEP_SECONDS if pipelined else LATENCY_SECONDS, TASK_SECONDS * tasks + OP_SECONDS * problem.n_ops)
         given = job.options.get("time-scale", "")
         self.scale = _parse_scale(given) if given else least / judged.value if judged.value > 0 else 1.0
         moved = builder.bytes_moved()
