@@ -129,10 +129,14 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
     """Set up a measurement. Raises InputError and its kin if this machine cannot run the model, or not like this."""
     runtime = _choose_runtime(problem, setting)
     executed = match_execution(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
-    if runtime.info.remote and setting.binding:
-        raise InputError(f"the runtime {runtime.info.name!r} chooses places itself", remedy="leave out --bind")
-    places = bind_remotely(problem.cluster) if runtime.info.remote else bind(problem.cluster, setting.binding)
-    fresh = input_source(problem.graph, setting.seed, setting.inputs)
+    if runtime.info.emulates:
+        places = tuple(Place(name, "a process") for name in problem.cluster.names)
+        fresh: InputSource = lambda number: {}  # noqa: E731
+    else:
+        if runtime.info.remote and setting.binding:
+            raise InputError(f"the runtime {runtime.info.name!r} chooses places itself", remedy="leave out --bind")
+        places = bind_remotely(problem.cluster) if runtime.info.remote else bind(problem.cluster, setting.binding)
+        fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_place_on_one_device(executed))
     job = Job(
         executed, alone, places, setting.model, setting.example, setting.options, setting.seconds, setting.trust_model
@@ -151,16 +155,15 @@ def measure_placements(
     """
     context = prepare_measurement(problem, setting)
     runtime, job, executed = context.runtime, context.job, context.problem
+    if runtime.info.emulates:
+        return _measure_emulated(context, placements, setting.protocol)
     notes = _note_transfers(problem, executed)
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
         expected = reproducible_outputs(reference, context.fresh)
         ready: dict[str, PreparedPlacement] = {SINGLE: reference}
-        measured = {
-            name: _predicted(name, placement, executed, runtime.info, setting.protocol)
-            for name, placement in {SINGLE: job.placement, **placements}.items()
-        }
+        measured = _predict(executed, runtime.info, setting.protocol, {SINGLE: job.placement, **placements})
         for name, placement in placements.items():
             try:
                 prepared = runtime.prepare(job.on(placement))
@@ -178,18 +181,52 @@ def measure_placements(
     return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
 
 
+def _predict(
+    problem: Problem, info: RuntimeInfo, protocol: Protocol, placements: Mapping[str, Placement]
+) -> dict[str, MeasuredPlacement]:
+    """Placements that are yet to be measured, with their predictions for the runtime's execution."""
+    return {name: _predicted(name, placement, problem, info, protocol) for name, placement in placements.items()}
+
+
 def _predicted(
     name: str, placement: Placement, problem: Problem, info: RuntimeInfo, protocol: Protocol
 ) -> MeasuredPlacement:
-    """A placement that is yet to be measured, with its prediction for the runtime's execution."""
-    order, back = stage_order(problem.graph, placement.device)
     value, none = judge_placement(problem, placement).value, Measurement(name)
-    if not info.stages or back is not None or not math.isfinite(value):
+    if not info.stages or not math.isfinite(value):
+        return MeasuredPlacement(name, placement, value, none)
+    order, back = stage_order(problem.graph, placement.device)
+    if back is not None:
         return MeasuredPlacement(name, placement, value, none)
     times, streamed = stage_times(problem, placement, order), protocol.in_flight > 1
     samples = protocol.samples if streamed else 1
     steady = steady_seconds(times) if streamed else None
     return MeasuredPlacement(name, placement, stream_seconds(times, samples) / samples, none, steady)
+
+
+def _measure_emulated(
+    context: MeasurementContext, placements: Mapping[str, Placement], protocol: Protocol
+) -> MeasuredPlacements:
+    """As `measure_placements`, on a runtime that checks its outputs itself and has no need to warm up.
+
+    The best single device may fail here, since a published workload may have ops for accelerators only.
+    """
+    runtime, job = context.runtime, context.job
+    protocol = replace(protocol, warm_up=0, samples=protocol.samples if protocol.in_flight > 1 else 1)
+    measured = _predict(context.problem, runtime.info, protocol, {SINGLE: job.placement, **placements})
+    with ExitStack() as stack:
+        ready: dict[str, PreparedPlacement] = {}
+        for name, row in measured.items():
+            try:
+                ready[name] = runtime.prepare(job.on(row.placement))
+            except RunError as error:
+                measured[name] = replace(row, measurement=Measurement(name, failure=str(error)))
+                continue
+            stack.callback(ready[name].close)
+        for measurement in measure(ready, context.fresh, protocol):
+            measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
+        for name, prepared in ready.items():  # what it held is known by now
+            measured[name] = replace(measured[name], realised=prepared.realised, notes=prepared.notes)
+    return MeasuredPlacements(runtime.info, context.places, context.problem, protocol, tuple(measured.values()))
 
 
 def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
@@ -205,6 +242,8 @@ def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, second
 def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
     """The runtime of the setting, or the usual one. Raises InputError if it cannot run the model as set."""
     source = problem.graph.source
+    if setting.runtime is not None and (runtime := registry.create(setting.runtime)).info.emulates:
+        return runtime
     if source is None or (setting.model is None and source.format.startswith("torch-module")):
         raise InputError("the model of this plan is not at hand", remedy="give the model as well")
     runtime = registry.create(setting.runtime or registry.default_for(source.format))
@@ -227,7 +266,8 @@ def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> 
         return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
     if pipelined:
         return problem.with_(objective=replace(objective, kind="throughput"))
-    return problem.with_(objective=replace(objective, kind="latency", execution=info.execution))
+    execution = objective.execution if info.emulates else info.execution
+    return problem.with_(objective=replace(objective, kind="latency", execution=execution))
 
 
 def _note_transfers(problem: Problem, executed: Problem) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ def run(
         A plan, a plan file or a published split.
     model : as in `place`
         Default: the file that the plan names. A PyTorch module is given here, with its `example_inputs`.
-    runtime : {"onnxruntime", "openvino", "torch", "pipelining", "ray"}
+    runtime : {"onnxruntime", "openvino", "torch", "pipelining", "ray", "emulated"}
         Default: by the model's format (docs/runtimes.md).
     ray : str
         Run the stages on the Ray cluster at this address, "auto" or "local", instead of on this machine.

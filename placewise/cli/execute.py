@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from placewise.runtimes.inputs import Arrays
 
 Runtime = Annotated[
-    str | None, typer.Option(help="onnxruntime, openvino, torch, pipelining or ray (default: by the model's format).")
+    str | None,
+    typer.Option(help="onnxruntime, openvino, torch, pipelining, ray or emulated (default: by the model's format)."),
 ]
 Bind = Annotated[
     list[str] | None,
@@ -33,7 +34,10 @@ InFlight = Annotated[
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each times every placement once.")]
-RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes.")]
+RuntimeOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes or time-scale=1000."),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option("--ray", metavar="ADDRESS", help="Run the stages on this Ray cluster: HOST:PORT, auto or local."),

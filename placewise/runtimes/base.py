@@ -28,7 +28,8 @@ class RuntimeInfo:
     `formats` are the model formats that it runs (`Source.format`), `pipelines` whether several samples can be in
     flight, and `extra` the package extra to install. `remote`: its devices may be on other machines, so that they are
     not bound to places of this one. A runtime of `stages` runs a line of them, one process each, from an empty pipeline
-    to an empty one; its transfers do not overlap with compute.
+    to an empty one; its transfers do not overlap with compute. A runtime that `emulates` needs neither the devices nor
+    the model, and follows the execution of the plan.
     """
 
     name: str
@@ -39,6 +40,7 @@ class RuntimeInfo:
     pipelines: bool = True
     remote: bool = False
     stages: bool = False
+    emulates: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

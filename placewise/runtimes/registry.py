@@ -13,6 +13,7 @@ _RUNTIMES = {
     "onnxruntime": "placewise.runtimes.onnxruntime.runtime:OnnxRuntime",
     "openvino": "placewise.runtimes.openvino.runtime:OpenVino",
     "torch": "placewise.runtimes.torch.runtime:Torch",
+    "emulated": "placewise.runtimes.emulated.runtime:Emulated",
     "pipelining": "placewise.runtimes.torch.pipelining:Pipelining",
     "ray": "placewise.runtimes.torch.ray_pipeline:RayPipeline",
 }
