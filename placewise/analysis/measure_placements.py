@@ -1,20 +1,26 @@
-"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns."""
+"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns.
+
+Beside every placement run the answers that need no placer: the best single device, the runtime's own threads on all
+cores, and, for a stream, copies of the whole model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
+from placewise.analysis.paired import PairedRatio, compare_rounds, least_rounds
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.verdict import SINGLE_DEVICE, Baseline, Decision, Uncertainty, decide
+from placewise.model.verdict import CORE_COPIES, HARDLY, OWN_THREADS, REPLICAS, SINGLE_DEVICE
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
@@ -23,14 +29,15 @@ from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
+from placewise.runtimes.plain import Copies, copies_by_core, copies_by_device, on_all_cores
 from placewise.simulate import judge_placement
 
 SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
 PLAN = "plan"
 """The name under which a plan is measured."""
-WORTH = 3.0
-"""A gain counts if it is at least this many times the spread of the runs."""
+PLAIN = (SINGLE, OWN_THREADS, REPLICAS, CORE_COPIES)
+"""The names of what runs beside every placement, as far as it applies."""
 STANDARD = Protocol()
 
 
@@ -61,6 +68,8 @@ class MeasuredPlacement:
     """One placement: what the judge predicts for the runtime's execution, and what was measured, in seconds.
 
     `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
+    `copies` counts the copies of the whole model that serve a stream together. What the judge does not price, as the
+    runtime's own threads, has no prediction (inf).
     """
 
     name: str
@@ -70,6 +79,7 @@ class MeasuredPlacement:
     realised: Realised | None = None
     difference: float = 0.0
     notes: tuple[str, ...] = ()
+    copies: int = 1
 
     @property
     def seconds(self) -> float:
@@ -132,7 +142,7 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
 def measure_placements(
     problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()
 ) -> MeasuredPlacements:
-    """Run and time every placement in turns with the best single device.
+    """Run and time every placement in turns with the best single device and the other answers that need no placer.
 
     A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
     Raises InputError and its kin for devices that this machine lacks, a model that it cannot run or whose outputs are
@@ -145,13 +155,18 @@ def measure_placements(
         stack.callback(reference.close)
         expected = reproducible_outputs(reference, context.fresh)
         ready: dict[str, PreparedPlacement] = {SINGLE: reference}
-        measured = {
-            name: MeasuredPlacement(name, placement, judge_placement(executed, placement).value, Measurement(name))
-            for name, placement in {SINGLE: job.placement, **placements}.items()
-        }
+        measured = {SINGLE: _unmeasured(SINGLE, job.placement, executed)}
+        makers: dict[str, Callable[[], PreparedPlacement]] = {}
+        for name, jobs in _plain_jobs(job, stream=setting.protocol.in_flight > 1).items():
+            alone = MeasuredPlacement(name, job.placement, float("inf"), Measurement(name), copies=len(jobs))
+            measured[name] = alone
+            makers[name] = partial(runtime.prepare, jobs[0]) if len(jobs) == 1 else partial(Copies, runtime, jobs)
         for name, placement in placements.items():
+            measured[name] = _unmeasured(name, placement, executed)
+            makers[name] = partial(runtime.prepare, job.on(placement))
+        for name, prepare in makers.items():
             try:
-                prepared = runtime.prepare(job.on(placement))
+                prepared = prepare()
                 stack.callback(prepared.close)
                 difference = context.check_outputs(prepared, expected, f"the placement {name!r}")
             except RunError as error:
@@ -164,6 +179,20 @@ def measure_placements(
         for measurement in measure(ready, context.fresh, setting.protocol):
             measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
     return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
+
+
+def _unmeasured(name: str, placement: Placement, problem: Problem) -> MeasuredPlacement:
+    """A placement with what the judge predicts for it."""
+    return MeasuredPlacement(name, placement, judge_placement(problem, placement).value, Measurement(name))
+
+
+def _plain_jobs(job: Job, *, stream: bool) -> dict[str, list[Job]]:
+    """What a runtime does on the cores of a job by itself, beside the best single device; several jobs are copies."""
+    whole = on_all_cores(job)
+    jobs = {OWN_THREADS: [] if whole is None else [whole]}
+    if stream:
+        jobs |= {REPLICAS: copies_by_device(job), CORE_COPIES: copies_by_core(job)}
+    return {name: own for name, own in jobs.items() if own}
 
 
 def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
@@ -219,22 +248,49 @@ def _precision(places: tuple[Place, ...]) -> str:
 
 
 def measured_verdict(measured: MeasuredPlacements, name: str) -> str:
-    """Whether a measured placement is worth it against the best single device, in one sentence."""
+    """Whether a measured placement is worth it beside everything that needs no placer, in one sentence.
+
+    It is where it is faster than each of them by more than `HARDLY`, and the interval of the paired rounds lies above
+    1 for each of them; where one did not run, nothing is.
+    """
     plan, single = measured.of(name), measured.single
     if plan.measurement.failure:
         return "It does not run."
     if len(np.unique(plan.placement.device)) == 1 and len(np.unique(single.placement.device)) == 1:
         return "Nothing is split: one device runs everything."
-    noise = max(plan.measurement.spread, single.measurement.spread)
-    spread = Uncertainty(noise, "the spread of the runs", WORTH * noise)
-    used, names = len(np.unique(plan.placement.device)), measured.problem.cluster.names
-    said = decide(plan.seconds, max(used, 2), names, {SINGLE: Baseline(single.seconds)}, spread)
-    if said.decision is Decision.SLOWER:
-        return f"Do not split: the best single device is {1 / said.ratio:.2f}× as fast."
-    if said.decision is not Decision.WORTH_IT:
-        gain = said.ratio - 1
-        return f"Do not split: the gain of {gain:.1%} is below {WORTH:g} times the spread of the runs ({noise:.1%})."
-    return f"The split is worth it: measured {said.ratio:.2f}× as fast as the best single device."
+    rivals = {rival.name: rival for rival in measured.placements if rival.name in PLAIN}
+    ratios = {
+        rival: compare_rounds(timed.measurement.rounds, plan.measurement.rounds)
+        for rival, timed in rivals.items()
+        if timed.measurement.rounds
+    }
+    over, found = min(ratios.items(), key=lambda item: item[1].ratio)
+    called, verb = _describe_rival(rivals[over])
+    rounds = len(plan.measurement.rounds)
+    if not found.bounded:
+        few = f"{rounds} round{'s are' if rounds > 1 else ' is'} too few to tell"
+        return f"{few}: measured {found.ratio:.2f}× as fast as {called}; {least_rounds()} or more give an interval."
+    if found.high < 1:
+        return f"Do not split: {called} {verb} {1 / found.ratio:.2f}× as fast ({_bounds(found, inverse=True)})."
+    if found.ratio <= 1 + HARDLY or min(ratio.low for ratio in ratios.values()) <= 1:
+        return f"Do not split: measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)}), which shows no gain."
+    missing = next((name for name in rivals if name not in ratios), "")
+    if missing:
+        fast = f"Measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)})"
+        return f"{fast}, but {missing} did not run: no verdict."
+    return f"The split is worth it: measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)})."
+
+
+def _describe_rival(rival: MeasuredPlacement) -> tuple[str, str]:
+    """What a rival is called in a sentence, and its verb."""
+    if rival.copies > 1:
+        return f"{rival.copies} copies of the model", "are"
+    return (OWN_THREADS, "are") if rival.name == OWN_THREADS else (f"the {rival.name}", "is")
+
+
+def _bounds(found: PairedRatio, *, inverse: bool = False) -> str:
+    low, high = (1 / found.high, 1 / found.low) if inverse else (found.low, found.high)
+    return f"95 %: {low:.2f} to {high:.2f}"
 
 
 def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
@@ -258,7 +314,7 @@ def _make_row(measured: MeasuredPlacement) -> MeasuredRow:
     ran, measurement = measured.realised, measured.measurement
     return MeasuredRow(
         name=measured.name,
-        devices=len(np.unique(measured.placement.device)),
+        devices=measured.copies * len(np.unique(measured.placement.device)),
         predicted=measured.predicted,
         measured=measured.seconds,
         spread=measurement.spread,
@@ -296,7 +352,18 @@ def add_measurements(
     by_name = {placement.name: placement for placement in measured.placements}
     rows = [_add_measurement(row, by_name.get(shares_with.get(row.placer, ""))) for row in board.rows]
     single = measured.single
-    return replace(board, rows=tuple(rows), single_measured=single.seconds, single_spread=single.measurement.spread)
+    plain = {
+        one.name: one.seconds
+        for one in measured.placements
+        if one.name in PLAIN and one.name != SINGLE and one.measurement.rounds
+    }
+    return replace(
+        board,
+        rows=tuple(rows),
+        single_measured=single.seconds,
+        single_spread=single.measurement.spread,
+        plain_measured=plain,
+    )
 
 
 def _add_measurement(row: LeaderboardRow, measured: MeasuredPlacement | None) -> LeaderboardRow:

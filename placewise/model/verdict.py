@@ -11,6 +11,8 @@ SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
 REPLICAS, EVEN_LAYERS = "data-parallel replicas", "even split by layers"
 BEST_UNIFORM, MEGATRON = "best uniform plan", "Megatron's rule of thumb"
 """The names of the answers that people give without a placer; the last two where ops may be split."""
+OWN_THREADS, CORE_COPIES = "the runtime's own threads on all cores", "a copy per core"
+"""What a runtime does without a placer on the cores of a machine: one copy with a thread per core, or one per core."""
 
 AS_FAR = "one device as far as the rules allow"
 HARDLY = 0.01
