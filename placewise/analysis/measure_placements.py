@@ -18,13 +18,22 @@ from placewise.analysis.compare import LeaderboardEntry
 from placewise.analysis.paired import PairedRatio, compare_rounds, least_rounds
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
+from placewise.model.cost_error import expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.verdict import CORE_COPIES, HARDLY, OWN_THREADS, REPLICAS, SINGLE_DEVICE
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
-from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo, require_as_written
+from placewise.runtimes.base import (
+    Job,
+    PreparedPlacement,
+    Realised,
+    Runtime,
+    RuntimeInfo,
+    match_execution,
+    require_as_written,
+)
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
@@ -68,8 +77,8 @@ class MeasuredPlacement:
     """One placement: what the judge predicts for the runtime's execution, and what was measured, in seconds.
 
     `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
-    `copies` counts the copies of the whole model that serve a stream together. What the judge does not price, as the
-    runtime's own threads, has no prediction (inf).
+    `copies` counts the copies of the whole model that serve a stream together. What neither the judge nor a profile
+    knows has no prediction (inf).
     """
 
     name: str
@@ -158,8 +167,8 @@ def measure_placements(
         measured = {SINGLE: _unmeasured(SINGLE, job.placement, executed)}
         makers: dict[str, Callable[[], PreparedPlacement]] = {}
         for name, jobs in _plain_jobs(job, stream=setting.protocol.in_flight > 1).items():
-            alone = MeasuredPlacement(name, job.placement, float("inf"), Measurement(name), copies=len(jobs))
-            measured[name] = alone
+            known = executed.costs.runs.own_threads if name == OWN_THREADS else float("inf")
+            measured[name] = MeasuredPlacement(name, job.placement, known, Measurement(name), copies=len(jobs))
             makers[name] = partial(runtime.prepare, jobs[0]) if len(jobs) == 1 else partial(Copies, runtime, jobs)
         for name, placement in placements.items():
             measured[name] = _unmeasured(name, placement, executed)
@@ -182,8 +191,9 @@ def measure_placements(
 
 
 def _unmeasured(name: str, placement: Placement, problem: Problem) -> MeasuredPlacement:
-    """A placement with what the judge predicts for it."""
-    return MeasuredPlacement(name, placement, judge_placement(problem, placement).value, Measurement(name))
+    """A placement with what the judge predicts for it, and what runs of such plans took longer."""
+    value, used = judge_placement(problem, placement).value, len(np.unique(placement.device))
+    return MeasuredPlacement(name, placement, expected_seconds(problem, value, used), Measurement(name))
 
 
 def _plain_jobs(job: Job, *, stream: bool) -> dict[str, list[Job]]:
@@ -221,14 +231,6 @@ def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
     if setting.protocol.in_flight > 1 and not info.pipelines:
         raise InputError(f"the runtime {info.name!r} takes one sample at a time", remedy="leave out --in-flight")
     return runtime
-
-
-def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
-    """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
-    objective = problem.objective
-    if pipelined:
-        return problem.with_(objective=replace(objective, kind="throughput"))
-    return problem.with_(objective=replace(objective, kind="latency", execution=info.execution))
 
 
 def _place_on_one_device(problem: Problem) -> Ints:

@@ -52,10 +52,10 @@ def confine_cores(places: Sequence[Place], used: Iterable[int], *, overlapping: 
     threads of OpenVINO's plugins float over all cores of the process, so that a device would borrow the cores of others
     that have nothing to do.
     """
-    own = [places[device].cores for device in sorted(used) if places[device].cores]
+    own = sorted((places[device].cores for device in sorted(used)), key=len, reverse=True)
     if overlapping:
         return sorted({core for cores in own for core in cores})
-    return sorted(max(own, key=len, default=()))
+    return sorted(own[0]) if own else []
 
 
 def _real_device(place: Place, available: Sequence[str]) -> str:
