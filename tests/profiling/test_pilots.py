@@ -19,6 +19,7 @@ from placewise.profiling import pilots
 from placewise.profiling.pilots import _fit_borders, _Run, _with_borders
 from placewise.profiling.profile import Profiling, profile
 from placewise.profiling.profile_cache import ProfileCache
+from placewise.reporting.sentences import expected_line
 from placewise.simulate import judge_placement
 
 pytest.importorskip("onnxruntime")
@@ -87,6 +88,8 @@ def test_a_profile_runs_plans_and_a_placement_knows_them(path, tmp_path, monkeyp
     result = place(costed, "round_robin", Budget(1.0))
     assert result.compared[OWN_THREADS].value == made.runs.own_threads
     assert result.expected == pytest.approx(result.value * (1 + costed.costs.runs.longer))
+    said = expected_line(result)
+    assert ("expected when it runs" in said) == (costed.costs.runs.plans > 0)
 
 
 @two_cores
