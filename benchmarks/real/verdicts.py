@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def attention(net: Net, width: int, layers: int) -> str:
 
 
 IMAGE, ROWS = [1, 64, 48, 48], [128, 512]
-MODELS = {
+MODELS: dict[str, tuple[Callable[[Net], str], list[int]]] = {
     "two towers": (lambda net: towers(net, 512, 6, 2), ROWS),
     "four towers": (lambda net: towers(net, 512, 3, 4), ROWS),
     "five uneven towers": (lambda net: net.node("Add", towers(net, 512, 4, 2), towers(net, 512, 2, 3)), ROWS),
@@ -223,8 +224,8 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
         "",
         f"`{made_by}`; milliseconds, medians of rounds in turns; raw figures in real_verdicts.json. The machine has two"
         f" cores, and others used them: its load was {min(loads):.1f} to {max(loads):.1f}. Off: measured over "
-        "predicted gain over one core, by the costs alone and with what chosen plans took longer (negative: the prediction was "
-        "optimistic); off in seconds also holds what the machine did otherwise than during the profile.",
+        "predicted gain over one core, by the costs alone and with what chosen plans took longer (negative: the "
+        "prediction was optimistic); off in seconds also holds what the machine did otherwise than during the profile.",
         "",
         "| model | one core | own threads | plan | over one | over own threads | off by costs | off | off in seconds "
         "| before | after |",
