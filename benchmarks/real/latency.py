@@ -36,7 +36,7 @@ from common import (
 from machine import cluster_file
 from prediction import cases, drawn
 
-from placewise.analysis.measure_placements import SINGLE, WORTH, Setting, measure_placements
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
 from placewise.analysis.predict import Predictor, fit_tuning, with_tuning
 from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
@@ -44,6 +44,8 @@ from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Measurement, Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
 
+WORTH = 3.0
+"""A predicted gain is taken if it is at least this many times the spread of the runs."""
 UNCHOSEN = "best split"
 """The split that is predicted to be the fastest, whether it is taken or not."""
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)

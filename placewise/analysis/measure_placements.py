@@ -1,30 +1,46 @@
-"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns."""
+"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns.
+
+Beside every placement run the answers that need no placer: the best single device, the runtime's own threads on all
+cores, and, for a stream, copies of the whole model.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
+from placewise.analysis.paired import PairedRatio, compare_rounds, least_rounds
 from placewise.core.precision import find_tf32
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
+from placewise.model.cost_error import expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.verdict import SINGLE_DEVICE, Baseline, Decision, Uncertainty, decide
+from placewise.model.verdict import CORE_COPIES, HARDLY, OWN_THREADS, REPLICAS, SINGLE_DEVICE
 from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
-from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo, require_as_written
+from placewise.runtimes.base import (
+    Job,
+    PreparedPlacement,
+    Realised,
+    Runtime,
+    RuntimeInfo,
+    match_execution,
+    require_as_written,
+)
 from placewise.runtimes.binding import Place, bind, bind_remotely
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
+from placewise.runtimes.plain import Copies, copies_by_core, copies_by_device, on_all_cores
 from placewise.simulate import judge_placement
 from placewise.transform.stage_times import stage_times
 from placewise.transform.stages import stage_order
@@ -34,8 +50,8 @@ SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
 PLAN = "plan"
 """The name under which a plan is measured."""
-WORTH = 3.0
-"""A gain counts if it is at least this many times the spread of the runs."""
+PLAIN = (SINGLE, OWN_THREADS, REPLICAS, CORE_COPIES)
+"""The names of what runs beside every placement, as far as it applies."""
 STANDARD = Protocol()
 
 
@@ -67,6 +83,8 @@ class MeasuredPlacement:
 
     `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
     `steady` is what the judge predicts of a full pipeline, where the runtime's streams begin and end with an empty one.
+    `copies` counts the copies of the whole model that serve a stream together. What neither the judge nor a profile
+    knows has no prediction (inf).
     """
 
     name: str
@@ -77,6 +95,7 @@ class MeasuredPlacement:
     realised: Realised | None = None
     difference: float = 0.0
     notes: tuple[str, ...] = ()
+    copies: int = 1
 
     @property
     def seconds(self) -> float:
@@ -147,7 +166,7 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
 def measure_placements(
     problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()
 ) -> MeasuredPlacements:
-    """Run and time every placement in turns with the best single device.
+    """Run and time every placement in turns with the best single device and the other answers that need no placer.
 
     A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
     Raises InputError and its kin for devices that this machine lacks, a model that it cannot run or whose outputs are
@@ -163,10 +182,20 @@ def measure_placements(
         stack.callback(reference.close)
         expected = reproducible_outputs(reference, context.fresh)
         ready: dict[str, PreparedPlacement] = {SINGLE: reference}
-        measured = _predict(executed, runtime.info, setting.protocol, {SINGLE: job.placement, **placements})
+        predict = partial(_predict, problem=executed, info=runtime.info, protocol=setting.protocol)
+        measured = {SINGLE: predict(SINGLE, job.placement)}
+        makers: dict[str, Callable[[], PreparedPlacement]] = {}
+        plain = {} if runtime.info.remote else _plain_jobs(job, stream=setting.protocol.in_flight > 1)
+        for name, jobs in plain.items():
+            known = executed.costs.runs.own_threads if name == OWN_THREADS else float("inf")
+            measured[name] = MeasuredPlacement(name, job.placement, known, Measurement(name), copies=len(jobs))
+            makers[name] = partial(runtime.prepare, jobs[0]) if len(jobs) == 1 else partial(Copies, runtime, jobs)
         for name, placement in placements.items():
+            measured[name] = predict(name, placement)
+            makers[name] = partial(runtime.prepare, job.on(placement))
+        for name, prepare in makers.items():
             try:
-                prepared = runtime.prepare(job.on(placement))
+                prepared = prepare()
                 stack.callback(prepared.close)
                 difference = context.check_outputs(prepared, expected, f"the placement {name!r}")
             except RunError as error:
@@ -182,25 +211,27 @@ def measure_placements(
 
 
 def _predict(
-    problem: Problem, info: RuntimeInfo, protocol: Protocol, placements: Mapping[str, Placement]
-) -> dict[str, MeasuredPlacement]:
-    """Placements that are yet to be measured, with their predictions for the runtime's execution."""
-    return {name: _predicted(name, placement, problem, info, protocol) for name, placement in placements.items()}
-
-
-def _predicted(
     name: str, placement: Placement, problem: Problem, info: RuntimeInfo, protocol: Protocol
 ) -> MeasuredPlacement:
+    """A placement with what the judge predicts for the runtime's execution, and what runs of such plans took longer."""
     value, none = judge_placement(problem, placement).value, Measurement(name)
-    if not info.stages or not math.isfinite(value):
-        return MeasuredPlacement(name, placement, value, none)
-    order, back = stage_order(problem.graph, placement.device)
-    if back is not None:
-        return MeasuredPlacement(name, placement, value, none)
+    order, back = stage_order(problem.graph, placement.device) if info.stages else ([], 0)
+    if back is not None or not math.isfinite(value):
+        used = len(np.unique(placement.device))
+        return MeasuredPlacement(name, placement, expected_seconds(problem, value, used), none)
     times, streamed = stage_times(problem, placement, order), protocol.in_flight > 1
     samples = protocol.samples if streamed else 1
     steady = steady_seconds(times) if streamed else None
-    return MeasuredPlacement(name, placement, stream_seconds(times, samples) / samples, none, steady)
+    return MeasuredPlacement(name, placement, stream_seconds(times, samples) / samples, none, steady=steady)
+
+
+def _plain_jobs(job: Job, *, stream: bool) -> dict[str, list[Job]]:
+    """What a runtime does on the cores of a job by itself, beside the best single device; several jobs are copies."""
+    whole = on_all_cores(job)
+    jobs = {OWN_THREADS: [] if whole is None else [whole]}
+    if stream:
+        jobs |= {REPLICAS: copies_by_device(job), CORE_COPIES: copies_by_core(job)}
+    return {name: own for name, own in jobs.items() if own}
 
 
 def _measure_emulated(
@@ -212,7 +243,10 @@ def _measure_emulated(
     """
     runtime, job = context.runtime, context.job
     protocol = replace(protocol, warm_up=0, samples=protocol.samples if protocol.in_flight > 1 else 1)
-    measured = _predict(context.problem, runtime.info, protocol, {SINGLE: job.placement, **placements})
+    measured = {
+        name: MeasuredPlacement(name, placement, judge_placement(context.problem, placement).value, Measurement(name))
+        for name, placement in {SINGLE: job.placement, **placements}.items()
+    }
     with ExitStack() as stack:
         ready: dict[str, PreparedPlacement] = {}
         for name, row in measured.items():
@@ -259,17 +293,6 @@ def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
     return runtime
 
 
-def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
-    """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
-    objective = problem.objective
-    if pipelined and info.stages:
-        return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
-    if pipelined:
-        return problem.with_(objective=replace(objective, kind="throughput"))
-    execution = objective.execution if info.emulates else info.execution
-    return problem.with_(objective=replace(objective, kind="latency", execution=execution))
-
-
 def _note_transfers(problem: Problem, executed: Problem) -> tuple[str, ...]:
     """A note for a plan whose transfers overlap with compute, on a runtime where they do not."""
     said, real = problem.objective, executed.objective
@@ -299,22 +322,49 @@ def lowest_precision(problem: Problem, places: Sequence[Place]) -> str:
 
 
 def measured_verdict(measured: MeasuredPlacements, name: str) -> str:
-    """Whether a measured placement is worth it against the best single device, in one sentence."""
+    """Whether a measured placement is worth it beside everything that needs no placer, in one sentence.
+
+    It is where it is faster than each of them by more than `HARDLY`, and the interval of the paired rounds lies above
+    1 for each of them; where one did not run, nothing is.
+    """
     plan, single = measured.of(name), measured.single
     if plan.measurement.failure:
         return "It does not run."
     if len(np.unique(plan.placement.device)) == 1 and len(np.unique(single.placement.device)) == 1:
         return "Nothing is split: one device runs everything."
-    noise = max(plan.measurement.spread, single.measurement.spread)
-    spread = Uncertainty(noise, "the spread of the runs", WORTH * noise)
-    used, names = len(np.unique(plan.placement.device)), measured.problem.cluster.names
-    said = decide(plan.seconds, max(used, 2), names, {SINGLE: Baseline(single.seconds)}, spread)
-    if said.decision is Decision.SLOWER:
-        return f"Do not split: the best single device is {1 / said.ratio:.2f}× as fast."
-    if said.decision is not Decision.WORTH_IT:
-        gain = said.ratio - 1
-        return f"Do not split: the gain of {gain:.1%} is below {WORTH:g} times the spread of the runs ({noise:.1%})."
-    return f"The split is worth it: measured {said.ratio:.2f}× as fast as the best single device."
+    rivals = {rival.name: rival for rival in measured.placements if rival.name in PLAIN}
+    ratios = {
+        rival: compare_rounds(timed.measurement.rounds, plan.measurement.rounds)
+        for rival, timed in rivals.items()
+        if timed.measurement.rounds
+    }
+    over, found = min(ratios.items(), key=lambda item: item[1].ratio)
+    called, verb = _describe_rival(rivals[over])
+    rounds = len(plan.measurement.rounds)
+    if not found.bounded:
+        few = f"{rounds} round{'s are' if rounds > 1 else ' is'} too few to tell"
+        return f"{few}: measured {found.ratio:.2f}× as fast as {called}; {least_rounds()} or more give an interval."
+    if found.high < 1:
+        return f"Do not split: {called} {verb} {1 / found.ratio:.2f}× as fast ({_bounds(found, inverse=True)})."
+    if found.ratio <= 1 + HARDLY or min(ratio.low for ratio in ratios.values()) <= 1:
+        return f"Do not split: measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)}), which shows no gain."
+    missing = next((name for name in rivals if name not in ratios), "")
+    if missing:
+        fast = f"Measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)})"
+        return f"{fast}, but {missing} did not run: no verdict."
+    return f"The split is worth it: measured {found.ratio:.2f}× as fast as {called} ({_bounds(found)})."
+
+
+def _describe_rival(rival: MeasuredPlacement) -> tuple[str, str]:
+    """What a rival is called in a sentence, and its verb."""
+    if rival.copies > 1:
+        return f"{rival.copies} copies of the model", "are"
+    return (OWN_THREADS, "are") if rival.name == OWN_THREADS else (f"the {rival.name}", "is")
+
+
+def _bounds(found: PairedRatio, *, inverse: bool = False) -> str:
+    low, high = (1 / found.high, 1 / found.low) if inverse else (found.low, found.high)
+    return f"95 %: {low:.2f} to {high:.2f}"
 
 
 def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
@@ -338,7 +388,7 @@ def _make_row(measured: MeasuredPlacement) -> MeasuredRow:
     ran, measurement = measured.realised, measured.measurement
     return MeasuredRow(
         name=measured.name,
-        devices=len(np.unique(measured.placement.device)),
+        devices=measured.copies * len(np.unique(measured.placement.device)),
         predicted=measured.predicted,
         steady=measured.steady,
         measured=measured.seconds,
@@ -377,7 +427,18 @@ def add_measurements(
     by_name = {placement.name: placement for placement in measured.placements}
     rows = [_add_measurement(row, by_name.get(shares_with.get(row.placer, ""))) for row in board.rows]
     single = measured.single
-    return replace(board, rows=tuple(rows), single_measured=single.seconds, single_spread=single.measurement.spread)
+    plain = {
+        one.name: one.seconds
+        for one in measured.placements
+        if one.name in PLAIN and one.name != SINGLE and one.measurement.rounds
+    }
+    return replace(
+        board,
+        rows=tuple(rows),
+        single_measured=single.seconds,
+        single_spread=single.measurement.spread,
+        plain_measured=plain,
+    )
 
 
 def _add_measurement(row: LeaderboardRow, measured: MeasuredPlacement | None) -> LeaderboardRow:

@@ -132,6 +132,7 @@ def profile(
     bind: Mapping[str, str] | None = None,
     repeats: int = 20,
     loaded: bool = False,
+    pilots: int = 5,
     afresh: bool = False,
     trust_model: bool = False,
     seed: int = 0,
@@ -155,6 +156,9 @@ def profile(
         How often the model runs on each device, at least. Default: 20.
     loaded : bool
         Measure also while all devices run the same. Default: False.
+    pilots : int
+        Placements to run on several devices, to measure what borders between pieces cost; then plans that the costs
+        choose are run, to see what the costs miss. Default: 5.
     afresh : bool
         Measure what is kept again. Default: False.
     trust_model : bool
@@ -183,7 +187,9 @@ def profile(
     problem_options = options_from(options)
     problem = build(model, devices, problem_options)
     cache = None if problem_options.cache is False else ProfileCache()
-    how = Profiling(runtime, dict(bind or {}), repeats, loaded, cache, afresh, seed, trust_model=trust_model)
+    how = Profiling(
+        runtime, dict(bind or {}), repeats, loaded, cache, afresh, seed, trust_model=trust_model, pilots=pilots
+    )
     made = measure(problem, how)
     if path is not None:
         save_profile(made, path)

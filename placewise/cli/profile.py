@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,10 @@ def profile(
     loaded: Annotated[
         bool, typer.Option("--loaded", help="Also measure while all devices run the model at once.")
     ] = False,
+    pilots: Annotated[
+        int,
+        typer.Option(min=0, help="Placements to run, to measure what borders between pieces cost and what plans miss."),
+    ] = 5,
     afresh: Annotated[bool, typer.Option("--afresh", help="Ignore cached times, and replace them.")] = False,
     trust_model: opt.TrustModel = False,
     seed: opt.Seed = 0,
@@ -55,7 +60,9 @@ def profile(
     with working(quiet, "reading the model"):
         problem = build(model, devices, problem_options)
     kept = None if problem_options.cache is False else ProfileCache()
-    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, kept, afresh, seed, trust_model=trust_model)
+    how = Profiling(
+        runtime, opt.bindings(bind), repeats, loaded, kept, afresh, seed, trust_model=trust_model, pilots=pilots
+    )
     found = measure(problem, how)
     warn(found.notes, quiet)
     if output is not None:
@@ -88,9 +95,30 @@ def _show(found: ProfileFile) -> None:
         ends, rate = f"{border.source} and {border.target}", f"{border.bandwidth / 1e9:.3g} GB/s"
         each = f"{format_seconds(border.latency)} (spread {border.spread:.1%})"
         show(f"a tensor between stages on {ends} takes {each} and its bytes at {rate}")
+    for line in _runs_lines(found):
+        show(line)
     fused = {ops for device in found.devices for ops in device.fused}
     if fused:
         show(f"{sum(map(len, fused))} ops share {len(fused)} kernels, and stay together where these costs are used")
+
+
+def _runs_lines(found: ProfileFile) -> Iterator[str]:
+    """What runs of whole placements said."""
+    from placewise._util.units import format_bytes, format_seconds
+    from placewise.core.apply_profile import summarize_runs
+
+    if found.runs is None:
+        return
+    runs = summarize_runs(found.runs)
+    if runs.cores:
+        yield f"the runtime's own threads on {runs.cores} cores: {format_seconds(runs.own_threads)}"
+    rate, border = found.runs.border_bytes_per_second, format_seconds(found.runs.border_seconds)
+    if found.runs.pilots:
+        bytes_ = f" and its bytes at {format_bytes(int(rate))}/s" if rate else ""
+        yield f"a tensor from another device costs {border}{bytes_}, by {len(found.runs.pilots) - runs.plans} runs"
+    if runs.plans:
+        how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'}"
+        yield f"{runs.plans} plans that these costs chose took {how} than the costs say (±{runs.error:.1%})"
 
 
 def _origin(cached: bool) -> str:

@@ -12,19 +12,21 @@ from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
 from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
-from placewise.files.profile_file import DeviceProfile, ProfileFile
-from placewise.model.cluster import Cluster, Device
-from placewise.model.costs import CostTable
+from placewise.files.profile_file import DeviceProfile, ProfileFile, RunsRecord
+from placewise.model.cluster import Cluster, Device, Link
+from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
+from placewise.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiled:
-    """The cost table with a profile's times over it; sets of ops that one kernel runs, by name; seconds of a call by
-    device; and what to say of them.
+    """The cost table with a profile's times over it; the cluster with what a call and a border cost; sets of ops that
+    one kernel runs, by name; seconds of a call by device; and what to say of them.
     """
 
     costs: CostTable
+    cluster: Cluster
     together: tuple[tuple[str, ...], ...]
     calls: Mapping[str, float]
     notes: tuple[str, ...]
@@ -64,7 +66,63 @@ def with_profile(
     )
     table, more = _with_borders(table, graph, cluster, profile)
     notes += more
-    return Profiled(table, together, {name: profiled.call_overhead for name, profiled in used.items()}, notes)
+    calls = {name: profiled.call_overhead for name, profiled in used.items()}
+    devices = (replace(device, call_overhead=device.call_overhead or calls.get(device.name, 0.0)) for device in cluster)
+    calling = Cluster(tuple(devices), cluster.links, cluster.transfers)
+    if profile.runs is None:
+        return Profiled(table, calling, together, calls, notes)
+    bordered = with_borders(calling, set(used), profile.runs.border_seconds, profile.runs.border_bytes_per_second)
+    table = replace(
+        table,
+        transfer_seconds=transfer_seconds_of(graph, bordered),
+        transfer_source="measured",
+        runs=summarize_runs(profile.runs),
+    )
+    return Profiled(table, bordered, together, calls, (*notes, *_describe_runs(table.runs)))
+
+
+def apply_to_problem(problem: Problem, profile: ProfileFile) -> Problem:
+    """A problem with the times of a profile of its model and devices, for latency. Raises as `with_profile`."""
+    profiled = with_profile(problem.costs, problem.graph, problem.cluster, profile)
+    together = (*problem.constraints.together, *profiled.together)
+    return problem.with_(
+        cluster=profiled.cluster, costs=profiled.costs, constraints=replace(problem.constraints, together=together)
+    )
+
+
+def with_borders(cluster: Cluster, names: set[str], seconds: float, bytes_per_second: float) -> Cluster:
+    """The cluster whose links between the devices `names` cost this for every tensor.
+
+    Devices that work in host memory have no links between them, and keep none.
+    """
+    bandwidth = bytes_per_second or float("inf")
+    links = tuple(
+        replace(link, latency=seconds, bandwidth=bandwidth) if _is_between(link, names) else link
+        for link in cluster.links
+    )
+    return Cluster(cluster.devices, links, cluster.transfers)
+
+
+def summarize_runs(record: RunsRecord) -> MachineRuns:
+    """What the runs of a profile say of the costs: the median of how much longer chosen plans took."""
+    ratios = np.array([pilot.measured / pilot.predicted for pilot in record.pilots if pilot.chosen])
+    runs = replace(NO_RUNS, own_threads=record.own_threads or float("inf"), cores=record.cores)
+    if not len(ratios):
+        return runs
+    middle = float(np.median(ratios))
+    error = float(np.abs(ratios / middle - 1).max())
+    return replace(runs, longer=middle - 1, error=error, plans=len(ratios))
+
+
+def _is_between(link: Link, names: set[str]) -> bool:
+    return names.issuperset((link.source, link.target))
+
+
+def _describe_runs(runs: MachineRuns) -> tuple[str, ...]:
+    if not runs.plans:
+        return ()
+    how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'} than"
+    return (f"{runs.plans} plans that such costs chose were run: they took {how} the costs say, which is added",)
 
 
 def _with_borders(

@@ -11,7 +11,7 @@ import numpy as np
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline
+from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, OWN_THREADS, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.placers import registry
 from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.simulate import judge_placement
@@ -66,7 +66,15 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, projec
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
         late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
         baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
+    baselines.others |= measured_threads(problem)
     return baselines
+
+
+def measured_threads(problem: Problem) -> dict[str, Baseline]:
+    """The runtime's own threads on all cores, where a profile measured them and the problem is theirs."""
+    runs = problem.costs.runs
+    on_cores = tuple(device.name for device in problem.cluster if device.kind == "core")
+    return {OWN_THREADS: Baseline(runs.own_threads, devices=on_cores)} if math.isfinite(runs.own_threads) else {}
 
 
 def _propose(problem: Problem, name: str, budget: Budget) -> tuple[Placement | None, str]:

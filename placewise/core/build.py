@@ -194,23 +194,17 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         elif is_profile(file):
             with locate_errors(file):
                 profile = load_profile(file)
-                profiled = with_profile(priced.costs, graph, cluster, profile, device=device, loaded=kind != "latency")
+                profiled = with_profile(
+                    priced.costs, graph, priced.cluster, profile, device=device, loaded=kind != "latency"
+                )
             together = tuple(dict.fromkeys((*priced.together, *profiled.together)))
-            priced = _Given(
-                profiled.costs, _calling(priced.cluster, profiled.calls), together, priced.notes + profiled.notes
-            )
+            priced = _Given(profiled.costs, profiled.cluster, together, priced.notes + profiled.notes)
         else:
             costs, more_notes = load_measured(name, graph, cluster, priced.costs)
             priced = replace(priced, costs=costs, notes=priced.notes + more_notes)
         reminder = f"op times come from {name} where it names them: give it again to price the plan"
         priced = replace(priced, notes=(*priced.notes, reminder))
     return priced
-
-
-def _calling(cluster: Cluster, calls: Mapping[str, float]) -> Cluster:
-    """The cluster with what a call costs on each device, where nothing said it before."""
-    devices = (replace(device, call_overhead=device.call_overhead or calls.get(device.name, 0.0)) for device in cluster)
-    return Cluster(tuple(devices), cluster.links, cluster.transfers)
 
 
 def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:

@@ -11,6 +11,7 @@ from placewise.core.baselines import BASELINES, Baselines, Judged, Project, coll
 from placewise.core.place_stages import place_stages
 from placewise.core.place_step import place_step
 from placewise.errors import InternalError, PlacerError
+from placewise.model.cost_error import expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
@@ -92,7 +93,7 @@ def place(
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)
     if placer == "auto" and not proposal.infeasible:
-        proposal, judgement = _no_worse_than(proposal, judgement, baselines)
+        proposal, judgement = _no_worse_than(problem, proposal, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
     if proposal.placement is None or judgement is None:
         proof = proposal.infeasible
@@ -135,17 +136,27 @@ def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) 
 
 
 def _no_worse_than(
-    proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
+    problem: Problem, proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
 ) -> tuple[Proposal, Judgement | None]:
-    """The proposal, or the best baseline that keeps the rules if that is better (time can be that short)."""
+    """The proposal, or the best baseline that keeps the rules if that is better.
+
+    Time can be that short, or runs of plans that these costs chose took longer than the costs say.
+    """
     valid = {name: judged for name, judged in baselines.items() if judged[1].valid}
     if not valid:
         return proposal, judgement
-    name, (placement, naive) = min(valid.items(), key=lambda item: item[1][1].value)
-    if judgement is not None and naive.value >= judgement.value:
+    name, (placement, naive) = min(valid.items(), key=lambda item: _expect(problem, item[1][1]))
+    if judgement is not None and _expect(problem, naive) >= _expect(problem, judgement):
         return proposal, judgement
     notes = (f"auto took the {name}: there was no time for more",)
+    if judgement is not None and naive.value >= judgement.value:
+        runs = problem.costs.runs
+        notes = (f"auto took the {name}: plans that these costs chose took {runs.longer:.1%} longer than they say",)
     return replace(proposal, placement=placement, notes=notes, history=()), naive
+
+
+def _expect(problem: Problem, judgement: Judgement) -> float:
+    return expected_seconds(problem, judgement.value, sum(1 for use in judgement.devices if use.ops))
 
 
 def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bound:

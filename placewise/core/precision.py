@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from placewise.core.options import NO_OPTIONS, ProblemOptions, canonical_precision
 from placewise.costing.roofline import allow_tf32, find_stand_in
-from placewise.costing.work import OpWork
+from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
+from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.transform.precision import PRECISIONS, cast_floats, quantize_weights
 
@@ -102,6 +105,19 @@ def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOpt
 def find_tf32(graph: Graph) -> str:
     """What of a graph is priced, and so has to run, in TF32 on GPUs: "products", "convolutions" or "nothing"."""
     return _choose_tf32(graph, NO_OPTIONS)
+
+
+def computing_dtype(graph: Graph) -> str:
+    """The element type of floats in which most FLOPs of a graph are, or most of its tensors if it has no FLOPs.
+
+    float32 for a graph without floats; with quantized weights, the type of the floats around them.
+    """
+    floats = ("float32", "float16", "bfloat16")
+    work, codes = work_of(graph), [DTYPES.index(name) for name in floats]
+    spent = [float(work.flops[work.dtype == code].sum()) for code in codes]
+    if not any(spent):
+        spent = [float(np.count_nonzero(graph.tensors.dtype == code)) for code in codes]
+    return floats[int(np.argmax(spent))]
 
 
 def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:

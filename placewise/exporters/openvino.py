@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.precision import computing_dtype
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, ExportOption, OptionValues, asked_precision
 from placewise.exporters.openvino_process import MODEL, WEIGHTS, FoldProcess
@@ -33,6 +34,9 @@ _PROCESSOR = ("cpu", "core")
 _NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _PRECISIONS = ("", "f32", "f16", "bf16")
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+_HINT_OF_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_CHOOSES = ("CPU", "GPU")
+"""Plugins that compute in a lower precision than the model's by default, where the processor has one."""
 _SCRIPT = f'''\
 """Compile {MODEL} for the devices that {AFFINITIES} names: python {LOADER}, or `from load import load`."""
 
@@ -82,7 +86,7 @@ class OpenvinoExporter:
         options={
             "devices": ExportOption("", "OpenVINO's names of the devices, like fast=GPU.0,slow=CPU"),
             "precision": ExportOption(
-                "", "INFERENCE_PRECISION_HINT of every device: f32, f16 or bf16 (default: the plan's, else its own)"
+                "", "INFERENCE_PRECISION_HINT of every device: f32, f16 or bf16 (default: the plan's)"
             ),
         },
     )
@@ -95,7 +99,7 @@ class OpenvinoExporter:
         names = _name_devices(problem, used, str(options["devices"]))
         if options["precision"] not in _PRECISIONS:
             raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
-        hint = str(options["precision"]) or _HINTS.get(asked_precision(problem), "")
+        hints = _choose_hints(problem, names, str(options["precision"]))
         with FoldProcess(graph, source) as folded:
             listing = folded.listing
             belongs = match_ops(graph, listing)
@@ -103,7 +107,7 @@ class OpenvinoExporter:
             _refuse_open_cut(listing, affinity)
             _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
             files = folded.save()
-        document = _document(problem, placement, names, listing, belongs, affinity, hint)
+        document = _document(problem, placement, names, listing, belongs, affinity, hints)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         return Exported({**files, AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), folded.notes)
 
@@ -183,6 +187,17 @@ def _name_devices(problem: Problem, used: list[int], option: str) -> dict[int, s
     return names
 
 
+def _choose_hints(problem: Problem, names: Mapping[int, str], option: str) -> dict[str, str]:
+    """The precision of each of OpenVINO's devices: that of the option, else the one that the plan priced.
+
+    Without either being asked for, it is the precision of the model, on the plugins that would choose another.
+    """
+    asked = option or _HINTS.get(asked_precision(problem), "")
+    own = _HINT_OF_DTYPE[computing_dtype(problem.graph)]
+    hints = {name: asked or (own if name.startswith(_CHOOSES) else "") for name in names.values()}
+    return {name: hint for name, hint in hints.items() if hint}
+
+
 def _refuse_open_cut(listing: FoldedModel, affinity: list[str]) -> None:
     cut = find_open_cut(listing, affinity)
     if cut is not None:
@@ -202,7 +217,7 @@ def _refuse_characters(names: Iterable[str]) -> None:
 
 def _document(
     problem: Problem, placement: Placement, names: Mapping[int, str], listing: FoldedModel, belongs: Ints,
-    affinity: list[str], precision: str,
+    affinity: list[str], hints: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     ops: dict[str, list[str]] = {}
     for layer, op in zip(listing.name, belongs.tolist(), strict=True):
@@ -214,7 +229,7 @@ def _document(
         "target": next(iter(names.values())) if len(names) == 1 else "HETERO:" + ",".join(names.values()),
         "devices": {problem.cluster.names[device]: name for device, name in names.items()},
         "plugins": {name: CPU_PLUGIN for name in names.values() if name.startswith("CPU") and name != "CPU"},
-        "properties": {name: {"INFERENCE_PRECISION_HINT": precision} for name in names.values() if precision},
+        "properties": {name: {"INFERENCE_PRECISION_HINT": hint} for name, hint in hints.items()},
         "affinity": dict(zip(listing.name, affinity, strict=True)),
         "ops": ops,
         "folded": {name: device for name, device in home.items() if name not in ops},

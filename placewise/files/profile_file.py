@@ -34,6 +34,25 @@ class Figures(Record):
     )
 
 
+class PilotRecord(Record):
+    """A placement that was run to see what the costs miss."""
+
+    chosen: bool = Field(description="whether the costs chose it, borders included; else it taught what borders cost")
+    pieces: Whole = Field(0, description="number of pieces in which it ran")
+    predicted: float = Field(description="seconds, by the costs")
+    measured: float = Field(description="seconds, by its ratio to the single device in the same rounds")
+
+
+class RunsRecord(Record):
+    """Runs of whole placements, each in turns with a single device; that of the single device is its `whole` time."""
+
+    own_threads: float | None = Field(None, description="seconds with the runtime's own threads on all cores")
+    cores: Whole = Field(0, description="number of these cores")
+    border_seconds: float = Field(0.0, description="what a tensor from another device costs, whatever its size")
+    border_bytes_per_second: float = Field(0.0, description="what it costs by its size; 0: nothing")
+    pilots: tuple[PilotRecord, ...] = ()
+
+
 class DeviceProfile(Record):
     """The measurements of one device."""
 
@@ -80,6 +99,7 @@ class ProfileFile(Record):
     cluster: ClusterRecord | None = Field(None, description="the devices, with assumed figures")
     devices: tuple[DeviceProfile, ...] = Field(min_length=1)
     borders: tuple[BorderFigures, ...] = Field((), description="between stages; runtimes of stages only")
+    runs: RunsRecord | None = Field(None, description="runs of whole placements; null: none were made")
     notes: tuple[str, ...] = ()
     tool: ToolRecord | None = None
 

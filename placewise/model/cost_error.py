@@ -19,6 +19,15 @@ runs of three models (benchmarks/results/real_prediction.md)."""
 _ESTIMATED = ("roofline", "assumed")
 
 
+def expected_seconds(problem: Problem, value: float, used: int) -> float:
+    """The seconds to expect of a plan on `used` devices whose value is `value`.
+
+    More than one device, and latency: what plans that the costs chose took longer than the costs say is added.
+    """
+    corrected = used > 1 and problem.objective.kind == "latency"
+    return value * (1 + problem.costs.runs.longer) if corrected else value
+
+
 def estimate_error(problem: Problem, placed: Sequence[tuple[Placement, float]]) -> Uncertainty:
     """The error of the values of some placements, each with its seconds of transfers: the largest of theirs.
 
@@ -56,6 +65,9 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
         return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
+    runs = problem.costs.runs
+    if source == "measured" and runs.plans and problem.objective.kind == "latency":
+        return max(runs.error, MEASURED), f"{runs.plans} plans that these costs chose were run"
     if source == "measured":
         return max(
             spread, MEASURED

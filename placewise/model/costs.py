@@ -15,6 +15,26 @@ LARGEST_TIME = 1e300
 """Seconds: the sum of the times of a hundred million ops is still a number."""
 
 
+@dataclass(frozen=True, slots=True)
+class MachineRuns:
+    """What whole runs on this machine say beside the costs that were measured on it (`placewise profile`).
+
+    `own_threads` are the seconds of the whole model with the runtime's own threads on `cores` cores; inf if that was
+    not measured. `plans` counts the plans that were chosen by these costs and then run: they took `longer` than the
+    costs say, as a share, with a relative error of `error` around it. A plan is chosen for being fast by the costs, so
+    that what the costs miss in its favour is chosen with it.
+    """
+
+    own_threads: float = float("inf")
+    cores: int = 0
+    longer: float = 0.0
+    error: float = 0.0
+    plans: int = 0
+
+
+NO_RUNS = MachineRuns()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
     """Seconds of every op on every device and of every tensor on every link class.
@@ -24,7 +44,7 @@ class CostTable:
     [n_tensors, n_link_classes], column 0 (the same memory) zero; `op_source` [n_ops, n_devices] indexes
     `sources` and says where each op's figure comes from ("given", "roofline", "measured", "assumed");
     `transfer_source` says the same of the transfers. `spread` is the relative spread (interquartile range / median)
-    of what was measured, 0 where none is recorded.
+    of what was measured, 0 where none is recorded. `runs` says what runs of whole plans add to that.
     """
 
     op_seconds: Floats
@@ -33,6 +53,7 @@ class CostTable:
     sources: tuple[str, ...] = ("given",)
     transfer_source: str = "given"
     spread: float = 0.0
+    runs: MachineRuns = NO_RUNS
 
     def __post_init__(self) -> None:
         for name, dtype in (("op_seconds", np.float64), ("transfer_seconds", np.float64), ("op_source", np.int8)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from placewise.model.columns import Floats, Ints
-from placewise.model.cost_error import estimate_error
+from placewise.model.cost_error import estimate_error, expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.verdict import (
@@ -20,6 +20,7 @@ from placewise.model.verdict import (
     BEST_UNIFORM,
     EVEN_LAYERS,
     MEGATRON,
+    OWN_THREADS,
     REPLICAS,
     SINGLE_DEVICE,
     Baseline,
@@ -326,14 +327,27 @@ class Result:
         if judgement is None or placement is None or not compared or self.problem.ways is not None:
             return None
         pairs = [(placement, judgement), *(self.baselines[name] for name in (SINGLE_DEVICE,) if name in self.baselines)]
+        used = [device for device, use in zip(self.problem.cluster, judgement.devices, strict=True) if use.ops]
         return decide(
-            judgement.value,
-            sum(1 for use in judgement.devices if use.ops),
+            self.expected,
+            len(used),
             usable_devices(self.problem) if not self.target else list(self.problem.cluster.names),
-            compared,
+            {name: self._expect(name, baseline) for name, baseline in compared.items()},
             estimate_error(self.problem, [(one, transfer_seconds(judged)) for one, judged in pairs]),
             whole=len(set(placement.device.tolist())) == 1,
+            cores=len(used) > 1 and all(device.kind == CORE for device in used),
         )
+
+    @property
+    def expected(self) -> float:
+        """Seconds to expect when the plan runs: the value, and what runs of such plans took longer."""
+        used = 0 if self.judgement is None else sum(1 for use in self.judgement.devices if use.ops)
+        return expected_seconds(self.problem, self.value, used)
+
+    def _expect(self, name: str, baseline: Baseline) -> Baseline:
+        """A baseline with the seconds to expect of it; what was measured as a whole stays."""
+        used = 1 if name in (SINGLE_DEVICE, REPLICAS, OWN_THREADS) else len(baseline.devices)
+        return replace(baseline, value=expected_seconds(self.problem, baseline.value, used))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -348,7 +362,9 @@ class Result:
         return found
 
 
-BASELINE_NAMES = (SINGLE_DEVICE, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS, BEST_UNIFORM, MEGATRON)
+CORE = "core"
+"""The kind of devices that are cores of one machine."""
+BASELINE_NAMES = (SINGLE_DEVICE, OWN_THREADS, REPLICAS, BALANCED_SPLIT, EVEN_LAYERS, BEST_UNIFORM, MEGATRON)
 """The naive answers, in the order in which they are shown."""
 
 

@@ -11,6 +11,8 @@ SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
 REPLICAS, EVEN_LAYERS = "data-parallel replicas", "even split by layers"
 BEST_UNIFORM, MEGATRON = "best uniform plan", "Megatron's rule of thumb"
 """The names of the answers that people give without a placer; the last two where ops may be split."""
+OWN_THREADS, CORE_COPIES = "the runtime's own threads on all cores", "a copy per core"
+"""What a runtime does without a placer on the cores of a machine: one copy with a thread per core, or one per core."""
 
 AS_FAR = "one device as far as the rules allow"
 HARDLY = 0.01
@@ -29,6 +31,8 @@ class Decision(StrEnum):
     NEEDED = "needed"
     SLOWER = "slower than a baseline"
     NO_CHOICE = "no choice"
+    OWN_THREADS = "own threads"
+    NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +94,13 @@ def decide(
     uncertainty: Uncertainty = GIVEN,
     *,
     whole: bool = False,
+    cores: bool = False,
 ) -> Verdict:
     """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices.
 
     `baselines` are named by the constants of this module; other names count as splits. `whole`: the plan runs
-    the whole model on every device that it uses.
+    the whole model on every device that it uses. `cores`: it uses cores of one machine, on which a runtime has threads
+    of its own; nothing is then worth it unless these were measured (`OWN_THREADS`).
 
     >>> single = Baseline(1.2, devices=("cuda:0",))
     >>> decide(1.0, 2, ["cuda:0", "cuda:1"], {SINGLE_DEVICE: single}).decision.value
@@ -104,6 +110,8 @@ def decide(
     'within the error'
     """
     decision, over, sentence = _decide(value, used, usable, baselines, uncertainty, whole)
+    if cores and decision is Decision.WORTH_IT and OWN_THREADS not in baselines:
+        decision, sentence = Decision.NOT_MEASURED, _describe_unmeasured(baselines[over], value, used)
     ratio = _ratio(baselines[over], value) if over in baselines else math.nan
     return Verdict(decision, sentence, over, ratio, uncertainty.error, uncertainty.margin, uncertainty.source)
 
@@ -114,6 +122,9 @@ def _decide(
     single, replicas = baselines.get(SINGLE_DEVICE), baselines.get(REPLICAS)
     faster = {name: known for name, known in baselines.items() if known.valid and known.value < value * (1 - _SAME)}
     best = min(faster, key=lambda name: faster[name].value, default="")
+    own = baselines.get(OWN_THREADS)
+    if best == OWN_THREADS:
+        return Decision.OWN_THREADS, OWN_THREADS, _praise_threads(faster[best], value, error)
     if best == REPLICAS:
         return Decision.REPLICAS, REPLICAS, _praise_replicas(faster[best], value, used, error)
     if best:
@@ -131,6 +142,8 @@ def _decide(
     if replicas is not None and replicas.valid and _ratio(replicas, value) <= 1 + max(error.margin, _SAME):
         decision = Decision.WITHIN_ERROR if error.error else Decision.REPLICAS
         return decision, REPLICAS, _match_replicas(replicas, value, error)
+    if own is not None and own.valid and _ratio(own, value) <= 1 + max(error.margin, HARDLY):
+        return Decision.WITHIN_ERROR, OWN_THREADS, _match_threads(own, value, used, error)
     return _judge_gain(single, value, used, error)
 
 
@@ -195,6 +208,27 @@ def _match_replicas(replicas: Baseline, value: float, error: Uncertainty) -> str
     if not error.error:
         return f"{copies.capitalize()} serve as many samples as this split."
     return f"Within the error of the estimates {_bounds(error)}: this split is {gain:.2f}× as fast as {copies}."
+
+
+def _praise_threads(own: Baseline, value: float, error: Uncertainty) -> str:
+    """That the plain runtime on all cores beats the plan."""
+    gain = value / own.value if own.value > 0 else math.inf
+    within = f"; the difference is within the error {_bounds(error)}" if gain - 1 <= error.margin else ""
+    return f"Do not split: {OWN_THREADS} are {gain:.2f}× as fast as this plan{within}."
+
+
+def _match_threads(own: Baseline, value: float, used: int, error: Uncertainty) -> str:
+    """That the plan does not beat the plain runtime on all cores by more than the error."""
+    bounds = f" {_bounds(error)}" if error.error else ""
+    return f"Within the error{bounds}: {used} devices are {_ratio(own, value):.2f}× as fast as {OWN_THREADS}."
+
+
+def _describe_unmeasured(baseline: Baseline, value: float, used: int) -> str:
+    """That one core is beaten, which says little while nobody measured a thread per core."""
+    return (
+        f"Not decided: {used} devices are {_ratio(baseline, value):.2f}× as fast as {_name_single(baseline)}, but "
+        f"{OWN_THREADS} were not measured (placewise profile, or placewise run)."
+    )
 
 
 def _describe_slower(name: str, faster: Baseline, value: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -19,13 +19,14 @@ from placewise.errors import InputError, RunError
 from placewise.files.cluster_record import cluster_record
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
-from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
+from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, RunsRecord
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Source
 from placewise.model.problem import Problem
 from placewise.processes.worker import Worker
 from placewise.profiling.borders import measure_borders
 from placewise.profiling.op_times import Fused, attribute_times
+from placewise.profiling.pilots import run_pilots
 from placewise.profiling.profile_cache import (
     EMPTY,
     ProfileCache,
@@ -61,7 +62,8 @@ class Profiling:
     `runtime`: "" for the default of the model's format. `binding`: where devices are. `repeats`: the least number of
     runs. `loaded`: measure also with all devices busy. `cache`: None for none; `afresh` measures again and replaces
     what is cached. A worker that does not answer within `seconds` has failed. With `trust_model`, loading the model may
-    run code that its file holds.
+    run code that its file holds. `pilots`: how many placements over several devices teach what borders cost, before
+    chosen plans are run (`profiling.pilots`); None: no whole placement is run, not even the plain runtime.
     """
 
     runtime: str = ""
@@ -73,6 +75,7 @@ class Profiling:
     seed: int = 0
     seconds: float = 300.0
     trust_model: bool = False
+    pilots: int | None = None
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -127,9 +130,27 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
                 added = partial(add_figures, graph=graph, contexts=contexts, figures=figures, fused=fused, call=call)
                 cache.update(added, *_cache_key(device, state, beside))
     made = _profile_file(problem, runtime, release, devices)
-    if ops_of == runtime:
-        return made
-    return made.model_copy(update={"borders": measure_borders(places, seconds=how.seconds)})
+    if ops_of != runtime:
+        made = made.model_copy(update={"borders": measure_borders(places, seconds=how.seconds)})
+    return made if how.pilots is None else _with_runs(problem, made, places, how, (runtime, release, beside))
+
+
+def _with_runs(
+    problem: Problem, made: ProfileFile, places: Sequence[Place], how: Profiling, about: tuple[str, ...]
+) -> ProfileFile:
+    """The profile with runs of whole placements: those that are cached for this model, unless it was measured anew."""
+    pilots, cache = how.pilots or 0, how.cache
+    key = (*about, "runs", str(pilots))
+    fresh = any(not device.cached for device in made.devices)
+    cached = None if cache is None or how.afresh or fresh else cache.read(*key).models.get(made.graph_hash)
+    if cached is not None:
+        with suppress(ValueError):
+            return made.model_copy(update={"runs": RunsRecord.model_validate(cached)})
+    runs = run_pilots(problem, made, places, pilots, seed=how.seed, seconds=how.seconds, trust_model=how.trust_model)
+    if cache is not None and runs is not None:
+        record = runs.model_dump()
+        cache.update(lambda old: replace(old, models={**old.models, made.graph_hash: record}), *key)
+    return made.model_copy(update={"runs": runs})
 
 
 def _measure(
@@ -217,6 +238,7 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
         cluster=cluster_record(problem.cluster),
         devices=records,
         borders=(),
+        runs=None,
         notes=tuple(dict.fromkeys(_notes(devices))),
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )

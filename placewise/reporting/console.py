@@ -22,6 +22,7 @@ from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import (
     assumption_lines,
     baseline_lines,
+    expected_line,
     headline,
     history_line,
     host_remark,
@@ -46,7 +47,9 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
         sentence = verdict(result)
-        parts += [shown_text(line) for line in (sentence, targets, whole_op_line(problem)) if line]
+        parts += [
+            shown_text(line) for line in (expected_line(result), sentence, targets, whole_op_line(problem)) if line
+        ]
         parts += [Text(), *use_of_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []

@@ -7,8 +7,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ COLUMNS = tuple(column.name for column in fields(LeaderboardRow))
 class LeaderboardTable:
     """All rows, best first; the highest lower bound, who proved it and how; the best value. Times in seconds.
 
-    Where placements were run, also the measured time of the best single device, and its spread.
+    Where placements were run, also the measured time of the best single device, and its spread, and by name the
+    measured times of what else needs no placer (`plain_measured`).
     """
 
     rows: tuple[LeaderboardRow, ...]
@@ -77,6 +78,7 @@ class LeaderboardTable:
     best_value: float | None
     single_measured: float | None = None
     single_spread: float | None = None
+    plain_measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def not_run(self) -> int:
@@ -119,6 +121,7 @@ def document_of(board: LeaderboardTable) -> dict[str, Any]:
         "not_run": board.not_run,
         "single_measured": board.single_measured,
         "single_spread": board.single_spread,
+        "plain_measured": dict(board.plain_measured),
         "entries": [asdict(row) | {"notes": list(row.notes)} for row in board.rows],
     }
 
@@ -216,6 +219,8 @@ def _list_remarks(board: LeaderboardTable) -> Iterator[tuple[int, str]]:
     if board.single_measured is not None:
         spread = "" if board.single_spread is None else f" (spread {board.single_spread:.1%})"
         yield 0, f"measured on the best single device: {format_seconds(board.single_measured)}{spread}"
+        for name, seconds in board.plain_measured.items():
+            yield 0, f"measured with {name}: {format_seconds(seconds)}"
     for row in board.rows:
         if row.failure:
             yield 1, f"{row.placer} failed when it ran: {row.failure}"

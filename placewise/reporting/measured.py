@@ -85,17 +85,19 @@ def document_of(table: MeasurementTable) -> dict[str, Any]:
 def _row_document(row: MeasuredRow) -> dict[str, Any]:
     document = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(row).items()}
     document["share_as_asked"] = document.pop("share")
+    document["predicted"] = row.predicted if math.isfinite(row.predicted) else None
     return document
 
 
 def _row_cells(row: MeasuredRow, base: float, *, steady: bool) -> list[str]:
     off = row.predicted / row.measured - 1 if row.measured else math.inf
+    predicted = format_seconds(row.predicted) if math.isfinite(row.predicted) else "–"
     return [
         row.name,
         format_seconds(row.measured),
         f"{row.spread:.1%}",
         f"{base / row.measured:.2f}×",
-        format_seconds(row.predicted),
+        predicted,
         f"{off:+.0%}" if math.isfinite(off) else "–",
         *(["–" if row.steady is None else format_seconds(row.steady)] if steady else []),
         str(row.devices),

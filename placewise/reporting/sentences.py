@@ -88,6 +88,16 @@ def verdict(result: Result) -> str:
     return result.verdict.sentence if result.verdict else ""
 
 
+def expected_line(result: Result) -> str:
+    """The seconds to expect where runs of chosen plans took another time than the costs say; "" elsewhere."""
+    runs = result.problem.costs.runs
+    if result.expected == result.value or not math.isfinite(result.expected):
+        return ""
+    how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'} than the costs say"
+    expected = format_seconds(result.expected)
+    return f"expected when it runs: {expected}; {runs.plans} plans that these costs chose took {how}"
+
+
 def whole_op_line(problem: Problem) -> str:
     """A line where several equal accelerators have direct links: no op is split over them, which may be faster."""
     cluster = problem.cluster

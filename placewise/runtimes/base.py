@@ -140,6 +140,17 @@ class Runtime(Protocol):
         """Prepare the placement of `job`. Raises RunError if it cannot run, MissingExtraError, InputError."""
 
 
+def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
+    """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
+    objective = problem.objective
+    if pipelined and info.stages:
+        return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
+    if pipelined:
+        return problem.with_(objective=replace(objective, kind="throughput"))
+    execution = objective.execution if info.emulates else info.execution
+    return problem.with_(objective=replace(objective, kind="latency", execution=execution))
+
+
 def warn_of_trust(path: str) -> None:
     """Say that loading a file may run what it holds."""
     logging.getLogger("placewise").warning(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.analysis.measure_placements import Setting, match_execution
+from placewise.analysis.measure_placements import Setting
 from placewise.core.place import place
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.files.policy_file import header_path, save_policy
@@ -29,6 +29,7 @@ from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.runtimes import registry as runtimes
+from placewise.runtimes.base import match_execution
 from placewise.simulate import Evaluator
 from placewise.training.measured_reward import MeasuredReward, reward_of
 from placewise.training.train_result import SIMULATED, Judged, Trained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from placewise.core.baselines import copy_model
 from placewise.core.place import place
 from placewise.files.plan_file import baselines_of, plan_of
 from placewise.model.builder import GraphBuilder
-from placewise.model.costs import CostTable
+from placewise.model.costs import CostTable, MachineRuns
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline
+from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, REPLICAS, SINGLE_DEVICE, Baseline, Decision
 from placewise.placers.base import Budget
 from placewise.placers.baselines.even_layers import split_layers
 from placewise.simulate import judge_placement
@@ -130,3 +131,23 @@ def test_a_loaded_plan_keeps_its_baselines(tmp_path) -> None:  # type: ignore[no
     assert plan.verdict == plan.result.verdict.sentence and plan.verdict in plan.summary()
     elsewhere = pw.Plan.load(tmp_path / "plan.json", devices="2xA100-80GB,cpu")
     assert elsewhere.verdict == "" and "compared with" not in elsewhere.summary()
+
+
+def test_auto_takes_one_device_where_chosen_plans_took_too_long() -> None:
+    """Two branches on two devices save a third by the costs; plans so chosen took twice as long."""
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op(f"op{op}", "Op")
+    for op in range(2):
+        builder.add_edge(builder.add_tensor(op, shape=(1,), dtype="float32"), 2, op)
+    cluster = read_cluster("2xcore")
+    graph = builder.build()
+    costs = CostTable.given(np.ones((3, 2)), np.zeros((graph.n_tensors, len(cluster.class_bandwidth))))
+    problem = Problem(graph, cluster, costs)
+    split = place(problem, "auto", Budget(1.0))
+    assert split.value == split.expected == 2.0
+    runs = MachineRuns(own_threads=1.8, cores=2, longer=1.0, plans=3)
+    single = place(problem.with_(costs=replace(costs, runs=runs)), "auto", Budget(1.0))
+    assert single.value == single.expected == 3.0 and single.placement is not None
+    assert len(set(single.placement.device.tolist())) == 1 and "took 100.0% longer" in single.notes[-1]
+    assert single.verdict is not None and single.verdict.decision is Decision.OWN_THREADS

@@ -17,6 +17,8 @@ from locations import SEARCH_PATH
 from onnx_files import make_node, model, saved, weight
 from openvino_models import branching, classifier, job
 
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.exporters import openvino_process
 from placewise.exporters.openvino import AFFINITIES, MODEL, OpenvinoExporter
@@ -107,9 +109,41 @@ def test_devices_get_openvinos_names(tmp_path):
     with pytest.raises(ExportError, match="no precision 'f33'; say f32, f16 or bf16"):
         exported(base, {"devices": "cuda:0=GPU.0", "precision": "f33"})
     said = json.loads(exported(base, {"devices": "cuda:0=GPU.0"}).exported.files[AFFINITIES])
-    assert said["target"] == "HETERO:GPU.1,NPU,GPU.0" and said["plugins"] == {} and said["properties"] == {}
+    assert said["target"] == "HETERO:GPU.1,NPU,GPU.0" and said["plugins"] == {}
+    assert set(said["properties"]) == {"GPU.1", "GPU.0"}  # an NPU has one precision of its own
     alone = json.loads(exported(base.on(Placement(np.ones(6, np.int32)))).exported.files[AFFINITIES])
     assert alone["target"] == "NPU" and set(alone["affinity"].values()) == {"NPU"}
+
+
+def test_the_precision_of_the_plan_is_that_of_every_device(tmp_path):
+    """A float32 model stays float32 where the plugin would choose bfloat16; a plan in another precision says so."""
+    base = job(branching(tmp_path))
+    base = base.on(Placement(np.arange(base.problem.n_ops, dtype=np.int32) % 2))
+    made = exported(base)
+    said = json.loads(made.exported.files[AFFINITIES])
+    assert said["properties"] == {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("CPU", "CPU2")}
+    half = build(tmp_path / "branching.xml", base.problem.cluster, ProblemOptions(dims={"batch": 3}, precision="fp16"))
+    other = json.loads(export_placement(half, base.placement, "openvino").exported.files[AFFINITIES])
+    assert other["properties"]["CPU2"] == {"INFERENCE_PRECISION_HINT": "f16"}
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(made, folder)
+    inputs = fresh_inputs(base.problem.graph, 0)
+    np.savez(tmp_path / "in.npz", **inputs)
+    fast = _ALONE.replace("load()", "load(core)").replace(
+        "compiled =", 'import openvino as ov; core = ov.Core(); core.set_property("CPU", {_HINT: "bf16"}); compiled ='
+    )
+    command = [
+        sys.executable,
+        "-c",
+        f"_HINT = 'INFERENCE_PRECISION_HINT'\n{fast}",
+        str(folder),
+        str(tmp_path / "in.npz"),
+    ]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    with OpenVino().prepare(base.alone(0)) as prepared, np.load(tmp_path / "out.npz") as found:
+        wanted = prepared.run(inputs)
+        require_equal(wanted, dict(zip(wanted, found.values(), strict=True)), who="the export")
 
 
 def test_models_that_it_cannot_take(tmp_path):

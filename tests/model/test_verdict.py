@@ -10,14 +10,15 @@ import pytest
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.cost_error import ASSUMED, MEASURED, estimate_error
-from placewise.model.costs import CostTable
+from placewise.model.cost_error import ASSUMED, MEASURED, estimate_error, expected_seconds
+from placewise.model.costs import CostTable, MachineRuns
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Objective, Problem
 from placewise.model.verdict import (
     BALANCED_SPLIT,
     EVEN_LAYERS,
     GIVEN,
+    OWN_THREADS,
     REPLICAS,
     SINGLE_DEVICE,
     Baseline,
@@ -176,3 +177,31 @@ def test_errors_are_weighted_by_seconds() -> None:
     moved = mixed.with_(costs=replace(mixed.costs, transfer_source="roofline"))
     found = error_of(moved, 4.0)
     assert (found.error, found.source) == (pytest.approx((0.3 + 0.6) / 8), "assumed speeds of links")
+
+
+def on_cores(single: float, error: Uncertainty = GIVEN, own: float | None = None) -> Verdict:
+    """The verdict on a plan of one second over two cores, beside one core and, if measured, the runtime's threads."""
+    baselines = {SINGLE_DEVICE: Baseline(single, devices=("d0",))}
+    baselines |= {} if own is None else {OWN_THREADS: Baseline(own, devices=TWO)}
+    return decide(1.0, 2, TWO, baselines, error, cores=True)
+
+
+def test_on_cores_the_threads_of_the_runtime_decide() -> None:
+    """Faster than one core is not enough: the plain runtime is faster, as fast, slower, or was not measured."""
+    faster = on_cores(1.6, SPREAD, own=0.64)
+    assert (faster.decision, faster.over) == (Decision.OWN_THREADS, OWN_THREADS)
+    assert faster.sentence == ("Do not split: the runtime's own threads on all cores are 1.56× as fast as this plan.")
+    assert on_cores(1.6, SPREAD, own=1.03).decision is Decision.WITHIN_ERROR
+    assert on_cores(1.6, SPREAD, own=1.2).decision is Decision.WORTH_IT
+    unknown = on_cores(1.6, SPREAD)
+    assert unknown.decision is Decision.NOT_MEASURED and "placewise profile" in unknown.sentence
+
+
+def test_what_chosen_plans_took_longer_is_added_to_a_split() -> None:
+    """By 20 % for latency on two devices; one device ran as a whole, and streams were not run."""
+    problem = costed(("measured",))
+    runs = MachineRuns(own_threads=3.0, cores=2, longer=0.2, error=0.08, plans=3)
+    known = problem.with_(costs=replace(problem.costs, runs=runs), objective=Objective("latency"))
+    assert expected_seconds(known, 2.0, 2) == pytest.approx(2.4) and expected_seconds(known, 2.0, 1) == 2.0
+    assert expected_seconds(known.with_(objective=Objective("throughput")), 2.0, 2) == 2.0
+    assert error_of(known) == Uncertainty(0.08, "3 plans that these costs chose were run")

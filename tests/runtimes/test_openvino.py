@@ -17,6 +17,7 @@ pytest.importorskip("openvino")
 
 from openvino_models import branching, classifier, job, mixed, two
 
+from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective
@@ -26,7 +27,7 @@ from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check_outputs, input_source
-from placewise.runtimes.openvino.devices import logical_devices
+from placewise.runtimes.openvino.devices import confine_cores, logical_devices
 from placewise.runtimes.openvino.kernels import ProfiledKernel, attribute_kernels, parse_ops, parse_split
 from placewise.runtimes.openvino.runtime import OpenVino, own_split
 
@@ -209,6 +210,34 @@ def test_places_become_logical_devices():
     assert found[1].properties == {"INFERENCE_PRECISION_HINT": "f32", "X": "1"}
     with pytest.raises(ClusterError, match="two devices of the cluster are both OpenVINO's GPU"):
         logical_devices(places, (1, 3), ["CPU", "GPU.0"])
+
+
+def test_pieces_one_after_another_get_the_cores_of_one_device():
+    """Never more cores than the device with most has, unless pieces may overlap."""
+    places = Place("a", "cores", cores=(0, 1)), Place("b", "cores", cores=(2,)), Place("g", "openvino", "GPU.0")
+    assert confine_cores(places, (0, 1, 2), overlapping=False) == [0, 1]
+    assert confine_cores(places, (0, 1, 2), overlapping=True) == [0, 1, 2]
+    assert (
+        confine_cores(places, (1, 2), overlapping=False) == [2] and confine_cores(places, (2,), overlapping=True) == []
+    )
+
+
+@pytest.mark.skipif(len(pinnable_cores()) < 2, reason="needs two cores")
+def test_a_split_over_two_cores_uses_one_at_a_time(tmp_path):
+    """No thread of the process may leave its core, so that processor time stays below the time of the runs."""
+    first, second = pinnable_cores()[:2]
+    path = branching(tmp_path, layers=40)
+    base = job(path, dims={"batch": 4096}, said={"cpu:0": f"cores:{first}", "cpu:1": f"cores:{second}"})
+    halves = (np.arange(base.problem.n_ops) >= base.problem.n_ops // 2).astype(np.int32)
+    samples = [fresh_inputs(base.problem.graph, seed) for seed in range(8)]
+    with RUNTIME.prepare(base.on(Placement(halves))) as prepared:
+        pid = prepared._worker.pid
+        tasks = [int(task) for task in os.listdir(f"/proc/{pid}/task")]
+        assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {frozenset({first})}
+        prepared.time(samples)
+        used, began = prepared.cpu_seconds, time.perf_counter()
+        prepared.time(samples)
+        assert prepared.cpu_seconds - used <= 1.05 * (time.perf_counter() - began)
 
 
 def test_a_pipeline_on_processors_is_none(model):

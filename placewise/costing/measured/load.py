@@ -110,7 +110,7 @@ def apply_measured(
     if others:
         notes.append(f"{others} of its {len(timings.rows)} times belong to devices that the cluster does not have")
     spread = max(base.spread, timings.spread)
-    table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source, spread)
+    table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source, spread, base.runs)
     table.validate(graph, cluster)
     return table, tuple(notes)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.precision import computing_dtype
 from placewise.costing.measured.table import TimingRow
 from placewise.model.graph import Graph
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
@@ -31,7 +32,7 @@ class OpenVinoServer:
     def __init__(self, path: str, file_format: str, graph: Graph, place: Place) -> None:
         self._library, self._graph = import_openvino(), graph
         self._core = self._library.Core()
-        (device,) = logical_devices([place], [0], self._core.available_devices).values()
+        (device,) = logical_devices([place], [0], self._core.available_devices, computing_dtype(graph)).values()
         self._device, self._properties = device.real, dict(device.properties)
         self._model, self._listing, self.notes = load_folded(Path(path).resolve(), file_format, input_shapes(graph))
         self._names = input_names(self._model)

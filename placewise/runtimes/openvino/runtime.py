@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from placewise.core.precision import computing_dtype
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
@@ -22,7 +23,7 @@ from placewise.readers.openvino.counterparts import device_affinities, find_open
 from placewise.readers.openvino.folded_model import FORMATS, FoldedModel, input_shapes
 from placewise.runtimes.base import Closing, Job, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.openvino.devices import LogicalDevice, logical_devices
+from placewise.runtimes.openvino.devices import LogicalDevice, confine_cores, logical_devices
 from placewise.runtimes.openvino.kernels import ProfiledKernel, attribute_kernels
 from placewise.runtimes.openvino.server import HeteroSplit
 
@@ -52,7 +53,7 @@ class OpenVino:
         if find_spec("openvino") is None:
             raise MissingExtraError("the runtime 'openvino'", "openvino")
         path, shapes = str(Path(source.path).resolve()), input_shapes(job.problem.graph)
-        cores = sorted({core for device in used for core in job.places[device].cores})
+        cores = confine_cores(job.places, used, overlapping=job.problem.objective.kind == "throughput")
         worker = Worker(_SERVER, path, source.format, shapes, name="OpenVINO", cores=cores, start=job.seconds)
         try:
             return CompiledPlacement(job, worker, used, automatic)
@@ -82,7 +83,8 @@ class CompiledPlacement(Closing):
         self._job, self._worker, self._seconds = job, worker, job.seconds
         self._automatic, self._profiled = automatic, job.options.get("perf_count") == "yes"
         problem, graph = job.problem, job.problem.graph
-        self._logical = logical_devices(job.places, used, worker.ask("devices", timeout=job.seconds))
+        available = worker.ask("devices", timeout=job.seconds)
+        self._logical = logical_devices(job.places, used, available, computing_dtype(graph))
         self.devices = {device: logical.name for device, logical in self._logical.items()}
         self._listing, notes = worker.ask("open", timeout=job.seconds)
         self._belongs = match_ops(graph, self._listing)
@@ -115,6 +117,11 @@ class CompiledPlacement(Closing):
         """
         kernels, wholes = self._ask("kernels", [dict(sample) for sample in samples])
         return attribute_kernels(kernels, self._listing, self._belongs), wholes
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Seconds of processor time that all threads of the worker have used so far."""
+        return float(self._ask("cpu_seconds"))
 
     def close(self) -> None:
         """End the worker."""

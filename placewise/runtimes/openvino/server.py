@@ -122,6 +122,10 @@ class HeteroServer:
             seconds.append(time.perf_counter() - began)
         return seconds
 
+    def cpu_seconds(self) -> float:
+        """Seconds of processor time of this process, all threads together."""
+        return time.process_time()
+
     def kernels(self, samples: Sequence[Arrays]) -> tuple[list[ProfiledKernel], list[float]]:
         """The mean seconds of every kernel over these samples, and the seconds of each whole sample.
 
