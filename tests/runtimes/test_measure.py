@@ -65,6 +65,7 @@ def test_places_are_found_by_name_or_as_they_are_said():
         (("cpu",), {"cpu": "cores:1-0"}, "names no cores"),
         (("cpu",), {"cpu": "cores:0-999999999999"}, "is not here"),
         (("cpu",), {"cpu": "the moon"}, "is no place"),
+        (("cpu",), {"cpu": "cuda:first"}, "is no place"),
         (tuple(f"c{number}" for number in range(len(CORES) + 1)), {}, "free cores of this machine"),
     ],
 )

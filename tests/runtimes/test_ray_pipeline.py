@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cli_runs import run
 from locations import SEARCH_PATH
+from processes_seen import gone
 
 import placewise as pw
 from placewise.core.build import build
@@ -35,6 +36,7 @@ QUIET = {
     "RAY_worker_register_timeout_seconds": "200",
     "PYTHONPATH": SEARCH_PATH,
 }
+SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}
 SAMPLES = 60
 
 
@@ -55,7 +57,7 @@ def cluster() -> Iterator[Any]:
         made = Cluster()
         try:
             room = {"object_store_memory": 80 << 20}
-            made.add_node(num_cpus=0, include_dashboard=False, **room)
+            made.add_node(num_cpus=0, include_dashboard=False, _system_config=SYSTEM, **room)
             made.add_node(num_cpus=1, **room)
             made.add_node(num_cpus=1, **room)
             yield made
@@ -147,6 +149,45 @@ def test_a_cluster_without_room(cluster: Any, program: Path) -> None:
     """More stages than processors are refused at once: their actors would wait for ever."""
     with pytest.raises(RunError, match="3 stages need processors of their own, and the Ray cluster has 2"):
         RayPipeline().prepare(job_of(build(program, "3xcore"), cluster.address, 3))
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_node_that_dies_is_left(cluster: Any, program: Path) -> None:
+    """The stage of a node that goes in mid-stream starts on another node, and no output is lost or wrong."""
+    cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    problem = build(program, "2xcore")
+    samples = [fresh_inputs(problem.graph, seed) for seed in range(SAMPLES)]
+    module = torch.export.load(program).module()
+    with RayPipeline().prepare(job_of(problem, cluster.address, 2)) as prepared:
+        assert isinstance(prepared, PreparedActors)
+        lost = prepared.processes[1]
+        node = next(node for node in cluster.worker_nodes if raylet(node) == parent_of(lost))
+        submit, count = prepared._submit, [0]
+
+        def submit_and_remove(sample: Any) -> Any:
+            count[0] += 1
+            if count[0] == SAMPLES // 2:
+                cluster.remove_node(node, allow_graceful=False)
+                assert gone(lost, 60.0)  # it outlives its node for a moment
+            return submit(sample)
+
+        prepared._submit = submit_and_remove  # type: ignore[method-assign]
+        outputs = prepared.stream(samples, in_flight=4)
+        assert count[0] >= SAMPLES and lost not in prepared.processes
+    for sample, found in zip(samples, outputs, strict=True):
+        expected = module(torch.from_numpy(sample["x"])).detach().numpy()
+        np.testing.assert_allclose(next(iter(found.values())), expected, atol=1e-6)
+
+
+def raylet(node: Any) -> int:
+    """The number of the process from which a node's actors come."""
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+def parent_of(pid: int) -> int:
+    """The number of the process that started another."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_no_cluster_and_no_ray(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
