@@ -225,6 +225,7 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
     if not records:
         raise RunError(next(device.failure for device in devices if device.failure))
     return ProfileFile(
+        borders=(),
         runtime=runtime,
         runtime_version=release,
         source=source_record(graph.source),
