@@ -238,7 +238,6 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
         dtypes=tuple(DTYPES[code] for code in work.dtype.tolist()),
         cluster=cluster_record(problem.cluster),
         devices=records,
-        borders=(),
         runs=None,
         notes=tuple(dict.fromkeys(_notes(devices))),
         tool=ToolRecord(name="placewise", version=version("placewise")),
