@@ -56,7 +56,9 @@ PROBLEM_OPTIONS = (
         "The most devices that an op may be split over, or 'any'; stages may then be replicated and recomputed, too.",
     ),
     OptionInfo("recompute", "--recompute", "text", "Training: recompute activations: auto, never or always."),
-    OptionInfo("microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch (default: 32)."),
+    OptionInfo(
+        "microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch (default: 32)."
+    ),
     OptionInfo(
         "step_samples", "--step-samples", "whole", "Samples per synchronization of replicas; 0: one per replica."
     ),

@@ -194,9 +194,7 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         elif is_profile(file):
             with locate_errors(file):
                 profile = load_profile(file)
-                profiled = with_profile(
-                    priced.costs, graph, cluster, profile, device=device, loaded=kind != "latency"
-                )
+                profiled = with_profile(priced.costs, graph, cluster, profile, device=device, loaded=kind != "latency")
             together = tuple(dict.fromkeys((*priced.together, *profiled.together)))
             priced = _Given(
                 profiled.costs, _calling(priced.cluster, profiled.calls), together, priced.notes + profiled.notes
@@ -313,9 +311,7 @@ def _objective(default: Objective, options: ProblemOptions) -> Objective:
     if options.communication and default.kind != "throughput":
         raise InputError("a communication mode applies to throughput only", remedy="add --objective throughput")
     if options.schedule and default.kind == "latency":
-        raise InputError(
-            "a schedule applies to throughput only, and to a training step", remedy="add --objective step"
-        )
+        raise InputError("a schedule applies to throughput only, and to a training step", remedy="add --objective step")
     if default.kind == "latency" and (options.replicas is not None or options.step_samples is not None):
         raise InputError("replicas and step samples apply to throughput only", remedy="add --objective throughput")
     if default.kind == "step" and options.step_samples is not None:

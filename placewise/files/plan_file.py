@@ -222,7 +222,9 @@ def plan_of(result: Result) -> PlanFile:
             "calls": _number_by_op(names, placement.call) if placement else None,
             "order": _number_by_op(names, placement.order) if placement else None,
             "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
-            "stages": list_stages(problem, placement, judgement) if placement and placement.stages and placement.way is not None else None,
+            "stages": list_stages(problem, placement, judgement)
+            if placement and placement.stages and placement.way is not None
+            else None,
             "pipeline": pipeline_record(problem, placement, judgement) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }

@@ -60,7 +60,9 @@ class ConstraintsRecord(Record):
     ordered: bool = Field(False, description="stages follow the order of devices in the cluster")
     tensor_parallel: Whole = Field(1, ge=0, description="maximum devices over which an op is split; 0: any number")
     recompute: Literal["auto", "never", "always"] = Field("auto", description="of activations, where ops may be split")
-    microbatches: Whole = Field(0, ge=0, description="per training step, for step or where ops may be split; 0: the default")
+    microbatches: Whole = Field(
+        0, ge=0, description="per training step, for step or where ops may be split; 0: the default"
+    )
 
 
 class ProblemHeader(Record):

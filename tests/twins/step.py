@@ -157,7 +157,8 @@ class PlainStep:
                 needs = [(1, s, i)]
             comes = [row for rows in requests.values() for _, row in rows if row[1] == (kind, s)]  # type: ignore[index]
             return all(need in self.ends and self.ends[need] <= now for need in needs) and all(
-                (row[0], row[1], i) in arrived for row in comes  # type: ignore[index]
+                (row[0], row[1], i) in arrived
+                for row in comes  # type: ignore[index]
             )
 
         def start() -> None:
@@ -215,7 +216,10 @@ class PlainStep:
 
     def _finish(self, now: float) -> float:
         """The end of the step: tied gradients, updates, new weights."""
-        done = {d: max((self.ends[t] for t in order), default=0.0) for d, order in zip(self.of_device, self.orders, strict=True)}
+        done = {
+            d: max((self.ends[t] for t in order), default=0.0)
+            for d, order in zip(self.of_device, self.orders, strict=True)
+        }
         free: dict[tuple[int, int], float] = {}
         for _, _, _, _, end, _, link in self.moved:
             free[link] = max(free.get(link, 0.0), end)
@@ -255,7 +259,9 @@ class PlainStep:
 
     def peaks(self) -> dict[int, float]:
         """The most bytes of each device beyond what it holds throughout, by looking at every moment."""
-        moments = sorted({*self.starts.values(), *self.ends.values(), *(m[3] for m in self.moved), *(m[4] for m in self.moved)})
+        moments = sorted(
+            {*self.starts.values(), *self.ends.values(), *(m[3] for m in self.moved), *(m[4] for m in self.moved)}
+        )
         return {d: max(self._held(d, moment) for moment in moments) for d in self.of_device}
 
     def _held(self, d: int, moment: float) -> float:
@@ -278,7 +284,7 @@ class PlainStep:
         return held
 
     def _spans(self, s: int) -> list[tuple[int, tuple[int, int] | None, dict[int, int], bool]]:
-        """Tensors on a stage: bytes, the kind and op that make it (None: from elsewhere), last reader by kind, leaves."""
+        """Tensors on a stage: bytes, kind and op that make it (None: from elsewhere), last reader by kind, leaves."""
         graph, found = self.problem.graph, []
         for tensor in range(graph.n_tensors):
             maker = int(graph.tensors.producer[tensor])
@@ -288,7 +294,11 @@ class PlainStep:
             readers: dict[int, int] = {}
             leaves = bool(graph.tensors.output[tensor])
             for reader in graph.consumers_of(tensor).tolist():
-                tied = maker >= 0 and self.roles[maker] == self.roles[reader] == 2 and self.stage[maker] != self.stage[reader]
+                tied = (
+                    maker >= 0
+                    and self.roles[maker] == self.roles[reader] == 2
+                    and self.stage[maker] != self.stage[reader]
+                )
                 if self.kind[reader] == UPDATE or tied:
                     continue
                 if self.stage[reader] == s:

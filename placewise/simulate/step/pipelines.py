@@ -44,7 +44,9 @@ def pipeline_of(problem: Problem, placement: Placement, schedule: str) -> Pipeli
         return Violation("schedule", "its stages split ops over devices, and the step of split ops is not simulated")
     copies = {len(group.devices) for group in groups}
     if len(copies) > 1:
-        return Violation("replicas", "its stages have different numbers of replicas, and the copies of a step are equal")
+        return Violation(
+            "replicas", "its stages have different numbers of replicas, and the copies of a step are equal"
+        )
     chunked = schedule in CHUNKED
     if chunked and len(groups) % CHUNKS:
         return Violation("schedule", f"{schedule} gives every device two stages, and the plan has {len(groups)} stages")
