@@ -130,7 +130,7 @@ def _copy_model(problem: Problem) -> Placement | Baseline:
 
 def _as_figures(problem: Problem, placement: Placement) -> Baseline:
     free = problem.with_(
-        objective=replace(problem.objective, schedule=placement.schedule),
+        objective=replace(problem.objective, schedule="auto"),
         constraints=replace(problem.constraints, replicas=0, ordered=False),
     )
     judged = judge_placement(free, placement)

@@ -284,7 +284,7 @@ class PlainStep:
         return held
 
     def _spans(self, s: int) -> list[tuple[int, tuple[int, int] | None, dict[int, int], bool]]:
-        """Tensors on a stage: bytes, the kind and op that make it (None: from elsewhere), last reader by kind, leaves."""
+        """Tensors on a stage: bytes, kind and op that make it (None: from elsewhere), last reader by kind, leaves."""
         graph, found = self.problem.graph, []
         for tensor in range(graph.n_tensors):
             maker = int(graph.tensors.producer[tensor])

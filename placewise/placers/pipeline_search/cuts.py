@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def move_cuts(cuts: Cuts, n: int, by: int) -> Iterator[Cuts]:
             for last in {k + 1, len(cuts)}:
                 moved = (*cuts[:k], *(c + step for c in cuts[k:last]), *cuts[last:])
                 ends = (0, *moved, n)
-                if all(a < b for a, b in zip(ends, ends[1:], strict=False)):
+                if all(a < b for a, b in pairwise(ends)):
                     yield moved
 
 
@@ -70,20 +70,13 @@ def stages_of(cuts: Cuts, n: int) -> Longs:
     return stage
 
 
-def count_chains(graph: Contraction, stages: int, most: int) -> list[Longs] | None:
+def list_chains(graph: Contraction, stages: int, most: int) -> list[Longs] | None:
     """Every way to cut the components into a chain of non-empty stages, as stages [n]; None for more than `most`."""
-    heads = [
-        graph.predecessors[a:b].tolist()
-        for a, b in zip(graph.predecessor_offsets, graph.predecessor_offsets[1:], strict=False)
-    ]
+    spans = pairwise(graph.predecessor_offsets.tolist())
+    heads = [graph.predecessors[first:last].tolist() for first, last in spans]
     partial: list[list[int]] = [[]]
     for before in heads:
         partial = [[*chain, s] for chain in partial for s in range(max((chain[c] for c in before), default=0), stages)]
         if len(partial) > most:
             return None
     return [np.array(chain, np.int64) for chain in partial if len(set(chain)) == stages]
-
-
-def list_cuts(n: int, stages: int) -> Iterator[Cuts]:
-    """Every cut of a line."""
-    yield from combinations(range(1, n), stages - 1)

@@ -21,7 +21,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, PlacerInfo, Progress, SearchContext, run_placer
-from placewise.placers.pipeline_search.cuts import Cuts, count_chains, cut_evenly, move_cuts, stages_of
+from placewise.placers.pipeline_search.cuts import Cuts, cut_evenly, list_chains, move_cuts, stages_of
 from placewise.placers.pipeline_search.device_lines import Lines, list_lines
 from placewise.simulate.contiguity import Contraction, contract, depth_first
 from placewise.simulate.step.judge import price_pipeline
@@ -69,7 +69,7 @@ class _Search:
     graph: Contraction
     orders: list[Longs]  # each [n_components]: the component at each place
     best: Pipeline | None = None
-    value: _Value = _Value(math.inf, math.inf)
+    value: _Value = field(default_factory=lambda: _Value(math.inf, math.inf))
     evaluated: int = 0
     history: list[Improvement] = field(default_factory=list)
     priced: dict[tuple[object, ...], _Value] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def _enumerate(state: _Search) -> Bound | None:
         if stages > state.graph.n:
             continue
         lines, complete = list_lines(state.problem, count, copies, MOST_LINES)
-        chains = count_chains(state.graph, stages, MOST_CHAINS)
+        chains = list_chains(state.graph, stages, MOST_CHAINS)
         if chains is None or not complete or len(jobs) + len(lines) * len(chains) > MOST_CHAINS:
             return None
         jobs += [(schedule, line, chain) for line in lines for chain in chains]

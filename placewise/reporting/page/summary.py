@@ -147,11 +147,11 @@ def _describe_stage(row: tuple[str, ...]) -> str:
 
 def _list_hints(view: PlanView, value: float, parts: tuple[ValuePart, ...]) -> Iterator[str]:
     plan, objective = view.plan, _objective(view)
-    use = view.placed.judgement.pipeline if view.placed else plan.pipeline
-    if use is not None:
-        line = pipeline_line(use)
+    pipeline = view.placed.judgement.pipeline if view.placed else plan.pipeline
+    if pipeline is not None:
+        line = pipeline_line(pipeline)
         yield f"{line[:1].upper()}{line[1:]}."
-        yield from (_describe_stage(row) for row in pipeline_rows(use))
+        yield from (_describe_stage(row) for row in pipeline_rows(pipeline))
     if view.problem is not None and (remark := whole_op_line(view.problem)):
         yield remark
     if plan.reason == "time limit" and plan.status != "optimal" and gap_of(value, plan.lower_bound) > 0.01:

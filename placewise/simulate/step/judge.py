@@ -17,7 +17,7 @@ from placewise.simulate.step.memory import copy_peaks, count_in_flight
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT
 from placewise.simulate.step.pipelines import check_pipeline, pipeline_of, schedules_of
 from placewise.simulate.step.simulate import StepRun, simulate_step
-from placewise.simulate.step.stage_costs import KINDS, NOWHERE, Pipeline
+from placewise.simulate.step.stage_costs import KINDS, NOWHERE, Pipeline, sum_by
 
 
 def judge_step(problem: Problem, placement: Placement) -> Judgement:
@@ -86,7 +86,7 @@ def _busy_seconds(run: StepRun, copy: int) -> tuple[Floats, Floats, Floats]:
     """Seconds [n_devices along the pipeline] of a copy that compute, send and receive, for all micro-batches."""
     own, places = run.copies[min(copy, len(run.copies) - 1)], np.array(run.pipeline.stage_places())
     count, n, costs = len(run.pipeline.devices), run.pipeline.n_stages, own.costs
-    compute = np.bincount(np.tile(places, KINDS), weights=costs.seconds, minlength=count) * run.microbatches
+    compute = sum_by(np.tile(places, KINDS), costs.seconds, count) * run.microbatches
     send, receive = np.zeros(count), np.zeros(count)
     for hop, seconds in zip(costs.passed.hops, costs.passed.seconds.tolist(), strict=True):
         if hop.source != NOWHERE and not hop.by_receiver:

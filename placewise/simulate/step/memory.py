@@ -19,7 +19,7 @@ from placewise.simulate.step.orders import (
     device_orders,
 )
 from placewise.simulate.step.simulate import CopyRun, StepRun
-from placewise.simulate.step.stage_costs import KINDS, NOWHERE
+from placewise.simulate.step.stage_costs import KINDS, NOWHERE, sum_by
 
 
 def copy_peaks(run: StepRun, copy: int) -> tuple[Floats, Floats]:
@@ -27,7 +27,7 @@ def copy_peaks(run: StepRun, copy: int) -> tuple[Floats, Floats]:
     own, places = run.copies[min(copy, len(run.copies) - 1)], run.pipeline.stage_places()
     count, costs = len(run.pipeline.devices), run.copies[0].costs
     resident = costs.resident[list(run.pipeline.devices)]
-    resident = resident + np.bincount(places, weights=costs.gradient_bytes, minlength=count)
+    resident = resident + sum_by(places, costs.gradient_bytes, count)
     place, start, end, nbytes = _list_spans(own, np.array(places))
     # A span is held from its start up to its end; one without duration is held at that moment all the same.
     time = np.concatenate((start, end))

@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.replicas import ring_bandwidth
 from placewise.simulate.step.program import Program, make_program, run_through
-from placewise.simulate.step.stage_costs import NOWHERE, Hops, Pipeline, StageCosts, cost_stages
+from placewise.simulate.step.stage_costs import NOWHERE, Hops, Pipeline, StageCosts, cost_stages, sum_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int) -> St
     runs, queue = _run_copies(problem, pipeline, own, costs)
     done = np.zeros(count)
     free: dict[int, float] = {}
-    for copy, run in enumerate(runs):
+    for run in runs:
         last = np.zeros(count + len(run.program.links))
         np.maximum.at(last, run.program.resource, run.ends)
         done = np.maximum(done, last[:count])
@@ -68,7 +68,7 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int) -> St
             free[key] = max(free.get(key, 0.0), float(last[count + k]))
     arrived = _exchange(runs[0].costs.gradients, done, free, queue, places)
     sync = _sync_seconds(problem, pipeline)
-    update = np.bincount(places, weights=costs.update, minlength=count)
+    update = sum_by(places, costs.update, count)
     updated = np.maximum(done, arrived) + sync + update
     renewed = _exchange(runs[0].costs.renewals, updated, free, queue, places)
     ends = [float(run.ends.max(initial=0.0)) for run in runs]

@@ -110,7 +110,7 @@ def cost_stages(problem: Problem, pipeline: Pipeline, copy: int = 0) -> StageCos
     size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
     location = a.location[device]
     made = distinct(uses.tensor[uses.once & (uses.producer_kind != UPDATE)])
-    held = np.bincount(stage[a.producer[made]], weights=size[made], minlength=count)
+    held = sum_by(stage[a.producer[made]], size[made], count)
     carried = alive = np.zeros(KINDS * count)
     if problem.objective.memory == "live":
         carried, alive = _live_bytes(a, uses, kind, stage, task, count, size)
@@ -118,8 +118,8 @@ def cost_stages(problem: Problem, pipeline: Pipeline, copy: int = 0) -> StageCos
         held = np.zeros(count)
     updates = uses.producer_kind == UPDATE
     return StageCosts(
-        np.bincount(task[works], weights=seconds[works], minlength=KINDS * count),
-        np.bincount(stage[~works], weights=seconds[~works], minlength=count),
+        sum_by(task[works], seconds[works], KINDS * count),
+        sum_by(stage[~works], seconds[~works], count),
         _pass_hops(a, uses, works, task, location, size),
         _exchange_hops(a, uses, ~updates, location, size),
         _exchange_hops(a, uses, updates, location, size),
@@ -129,6 +129,11 @@ def cost_stages(problem: Problem, pipeline: Pipeline, copy: int = 0) -> StageCos
         alive,
         _can_run(uses, count),
     )
+
+
+def sum_by(index: Ints | Longs | list[int], weights: Floats, count: int) -> Floats:
+    """The sums [count] of the weights with each index."""
+    return np.bincount(index, weights=weights, minlength=count).astype(np.float64)
 
 
 class _Uses(NamedTuple):
@@ -234,8 +239,8 @@ def _make_hops(
             _add(sums, (of, NOWHERE, at, host), seconds[one, a.link_class[at, host]], size[one])
         ups = {key[0]: number for number, key in enumerate(sums)}
         comes = end != host
-        columns = (tensor[comes], source[comes], target[comes], end[comes])
-        for one, of, to, at in zip(*(column.tolist() for column in columns), strict=True):
+        rows = (tensor[comes], source[comes], target[comes], end[comes])
+        for one, of, to, at in zip(*(column.tolist() for column in rows), strict=True):
             _add(sums, (of, to, host, at), seconds[one, a.link_class[host, at]], size[one])
     else:
         for one, of, to, at, there in zip(*(c.tolist() for c in (tensor, source, target, start, end)), strict=True):
