@@ -63,7 +63,7 @@ def connect(devices, seconds):
         dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     except (dist.DistError, RuntimeError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
-            raise SystemExit(f"the port of {{address}} is taken: set MASTER_PORT, or torchrun --master-port, to another")
+            raise SystemExit(f"the port of {{address}} is taken: set MASTER_PORT, as torchrun --master-port does")
         raise SystemExit(f"process {{rank}} found not all of {{world}} processes at {{address}} in {{seconds}} s")
     return rank
 
@@ -122,7 +122,8 @@ def main(options):
         if options.checkpoint and (number % options.checkpoint_every == 0 or number == options.steps):
             save(trainer, options.checkpoint, number, rank)
     if rank == dist.get_world_size() - 1 and options.compare and not done:
-        whole = WholeTrainer(load_program(options.model, trust_model=options.trust_model), plan, device="cpu", data=data)
+        program = load_program(options.model, trust_model=options.trust_model)
+        whole = WholeTrainer(program, plan, device="cpu", data=data)
         for step in steps[: options.compare]:
             loss = whole.step(step.number).loss
             if abs(loss - step.loss) > 1e-5 * max(abs(loss), 1e-12):
