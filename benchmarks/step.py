@@ -114,7 +114,8 @@ def main() -> int:
     """Run everything, write both files, and say whether the search kept its word."""
     results: dict[str, Any] = {"microbatches": MICROBATCHES, "evaluations": EVALUATIONS, "seed": SEED, "rows": {}}
     lines = [
-        "# Training steps under five schedules", "", "`python benchmarks/step.py`: " + __doc__.split("\n\n")[2].replace("\n", " "), "",
+        "# Training steps under five schedules", "",
+        "`python benchmarks/step.py`: " + (__doc__ or "").split("\n\n")[2].replace("\n", " "), "",
         "Times of steps are the roofline's, in milliseconds; the memory is that of the fullest device.", "",
     ]  # fmt: skip
     failed = []

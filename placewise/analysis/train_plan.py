@@ -182,7 +182,7 @@ def training_options(
     if placement.replicas is not None:
         devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
         devices *= max(int((placement.replicas == d).sum()) for d in np.unique(placement.device).tolist())
-    wished = {
+    wished: dict[str, Any] = {
         "schedule": problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b",
         "optimizer": step or "adam",
         "microbatches": ways.microbatches if ways is not None else ALL_MICROBATCHES * devices,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
 from placewise.errors import ExportError
+from placewise.exporters.torch_sources import read_copy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.transform.stages import stage_order
@@ -18,7 +16,6 @@ from placewise.transform.training import STEP
 
 STAGES, SCRIPT = "stages.json", "train_pipeline.py"
 COPIES = ("cutting", "loading", "gradient_exchange", "training_stages", "pipeline_trainer")
-_PACKAGE = "placewise.readers.torch"
 _SCRIPT = f'''\
 """Train the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [--steps 20]
 
@@ -35,7 +32,6 @@ import json
 import os
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -215,7 +211,7 @@ def write_training(
         "shapes": _input_shapes(problem),
     }
     files: dict[str, str | bytes] = {STAGES: json.dumps(said, indent=1) + "\n", SCRIPT: _SCRIPT}
-    return files | {f"{name}.py": _read_copy(name) for name in COPIES}
+    return files | {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}
 
 
 def _input_shapes(problem: Problem) -> dict[str, list[int]]:
@@ -223,11 +219,3 @@ def _input_shapes(problem: Problem) -> dict[str, list[int]]:
     tensors = problem.graph.tensors
     names = (t for t in range(problem.graph.n_tensors) if tensors.producer[t] < 0)
     return {tensors.name[t]: list(map(int, tensors.shape[t])) for t in names}
-
-
-def _read_copy(name: str) -> str:
-    """The source of a module that needs PyTorch only, importing its neighbours from its own folder."""
-    spec = find_spec(f"{_PACKAGE}.{name}")
-    if spec is None or spec.origin is None:
-        raise ExportError(f"the module {name} is not installed")
-    return re.sub(rf"from {re.escape(_PACKAGE)}\.", "from ", Path(spec.origin).read_text(encoding="utf-8"))

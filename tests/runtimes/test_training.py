@@ -201,6 +201,17 @@ def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.
         train(problem, cut_evenly(problem, (0, 1)), steps=3, compared=0)
 
 
+class OwnLoss(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Two products and a loss, which is the only output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x)).square().mean()
+
+
 class Frozen(OwnLoss):
     """A model none of whose parameters trains."""
 

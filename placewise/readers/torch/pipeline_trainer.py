@@ -198,7 +198,8 @@ class PipelineTrainer:
     def _loss_of_stage(self, outputs: Any, target: torch.Tensor) -> torch.Tensor:
         rows = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         given = target[0] if self.source.has_target else None
-        return self._loss([value[0] for value in rows], given) / self.microbatches
+        loss: torch.Tensor = self._loss([value[0] for value in rows], given) / self.microbatches
+        return loss
 
     def _stack_targets(self, targets: Sequence[torch.Tensor | None]) -> torch.Tensor:
         rows = [value for value in targets if value is not None]
@@ -247,7 +248,7 @@ class WholeTrainer:
         for row in rows:
             outputs = self._module(*(value.to(self._device) for value in row.inputs))
             loss = self._loss(outputs, row.target) / count
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         self._optimizer.step()
         return Step(number, total, time.perf_counter() - begin)

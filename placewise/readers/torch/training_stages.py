@@ -260,7 +260,7 @@ def _contiguous_gradient(value: torch.Tensor) -> torch.Tensor:
     if not value.requires_grad:
         return value
     value = value.view_as(value)
-    value.register_hook(torch.Tensor.contiguous)
+    value.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
     return value
 
 

@@ -70,7 +70,7 @@ class TrainingRank:
 
     def order(self) -> list[list[tuple[int, str, int]]]:
         """What every process of a replica does in a step: stage, kind and micro-batch of each action."""
-        return [[tuple(action) for action in actions] for actions in self._trainer.order()]
+        return [[(int(s), str(kind), int(m)) for s, kind, m in actions] for actions in self._trainer.order()]
 
     def peak_memory(self) -> int:
         """The most bytes that training took so far."""
