@@ -21,7 +21,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, PlacerInfo, Progress, SearchContext, run_placer
-from placewise.placers.pipeline_search.cuts import Cuts, list_chains, cut_evenly, move_cuts, stages_of
+from placewise.placers.pipeline_search.cuts import Cuts, cut_evenly, list_chains, move_cuts, stages_of
 from placewise.placers.pipeline_search.device_lines import Lines, list_lines
 from placewise.simulate.contiguity import Contraction, contract, depth_first
 from placewise.simulate.step.judge import price_pipeline
