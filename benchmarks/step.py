@@ -113,9 +113,9 @@ def row_text(row: dict[str, Any]) -> str:
 def main() -> int:
     """Run everything, write both files, and say whether the search kept its word."""
     results: dict[str, Any] = {"microbatches": MICROBATCHES, "evaluations": EVALUATIONS, "seed": SEED, "rows": {}}
+    about = __doc__.split("\n\n")[2].replace("\n", " ")
     lines = [
-        "# Training steps under five schedules", "",
-        "`python benchmarks/step.py`: " + (__doc__ or "").split("\n\n")[2].replace("\n", " "), "",
+        "# Training steps under five schedules", "", f"`python benchmarks/step.py`: {about}", "",
         "Times of steps are the roofline's, in milliseconds; the memory is that of the fullest device.", "",
     ]  # fmt: skip
     failed = []
@@ -132,11 +132,8 @@ def main() -> int:
             lines += ["| schedule | step | bound | bubble | even split | even / ours | GiB | took, s |"]
             lines += ["|---|--:|--:|--:|--:|--:|--:|--:|", *map(row_text, rows), ""]
             best = min((row["seconds"] for row in rows if row["seconds"]), default=math.inf)
-            failed += [
-                f"{name} {kind} {r['schedule']}"
-                for r in rows
-                if r["even"] and not (r["seconds"] or math.inf) <= r["even"] * (1 + 1e-9)
-            ]
+            beaten = [r for r in rows if r["even"] and not (r["seconds"] or math.inf) <= r["even"] * (1 + 1e-9)]
+            failed += [f"{name} {kind} {row['schedule']}" for row in beaten]
             failed += [f"{name} {kind} auto"] if not (rows[-1]["seconds"] or math.inf) <= NEAR * best else []
             print("\n".join(lines[-len(rows) - 5 :]), flush=True)
     results["simulation_ms"] = time_simulation()

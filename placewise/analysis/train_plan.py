@@ -17,6 +17,7 @@ from placewise.errors import InputError, RunError
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.placers.shared.stages.replicated_stages import build_replica_column
 from placewise.reporting.training_run import TrainingRow, TrainingTable
 from placewise.runtimes.base import Job, require_as_written
 from placewise.runtimes.binding import bind
@@ -30,6 +31,7 @@ from placewise.runtimes.torch.training import (
     require_whole_placement,
     train_plan,
 )
+from placewise.simulate.step.orders import SPLITS_BACKWARD
 from placewise.transform.training import STEP
 
 TOLERANCE = 1e-5
@@ -82,7 +84,7 @@ def run_training(
     """
     if runtime not in (None, "torch", "pipelining"):
         raise InputError(f"the runtime {runtime!r} does not train", remedy="leave out --runtime: PyTorch trains")
-    if placement.stages:
+    if placement.way is not None:
         require_whole_placement(placement)
     _, given = split_options(options)
     training = training_options(problem, placement, given, **wished)
@@ -125,7 +127,9 @@ def forward_part(
     if missing is not None:
         raise RunError(f"the plan places no op {missing!r}, which a training step runs")
     device = np.array([where[name] for name in forward.graph.ops.name], np.int32)
-    return forward, Placement(device, replicas=placement.replicas)
+    copies = tuple(group.devices for group in placement.stages if len(group.devices) > 1)
+    replicas = build_replica_column(copies, problem.n_devices) if placement.stages else placement.replicas
+    return forward, Placement(device, replicas=replicas)
 
 
 def require_whole_ops(problem: Problem, placement: Placement) -> None:
@@ -182,12 +186,14 @@ def training_options(
     if placement.replicas is not None:
         devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
         devices *= max(int((placement.replicas == d).sum()) for d in np.unique(placement.device).tolist())
+    schedule = placement.schedule or (problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b")
+    planned = ways.microbatches if ways is not None else problem.constraints.microbatches
     wished: dict[str, Any] = {
-        "schedule": problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b",
-        "optimizer": step or "adam",
-        "microbatches": ways.microbatches if ways is not None else ALL_MICROBATCHES * devices,
-    }
-    return TrainingOptions(**(wished | dict(given)), **options)
+        "schedule": schedule, "optimizer": step or "adam", "microbatches": planned or ALL_MICROBATCHES * devices,
+    } | dict(given)  # fmt: skip
+    if wished["schedule"] in SPLITS_BACKWARD:
+        wished["schedule"] = "zero-bubble"
+    return TrainingOptions(**wished, **options)
 
 
 def planned_optimizer(source: Source | None) -> str:

@@ -165,7 +165,7 @@ def plan_training(
 
 def require_whole_placement(placement: Placement) -> None:
     """Raise RunError for a plan whose stages split, replicate or recompute ops."""
-    if placement.stages:
+    if placement.way is not None:
         raise RunError("this plan may split ops over devices: train it with the files of placewise export --to torch")
 
 
