@@ -49,6 +49,7 @@ NAMES = (
         "multilevel",
         "pack",
         "parallel_dp",
+        "pipeline_search",
         "paths",
         "pipedream",
         "placeto",
