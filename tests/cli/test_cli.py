@@ -51,6 +51,7 @@ NAMES = (
         "parallel_dp",
         "paths",
         "pipedream",
+        "pipeline_search",
         "placeto",
         "random",
     ),
