@@ -26,6 +26,7 @@ from placewise.reporting.device_parts import describe_device_parts
 from placewise.reporting.difference import PartChange, compare_parts
 from placewise.reporting.explanation import Choice, ForcedMove, OpExplanation
 from placewise.reporting.moves import match_interchangeable
+from placewise.reporting.pipeline import pipeline_line
 from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import storage_bytes
@@ -86,7 +87,7 @@ def explain(
         lower_bound=lower_bound(problem, go_on=lambda: False).value,
         choices=tuple(choices.values()),
         forced=tuple(forced),
-        notes=_list_notes(problem, placement, judged),
+        notes=(*_list_notes(problem, placement, judged), *filter(None, [pipeline_line(judged.pipeline)])),
         beside=describe_device_parts(problem, placement)[here],
     )
     return ExplainedOp(explanation, tuple(results))

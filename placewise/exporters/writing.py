@@ -62,6 +62,7 @@ def export_placement(
     exporter = create_exporter(target)
     values = complete_options(exporter.info, options or {})
     require_library(exporter.info)
+    placement = _flat_stages(placement, target)
     if placement.stages and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
@@ -83,6 +84,20 @@ def export_placement(
     projected = exported.placement != placement
     said = judge_placement(problem, exported.placement) if projected else asked
     return Export(exporter.info, exported, asked, said, projected, moved)
+
+
+def _flat_stages(placement: Placement, target: str) -> Placement:
+    """The devices of a training pipeline, for exporters write where ops run; any other placement as it is.
+
+    Raises ExportError where devices hold several stages or stages have replicas.
+    """
+    if not placement.schedule:
+        return placement
+    used = [device for group in placement.stages for device in group.devices]
+    if len(set(used)) < len(used) or any(len(group.devices) > 1 for group in placement.stages):
+        message = f"{target} takes one stage per device and no replicas from a training pipeline"
+        raise ExportError(message, remedy="place with --schedule 1f1b, gpipe or zb-h1, and without --replicas")
+    return Placement(placement.device)
 
 
 def _note_precision(problem: Problem, info: ExportInfo) -> tuple[str, ...]:

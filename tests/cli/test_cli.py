@@ -52,6 +52,7 @@ NAMES = (
         "pipeline_search",
         "paths",
         "pipedream",
+        "pipeline_search",
         "placeto",
         "random",
     ),

@@ -121,7 +121,7 @@ class PipelineSearchPlacer:
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="pipeline_search",
-        summary="schedule and cuts of a training pipeline by simulated steps",
+        summary="schedule, devices and cuts of a training pipeline, by simulated steps",
         source="ours; schedules of Huang et al. 2019, Narayanan et al. 2019 and 2021, Qi et al. 2024",
         objectives=frozenset({"step"}),
         replicates=True,

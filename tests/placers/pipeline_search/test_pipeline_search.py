@@ -14,7 +14,8 @@ from step_problems import random_step_pipeline, step_problem
 
 import placewise as pw
 from placewise.core.place import place
-from placewise.errors import InputError
+from placewise.errors import ExportError, InputError
+from placewise.exporters.writing import export_placement
 from placewise.files.plan_file import load_plan
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
@@ -150,6 +151,19 @@ def test_a_plan_keeps_schedule_and_micro_batches(tmp_path: Path) -> None:
     assert placement.schedule == record.pipeline.schedule
     assert "schedule" in plan.summary()
     assert "bubble" in plan.summary()
+
+
+def test_exports_take_one_stage_per_device() -> None:
+    """A pipeline with a stage per device is exported as its devices; one with two is refused with a remedy."""
+    problem = step_problem(5, alike=True, layers=8, devices=2, microbatches=4)
+    for schedule, fits in (("1f1b", True), ("zb-v", False)):
+        placement = place(problem.with_(objective=replace(problem.objective, schedule=schedule))).placement
+        assert placement is not None
+        if fits:
+            assert not export_placement(problem, placement, "dot").projected
+        else:
+            with pytest.raises(ExportError, match="one stage per device"):
+                export_placement(problem, placement, "dot")
 
 
 @pytest.mark.parametrize(
