@@ -53,7 +53,7 @@ def place_stages(
     bound = proposal.bound or NO_BOUND
     judgement = None if proposal.placement is None else judge_placement(problem, proposal.placement)
     if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
-        return _without(problem, name, watch, proposal, judgement, bound, baselines, others)
+        return result_without(problem, name, watch, proposal, judgement, bound, baselines, others)
     for who, value in ((name, judgement.value), *((key, judged.value) for key, (_, judged) in baselines.items())):
         if bound.value > value * (1 + 1e-9):
             raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {value!r} s on {problem!r}")
@@ -83,7 +83,7 @@ def _collect(problem: Problem, watch: Stopwatch) -> dict[str, tuple[Placement, J
     return judged
 
 
-def _without(
+def result_without(
     problem: Problem, name: str, watch: Stopwatch, proposal: Proposal, judgement: Judgement | None, bound: Bound,
     baselines: Mapping[str, tuple[Placement, Judgement]], others: Mapping[str, Baseline],
 ) -> Result:  # fmt: skip
@@ -92,7 +92,7 @@ def _without(
     if judgement is not None:
         broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
         notes = (*notes, f"what {name} proposed breaks a rule: {broken}")
-    if proposal.infeasible and baselines:
+    if proposal.infeasible and any(found.valid for _, found in baselines.values()):
         raise InternalError(f"{name} proves that nothing fits {problem!r}, and {', '.join(baselines)} fits")
     if proposal.infeasible:
         bound = Bound(math.inf, "nothing fits")

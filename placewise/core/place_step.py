@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewise.core.baselines import NO_TIME, Judged, collect_baselines
+from placewise.core.place_stages import result_without
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
@@ -42,7 +43,8 @@ def place_step(
     unmet = why_infeasible(problem)
     if unmet:
         bound = Bound(math.inf, "nothing fits")
-        return _without(problem, name, watch, Proposal(None, reason=Reason.PROVED, infeasible=unmet), bound, {}, {})
+        proposal = Proposal(None, reason=Reason.PROVED, infeasible=unmet)
+        return result_without(problem, name, watch, proposal, None, bound, {}, {})
     refusal = refuse_step(problem, method)
     if refusal:
         raise PlacerError(f"the placer {name!r} cannot take this problem: {refusal}", remedy="try --placer auto")
@@ -61,7 +63,7 @@ def place_step(
         placement, judgement = _no_worse_than(placement, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda one: one.value)
     if placement is None or judgement is None or not judgement.valid or not math.isfinite(judgement.value):
-        return _without(problem, name, watch, proposal, bound, baselines, others, judgement)
+        return result_without(problem, name, watch, proposal, judgement, bound, baselines, others)
     judged = {name: judgement, **{key: found for key, (_, found) in baselines.items() if found.valid}}
     for who, found in judged.items():
         if bound.value > found.value * (1 + 1e-9):
@@ -150,21 +152,3 @@ def _no_worse_than(
     if judgement is not None and judgement.valid and judgement.value <= naive[1].value:
         return placement, judgement
     return naive
-
-
-def _without(
-    problem: Problem, name: str, watch: Stopwatch, proposal: Proposal, bound: Bound, baselines: Mapping[str, Judged],
-    others: Mapping[str, Baseline], judgement: Judgement | None = None,
-) -> Result:  # fmt: skip
-    """A result that has no placement: infeasible where that is proved, else unknown."""
-    notes = proposal.notes
-    if judgement is not None:
-        broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
-        notes = (*notes, f"what {name} proposed breaks a rule: {broken}")
-    if proposal.infeasible:
-        bound = Bound(math.inf, "nothing fits")
-    outcome = Outcome.INFEASIBLE if proposal.infeasible else Outcome.UNKNOWN
-    return Result(
-        problem, None, Status(outcome, proposal.reason), None, bound, name, watch.elapsed, watch.budget.seed,
-        baselines, (), notes, proposal.infeasible, others,
-    )  # fmt: skip

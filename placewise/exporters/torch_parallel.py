@@ -16,7 +16,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 PLAN, SCRIPT = "parallel.json", "run_parallel.py"
-COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange")
+COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange", "stage_values")
 _SCRIPT = f'''\
 """Run the model of {PLAN} on many devices: torchrun --nproc-per-node PROCESSES {SCRIPT} MODEL [MICRO-BATCHES]
 

@@ -15,7 +15,7 @@ from placewise.transform.stages import stage_order
 from placewise.transform.training import STEP
 
 STAGES, SCRIPT = "stages.json", "train_pipeline.py"
-COPIES = ("cutting", "loading", "gradient_exchange", "training_stages", "pipeline_trainer")
+COPIES = ("cutting", "loading", "gradient_exchange", "training_stages", "pipeline_trainer", "stage_values")
 _SCRIPT = f'''\
 """Train the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [--steps 20]
 

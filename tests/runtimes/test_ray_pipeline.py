@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_runs import run
-from locations import SEARCH_PATH
 from processes_seen import gone
+from ray_clusters import three_nodes
 
 import placewise as pw
 from placewise.core.build import build
@@ -28,43 +28,14 @@ from placewise.runtimes.torch.ray_pipeline import PreparedActors, RayPipeline
 torch = pytest.importorskip("torch")
 ray = pytest.importorskip("ray")
 
-LONGEST = 240
-"""Seconds after which the tests of this file give up."""
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_worker_register_timeout_seconds": "200",
-    "PYTHONPATH": SEARCH_PATH,
-}
-SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}
 SAMPLES = 60
-
-
-def _too_long(*_: Any) -> None:
-    raise TimeoutError(f"Ray took more than {LONGEST} s")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without processors, and two nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(LONGEST)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        made = Cluster()
-        try:
-            room = {"object_store_memory": 80 << 20}
-            made.add_node(num_cpus=0, include_dashboard=False, _system_config=SYSTEM, **room)
-            made.add_node(num_cpus=1, **room)
-            made.add_node(num_cpus=1, **room)
-            yield made
-        finally:
-            signal.alarm(0)
-            ray.shutdown()
-            made.shutdown()
+    with three_nodes() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
+from placewise.readers.torch.stage_values import Value
+
 _UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
 """Operators that may return their argument itself."""
 
@@ -28,19 +30,6 @@ class StagePlan(NamedTuple):
 
     modules: Sequence[str]
     calls: Sequence[str] = ()
-
-
-class Value(NamedTuple):
-    """A tensor between stages: its name, shape and type, and whether gradients come back."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    trains: bool
-
-    def empty(self, device: torch.device) -> torch.Tensor:
-        """A tensor like it."""
-        return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -25,21 +25,9 @@ from placewise.readers.torch.cutting import (
     steps_of,
     weights_of,
 )
+from placewise.readers.torch.stage_values import Value
 
 Shapes = Mapping[str, Sequence[int]]
-
-
-class Border(NamedTuple):
-    """A tensor that crosses the border of a stage: its name, shape and type, and whether a gradient comes back."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    trains: bool
-
-    def empty(self, device: torch.device) -> torch.Tensor:
-        """A tensor like it."""
-        return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
 
 
 @dataclass(frozen=True)
@@ -116,7 +104,7 @@ class TrainedProgram:
         nodes = [tuple(node for node in self.steps if stages[node] == place) for place in range(count)]
         return StagePlan(tuple(nodes), tuple(map(tuple, reads)), tuple(map(tuple, makes)))
 
-    def trace_borders(self, plan: StagePlan) -> dict[str, Border]:
+    def trace_borders(self, plan: StagePlan) -> dict[str, Value]:
         """Shape, type and gradient of every input and of every value that crosses a border.
 
         The program runs once, forward and backward, on tensors without data. Raises ValueError where it cannot train.
@@ -143,8 +131,8 @@ class TrainedProgram:
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"the program has no gradient ({_first_line(error)})") from None
         trains = {name for name, gradient in zip(flowing, found, strict=False) if gradient is not None}
-        borders = {name: Border(name, tuple(v.shape), v.dtype, name in trains) for name, v in made.items()}
-        return borders | {name: Border(name, *said, trains=False) for name, said in self.inputs.items()}
+        borders = {name: Value(name, tuple(v.shape), v.dtype, name in trains) for name, v in made.items()}
+        return borders | {name: Value(name, *said, trains=False) for name, said in self.inputs.items()}
 
     def weights(self, device: torch.device) -> dict[str, torch.Tensor]:
         """Parameters that train, and all other weights as plain tensors, on a device."""
@@ -179,7 +167,7 @@ class TrainingStage(nn.Module):
         trained: TrainedProgram,
         plan: StagePlan,
         place: int,
-        borders: Mapping[str, Border],
+        borders: Mapping[str, Value],
         held: dict[tuple[str, str], torch.Tensor],
         *,
         device: torch.device,
@@ -209,11 +197,11 @@ class TrainingStage(nn.Module):
         )
         return tuple(value.clone() if value._is_view() else value for value in results) if self._owned else results  # noqa: SLF001
 
-    def example(self, values: Sequence[Border], *, whole: bool) -> tuple[torch.Tensor, ...]:
+    def example(self, values: Sequence[Value], *, whole: bool) -> tuple[torch.Tensor, ...]:
         """Tensors like these values, with the dimension of micro-batches where they are those of the `whole`."""
         return tuple(value.empty(self._border)[None] if whole else value.empty(self._border) for value in values)
 
-    def gradients(self, values: Sequence[Border]) -> tuple[torch.Tensor | None, ...]:
+    def gradients(self, values: Sequence[Value]) -> tuple[torch.Tensor | None, ...]:
         """Tensors like the gradients of these values; None for those that have none."""
         return tuple(value.empty(self._border).detach() if value.trains else None for value in values)
 

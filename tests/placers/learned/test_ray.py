@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from locations import SEARCH_PATH
 
 torch = pytest.importorskip("torch")
 ray = pytest.importorskip("ray")
 
 from learned_policies import table
 from processes_seen import gone
+from ray_clusters import three_nodes
 from worker_problems import OPTIONS, free_problem
 from worker_rewards import Reward, measured, workers
 
@@ -30,42 +30,12 @@ from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.placers.learned.workers.server import distributed_trainer
 from placewise.simulate import evaluate
 
-LONGEST = 240
-"""Seconds after which the tests of this file give up, so that nothing waits for a cluster that does not come."""
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_worker_register_timeout_seconds": "200",
-    "PYTHONPATH": SEARCH_PATH,
-}
-SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}
-
-
-def _too_long(*_: Any) -> None:
-    raise TimeoutError(f"Ray took more than {LONGEST} s")
-
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A head without processors, and two nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(LONGEST)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        made = Cluster()
-        try:
-            room = {"object_store_memory": 80 << 20}
-            made.add_node(num_cpus=0, include_dashboard=False, _system_config=SYSTEM, **room)
-            made.add_node(num_cpus=1, **room)
-            made.add_node(num_cpus=1, **room)
-            yield made
-        finally:
-            signal.alarm(0)
-            ray.shutdown()
-            made.shutdown()
+    with three_nodes() as made:
+        yield made
 
 
 def parent_of(pid: int) -> int:
