@@ -33,7 +33,7 @@ def require_plain(b: ProgramBuilder, placement: Placement) -> None:
 
 
 def add_pipeline_tasks(b: ProgramBuilder, placement: Placement) -> None:
-    """Each device takes, of what is ready, the oldest sample; a transfer is sent, crosses its wire, and is received."""
+    """Devices and wires take the oldest sample that is ready; a transfer is sent, crosses its wire, and is received."""
     require_plain(b, placement)
     problem, device = b.problem, placement.device
     engines = ENGINES[problem.objective.communication]
@@ -82,8 +82,8 @@ def _carry(
         after = b.add_hop(tensor, source, target, (after,), peer=b.host, free=True)
     if wire >= 0:
         b.hold(after, wire, tensor)
-        queue = b.resource(wire, "wire", fifo=True)
-        after = b.add_hop(tensor, source, target, (after,), peer=wire, resource=queue)
+        queue = b.resource(wire, "wire")
+        after = b.add_hop(tensor, source, target, (after,), peer=wire, resource=queue, key=(_SEND, number))
     if target == b.host:
         return after
     b.hold(after, target, tensor)

@@ -112,6 +112,16 @@ class PreparedEmulation(Closing):
         self._tell_programs()
         self._job, self.reports = job, ()
 
+    @property
+    def programs(self) -> tuple[PeerProgram, ...]:
+        """What every process was told."""
+        return tuple(self._programs)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes by the names of devices, host memory and wires."""
+        return {worker.name: worker.pid for worker in self._workers}
+
     def peaks(self) -> tuple[int, ...]:
         """The most bytes that each device held in the last run, with its weights and state."""
         resident = [use.resident for use in self._judged.devices]
