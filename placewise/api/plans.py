@@ -145,8 +145,8 @@ def run(
 ) -> RunResult | TrainingRun:
     """Run a plan on this machine: check its outputs against one device, then time it beside that device.
 
-    With `train`, train it instead (docs/runtimes.md#training), by the options `schedule` ("gpipe", "1f1b", "interleaved",
-    "zero-bubble"), `optimizer` ("sgd", "momentum", "adam") and `microbatches`.
+    With `train`, train it instead (docs/runtimes.md#training), by the options `schedule` ("gpipe", "1f1b",
+    "interleaved", "zero-bubble"), `optimizer` ("sgd", "momentum", "adam") and `microbatches`.
 
     Parameters
     ----------

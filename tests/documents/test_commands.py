@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LESS = [
     (re.compile(r"--time-limit \d+s"), "--time-limit 0.5s"),
     (re.compile(r"(--evaluations|--updates) \d+"), r"\1 4"),
-    (re.compile(r"train (?!.*--(?:evaluations|updates|corpus|time-limit))"), "train --evaluations 4 "),
+    (re.compile(r"(?<!-)train (?!.*--(?:evaluations|updates|corpus|time-limit))"), "train --evaluations 4 "),
     (re.compile(r"(place|compare) (?!.*--time-limit)"), r"\1 --time-limit 0.5s "),
     (re.compile(r"train (?=--corpus)"), "train --updates 1 "),
 ]

@@ -7,6 +7,7 @@ import signal
 import threading
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,11 +183,12 @@ def test_an_op_that_its_device_cannot_run_is_named():
         Emulated().prepare(Job(problem, placement, ()))
 
 
-def test_a_plan_runs_without_model_and_devices():
+def test_a_plan_runs_without_model_and_devices(tmp_path: Path) -> None:
     """From Python: beside the best single device, on a cluster that is not here; another graph is refused."""
     plan = pw.place("zoo:transformer-xl-2", devices="2xP100,cpu", graph="inference", budget="1s")
     result = pw.run(plan, runtime="emulated", rounds=1)
     assert not result.failure
     assert any("most bytes held, of those predicted" in note for note in result.placements.of("plan").notes)
+    plan.save(tmp_path / "plan.json")
     with pytest.raises(PlacewiseError, match="plan"):
-        pw.run(plan, "zoo:resnet-50", runtime="emulated")
+        pw.run(tmp_path / "plan.json", "zoo:resnet-50", runtime="emulated")
