@@ -54,9 +54,12 @@ def take(name: str, seed: int, objective: Objective, rules: Constraints) -> Prob
 
 
 @pytest.mark.usefixtures("brief_proofs")
-@pytest.mark.parametrize("name", registry.known_names())
+@pytest.mark.parametrize("name", [name for name in registry.known_names() if name != "pipeline_search"])
 def test_a_proposal_keeps_the_rules(name: str) -> None:
-    """A placement that is valid, none, or a refusal in words; never one that breaks a rule of the problem."""
+    """A placement that is valid, none, or a refusal in words; never one that breaks a rule of the problem.
+
+    `pipeline_search` takes the objective `step` only, and has its own tests.
+    """
     placed = late = 0
     for number, (rules, objective) in enumerate(itertools.product(RULES.values(), OBJECTIVES)):
         if objective.kind == "latency" and number % 4 != 1 + number // 4 % 3:
