@@ -57,7 +57,7 @@ NEEDS = {
     "measured.md": ("onnxruntime",),
     "openvino.md": ("openvino",),
     "papers.md": ("torch_geometric",),
-    "runtimes.md": ("onnxruntime", "openvino"),
+    "runtimes.md": ("onnxruntime", "openvino", "torch"),
     "two-nodes.md": ("transformers",),
 }
 """The optional libraries of a page."""
