@@ -26,7 +26,7 @@ LESS = [
 ]
 SMALLER = [
     (re.compile(r"(compare .*--time-limit) 0.5s"), r"\1 0.1s"),
-    (re.compile(r"profile (?=\S)"), "profile --repeats 3 "),
+    (re.compile(r"profile (?=\S)"), "profile --repeats 3 --pilots 0 "),
     (re.compile(r"--rounds \d+"), "--rounds 1"),
     (re.compile(r" --(controllers|workers) \d+"), ""),
     (re.compile(r"hf:(llama-3-\d+b|mixtral-8x7b)"), "hf:gpt2"),
@@ -34,7 +34,7 @@ SMALLER = [
     (re.compile(r"'experts="), "'mlp="),
 ]
 """What the pages give to searches is cut down: what runs is the same. `make test`
-takes smaller models, and no workers."""
+takes smaller models, no workers and no pilots."""
 ELSEWHERE = re.compile(r"openvino:(GPU|NPU)")
 """Commands for devices that machines without them refuse in one sentence."""
 UNSAID = "…"
