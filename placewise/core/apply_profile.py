@@ -71,6 +71,9 @@ def with_profile(
     calling = Cluster(tuple(devices), cluster.links, cluster.transfers)
     if profile.runs is None:
         return Profiled(table, calling, together, calls, notes)
+    if profile.borders:
+        table = replace(table, runs=summarize_runs(profile.runs))
+        return Profiled(table, calling, together, calls, notes)
     bordered = with_borders(calling, set(used), profile.runs.border_seconds, profile.runs.border_bytes_per_second)
     table = replace(
         table,

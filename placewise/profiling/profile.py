@@ -132,6 +132,7 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     made = _profile_file(problem, runtime, release, devices)
     if ops_of != runtime:
         made = made.model_copy(update={"borders": measure_borders(places, seconds=how.seconds)})
+        how = replace(how, pilots=how.pilots and 0)  # borders are known, and pilots are single samples
     return made if how.pilots is None else _with_runs(problem, made, places, how, (runtime, release, beside))
 
 

@@ -27,6 +27,7 @@ def test_a_profile_of_pipelining_has_borders(tmp_path: Path) -> None:
     (border,) = found.borders
     assert found.runtime == "pipelining" and {border.source, border.target} == {"core:0", "core:1"}
     assert 1e-6 < border.latency < 10 and 1e5 < border.bandwidth < 1e12
+    assert found.runs is None
     assert not profile(problem, Profiling("torch", HERE, repeats=3)).borders
     save_profile(found, tmp_path / "profile.json")
     assert load_profile(tmp_path / "profile.json") == found
@@ -37,6 +38,23 @@ def test_a_profile_of_pipelining_has_borders(tmp_path: Path) -> None:
     assert np.allclose(costed.costs.transfer_seconds[:, kind], wanted)
     host = costed.cluster.link_class[0, 2]
     assert (costed.costs.transfer_seconds[:, host] == problem.costs.transfer_seconds[:, host]).all()
+
+
+def test_runs_of_whole_placements_leave_measured_borders_alone(tmp_path: Path) -> None:
+    """The runtime's own threads are timed as well; no pilots are run, and they do not price the border."""
+    pytest.importorskip("torch")
+    if len(pinnable_cores()) < 2:
+        pytest.skip("needs two processors")
+    problem = build(DATA / "measured" / "small.pt2", "2xcore")
+    found = profile(problem, Profiling("pipelining", repeats=3, pilots=2))
+    assert found.runs is not None and found.runs.own_threads and not found.runs.pilots
+    save_profile(found, tmp_path / "profile.json")
+    costed = build(DATA / "measured" / "small.pt2", "2xcore", ProblemOptions(costs=(str(tmp_path / "profile.json"),)))
+    (border,) = found.borders
+    kind = costed.cluster.link_class[0, 1]
+    wanted = border.latency + problem.graph.tensors.bytes / border.bandwidth
+    assert np.allclose(costed.costs.transfer_seconds[:, kind], wanted)
+    assert costed.costs.runs.own_threads == found.runs.own_threads
 
 
 def test_borders_of_a_kind_take_their_median(tmp_path: Path) -> None:
