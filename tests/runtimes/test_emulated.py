@@ -115,6 +115,7 @@ def test_engines_and_wires_are_busy_as_predicted(seed, mode):
 
 
 def test_a_full_pipeline_takes_the_predicted_seconds_per_sample():
+    """On the real clock: the seconds between samples in the full part of a stream are the judge's."""
     problem, placement = drawn(0, Objective("throughput", communication="overlap"))
     with Emulated().prepare(Job(problem, placement, ())) as prepared:
         seconds = run_on_time(prepared, samples=72, in_flight=12)
@@ -134,6 +135,7 @@ def test_no_process_decides_before_a_message_has_arrived():
 
 
 def test_a_placement_replaces_another_in_the_same_processes():
+    """A cluster that is running takes another placement, and then keeps its time."""
     problem, placement = drawn(1, Objective("latency"))
     alone = Placement.on(0, problem.n_ops)
     with Emulated().prepare(Job(problem, placement, ())) as prepared:
@@ -144,6 +146,7 @@ def test_a_placement_replaces_another_in_the_same_processes():
 
 
 def test_a_killed_process_is_named_and_none_is_left():
+    """A device whose process was killed is named at the next run, and closing ends all others."""
     problem, placement = drawn(2, Objective("latency"))
     prepared = Emulated().prepare(Job(problem, placement, (), seconds=30.0))
     pids, name = prepared.pids, problem.cluster.names[0]
@@ -155,6 +158,7 @@ def test_a_killed_process_is_named_and_none_is_left():
 
 
 def test_a_process_that_dies_in_a_run_ends_it():
+    """A death in mid-run is reported by the name of the device."""
     problem, placement = drawn(2, Objective("latency"))
     with Emulated().prepare(Job(problem, placement, (), options={"time-scale": "1000"}, seconds=60.0)) as prepared:
         name = problem.cluster.names[int(placement.device[-1])]
@@ -164,6 +168,7 @@ def test_a_process_that_dies_in_a_run_ends_it():
 
 
 def test_the_clock_can_be_stretched():
+    """The option `time-scale` is the seconds that a second of the plan takes; nonsense is an error."""
     problem, placement = drawn(0, Objective("latency"))
     with Emulated().prepare(Job(problem, placement, (), options={"time-scale": "0.05"})) as prepared:
         assert prepared.scale == 0.05
@@ -175,6 +180,7 @@ def test_the_clock_can_be_stretched():
 
 
 def test_an_op_that_its_device_cannot_run_is_named():
+    """A placement on a device without a time for the op does not start."""
     problem, placement = drawn(0, Objective("latency"))
     seconds = problem.costs.op_seconds.copy()
     seconds[3, placement.device[3]] = np.inf
