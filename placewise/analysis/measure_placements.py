@@ -193,21 +193,33 @@ def measure_placements(
         for name, placement in placements.items():
             measured[name] = predict(name, placement)
             makers[name] = partial(runtime.prepare, job.on(placement))
-        for name, prepare in makers.items():
-            try:
-                prepared = prepare()
-                stack.callback(prepared.close)
-                difference = context.check_outputs(prepared, expected, f"the placement {name!r}")
-            except RunError as error:
-                measured[name] = replace(measured[name], measurement=Measurement(name, failure=str(error)))
-                continue
-            ready[name] = prepared
-            measured[name] = replace(measured[name], difference=difference)
+        ready |= _prepare(makers, measured, stack, lambda one, who: context.check_outputs(one, expected, who))
         for name, prepared in ready.items():
             measured[name] = replace(measured[name], realised=prepared.realised, notes=(*notes, *prepared.notes))
         for measurement in measure(ready, context.fresh, setting.protocol):
             measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
     return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
+
+
+def _prepare(
+    makers: Mapping[str, Callable[[], PreparedPlacement]],
+    measured: dict[str, MeasuredPlacement],
+    stack: ExitStack,
+    check: Callable[[PreparedPlacement, str], float],
+) -> dict[str, PreparedPlacement]:
+    """The placements that are ready; `measured` gets what `check` says of their outputs, or why they failed."""
+    ready: dict[str, PreparedPlacement] = {}
+    for name, prepare in makers.items():
+        try:
+            prepared = prepare()
+            stack.callback(prepared.close)
+            difference = check(prepared, f"the placement {name!r}")
+        except RunError as error:
+            measured[name] = replace(measured[name], measurement=Measurement(name, failure=str(error)))
+            continue
+        ready[name] = prepared
+        measured[name] = replace(measured[name], difference=difference)
+    return ready
 
 
 def _predict(
@@ -248,14 +260,8 @@ def _measure_emulated(
         for name, placement in {SINGLE: job.placement, **placements}.items()
     }
     with ExitStack() as stack:
-        ready: dict[str, PreparedPlacement] = {}
-        for name, row in measured.items():
-            try:
-                ready[name] = runtime.prepare(job.on(row.placement))
-            except RunError as error:
-                measured[name] = replace(row, measurement=Measurement(name, failure=str(error)))
-                continue
-            stack.callback(ready[name].close)
+        makers = {name: partial(runtime.prepare, job.on(row.placement)) for name, row in measured.items()}
+        ready = _prepare(makers, measured, stack, lambda *_: 0.0)
         for measurement in measure(ready, context.fresh, protocol):
             measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
         for name, prepared in ready.items():  # what it held is known by now

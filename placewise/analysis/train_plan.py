@@ -14,7 +14,6 @@ from placewise.core.build import build
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, RunError
-from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.replicated_stages import build_replica_column
@@ -32,7 +31,7 @@ from placewise.runtimes.torch.training import (
     train_plan,
 )
 from placewise.simulate.step.orders import SPLITS_BACKWARD
-from placewise.transform.training import STEP
+from placewise.transform.training import is_training, planned_optimizer
 
 TOLERANCE = 1e-5
 """How far losses, and gradients as a share of the largest entry, may be from those of one process."""
@@ -86,23 +85,17 @@ def run_training(
         raise InputError(f"the runtime {runtime!r} does not train", remedy="leave out --runtime: PyTorch trains")
     if placement.way is not None:
         require_whole_placement(placement)
-    _, given = split_options(options)
+    own = {"schedule": options.schedule, "optimizer": options.optimizer, "microbatches": options.microbatches}
+    given = {name: value for name, value in own.items() if value is not None}
     training = training_options(problem, placement, given, **wished)
     frozen = frozen_weights(problem, options)
     forward, whole = forward_part(problem, placement, model, options, example_inputs=setting.example)
     return train_placement(forward, whole, training, setting, frozen=frozen, on_step=on_step)
 
 
-def is_training(problem: Problem) -> bool:
-    """Whether the ops of a problem are those of a training step."""
-    return bool(problem.graph.ops.backward.any())
-
-
-def split_options(options: ProblemOptions) -> tuple[ProblemOptions, dict[str, Any]]:
-    """The options of the problem, and those of them that say how to train instead."""
-    own = {"schedule": options.schedule, "optimizer": options.optimizer, "microbatches": options.microbatches}
-    rest = replace(options, schedule=None, optimizer=None, microbatches=None)
-    return rest, {name: value for name, value in own.items() if value is not None}
+def without_training(options: ProblemOptions) -> ProblemOptions:
+    """The options by which a plan is read, without those that say how to train, and without costs."""
+    return replace(options, schedule=None, optimizer=None, microbatches=None, costs=())
 
 
 def forward_part(
@@ -115,7 +108,7 @@ def forward_part(
     source = problem.graph.source
     if source is None:
         raise InputError("the model of this plan is not at hand", remedy="give the model as well")
-    if is_training(problem):
+    if is_training(problem.graph):
         require_whole_ops(problem, placement)
     wished = ProblemOptions(
         dims=source.options.get("dims", {}), view=source.view, objective="throughput", costs=options.costs,
@@ -180,8 +173,7 @@ def training_options(
     problem: Problem, placement: Placement, given: Mapping[str, Any], **options: Any
 ) -> TrainingOptions:
     """How to train a plan: as `given`, else as it was placed. Raises InputError."""
-    source, ways = problem.graph.source, problem.ways
-    step = planned_optimizer(source)
+    ways, step = problem.ways, planned_optimizer(problem.graph.source)
     devices = len(np.unique(placement.device))
     if placement.replicas is not None:
         devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
@@ -194,12 +186,6 @@ def training_options(
     if wished["schedule"] in SPLITS_BACKWARD:
         wished["schedule"] = "zero-bubble"
     return TrainingOptions(**wished, **options)
-
-
-def planned_optimizer(source: Source | None) -> str:
-    """The optimizer of a training graph; "" for another graph."""
-    steps = () if source is None else source.transforms
-    return next((step.removeprefix(STEP) for step in steps if step.startswith(STEP)), "")
 
 
 def frozen_weights(problem: Problem, options: ProblemOptions) -> tuple[str, ...]:

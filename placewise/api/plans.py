@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,7 +17,7 @@ from placewise.analysis.explain_split import ExplainedSplit, explain_split
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
-from placewise.analysis.train_plan import TrainingSetting, run_training, split_options
+from placewise.analysis.train_plan import TrainingSetting, run_training, without_training
 from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, TrainingRun, write_report
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
@@ -215,7 +215,7 @@ def run(
         raise InputError("checkpoints are those of a training run", remedy="add --train")
     if train:
         wished = options_from(problem_options)
-        unpriced = replace(split_options(wished)[0], costs=())
+        unpriced = without_training(wished)
         keywords = {f.name: getattr(unpriced, f.name) for f in fields(unpriced) if f.name != "spare"}
         problem, placement = _problem_of(plan, model, example_inputs, keywords)
         setting = TrainingSetting(dict(bind or {}), inputs, live, example_inputs, trust_model=trust_model)

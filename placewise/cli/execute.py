@@ -105,8 +105,6 @@ def run(
 
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
-    from dataclasses import replace
-
     from placewise._util.units import parse_seconds
     from placewise.analysis.measure_placements import (
         PLAN,
@@ -124,13 +122,12 @@ def run(
     listen(quiet)
     _require_training(train=train, checkpoint=checkpoint, resume=resume)
     if train:
-        from placewise.analysis.train_plan import TrainingSetting, run_training, split_options, tabulate_training
+        from placewise.analysis.train_plan import TrainingSetting, run_training, tabulate_training, without_training
         from placewise.reporting.training_run import training_document, training_run_view
 
         source = find_model(plan, model)
         with working(quiet, "reading the model"):
-            priced = replace(split_options(problem_options)[0], costs=())
-            problem, placement = build_for_plan(source, plan, options=priced)
+            problem, placement = build_for_plan(source, plan, options=without_training(problem_options))
         place = TrainingSetting(opt.bindings(bind), read_inputs(inputs), trust_model=trust_model)
         trained = run_training(
             problem, placement, source, problem_options, place, runtime=runtime, steps=steps,

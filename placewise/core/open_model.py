@@ -22,7 +22,7 @@ from placewise.readers.formats import ReadOptions, detect_format, read_model
 from placewise.readers.torch.module import read_live
 from placewise.transform.fold import fold
 from placewise.transform.precision import PRECISIONS
-from placewise.transform.training import OPTIMIZERS, STEP, to_training
+from placewise.transform.training import OPTIMIZERS, planned_optimizer, to_training
 from placewise.zoo.registry import generate
 
 Model = Any
@@ -58,15 +58,15 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
 def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
     """The options, with what a plan's source says of how its model was opened where the user says nothing."""
     recorded: Mapping[str, Any] = source.options
-    training_step = next((step for step in source.transforms if step.startswith(STEP)), "")
+    optimizer = planned_optimizer(source)
     return replace(
         options,
         dims={**recorded.get("dims", {}), **options.dims},
         view=options.view or source.view,
-        graph=options.graph or ("training" if training_step else recorded.get("graph")),
+        graph=options.graph or ("training" if optimizer else recorded.get("graph")),
         precision=replay_precision(options, recorded),
         tf32=recorded.get("tf32") if options.tf32 is None and options.precision is None else options.tf32,
-        optimizer=options.optimizer or training_step.removeprefix(STEP) or None,
+        optimizer=options.optimizer or optimizer or None,
         freeze=options.freeze or recorded.get("frozen", ()),
     )
 

@@ -54,15 +54,7 @@ def place_stages(
     judgement = None if proposal.placement is None else judge_placement(problem, proposal.placement)
     if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
         return result_without(problem, name, watch, proposal, judgement, bound, baselines, others)
-    for who, value in ((name, judgement.value), *((key, judged.value) for key, (_, judged) in baselines.items())):
-        if bound.value > value * (1 + 1e-9):
-            raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {value!r} s on {problem!r}")
-    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
-    status = Status(Outcome.OPTIMAL, Reason.PROVED) if optimal else Status(Outcome.FEASIBLE, proposal.reason)
-    return Result(
-        problem, proposal.placement, status, judgement, bound, name, watch.elapsed, watch.budget.seed,
-        baselines, proposal.history, proposal.notes, others=others,
-    )  # fmt: skip
+    return result_with(problem, name, watch, proposal, judgement, bound, baselines, others)
 
 
 def refuse_stages(problem: Problem, placer: Placer) -> str:
@@ -81,6 +73,23 @@ def _collect(problem: Problem, watch: Stopwatch) -> dict[str, tuple[Placement, J
         if proposal.placement is not None:
             judged[name] = (proposal.placement, judge_placement(problem, proposal.placement))
     return judged
+
+
+def result_with(
+    problem: Problem, name: str, watch: Stopwatch, proposal: Proposal, judgement: Judgement, bound: Bound,
+    baselines: Mapping[str, tuple[Placement, Judgement]], others: Mapping[str, Baseline],
+) -> Result:  # fmt: skip
+    """A result whose placement keeps the rules. Raises InternalError where the bound contradicts a valid value."""
+    values = {name: judgement.value, **{key: found.value for key, (_, found) in baselines.items() if found.valid}}
+    for who, value in values.items():
+        if bound.value > value * (1 + 1e-9):
+            raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {value!r} s on {problem!r}")
+    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    status = Status(Outcome.OPTIMAL, Reason.PROVED) if optimal else Status(Outcome.FEASIBLE, proposal.reason)
+    return Result(
+        problem, proposal.placement, status, judgement, bound, name, watch.elapsed, watch.budget.seed,
+        baselines, proposal.history, proposal.notes, others=others,
+    )  # fmt: skip
 
 
 def result_without(

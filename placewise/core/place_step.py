@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from placewise.core.baselines import NO_TIME, Judged, collect_baselines
-from placewise.core.place_stages import result_without
-from placewise.errors import InternalError, PlacerError
+from placewise.core.place_stages import result_with, result_without
+from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Proposal, Reason, Result, Status, gap_of
+from placewise.model.result import Bound, Judgement, Proposal, Reason, Result
 from placewise.model.verdict import REPLICAS, Baseline
 from placewise.model.ways import StageGroup
 from placewise.placers import registry
@@ -64,16 +64,8 @@ def place_step(
     bound = max(bound, proposal.bound or bound, key=lambda one: one.value)
     if placement is None or judgement is None or not judgement.valid or not math.isfinite(judgement.value):
         return result_without(problem, name, watch, proposal, judgement, bound, baselines, others)
-    judged = {name: judgement, **{key: found for key, (_, found) in baselines.items() if found.valid}}
-    for who, found in judged.items():
-        if bound.value > found.value * (1 + 1e-9):
-            raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {found.value!r} s")
-    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
-    status = Status(Outcome.OPTIMAL, Reason.PROVED) if optimal else Status(Outcome.FEASIBLE, proposal.reason)
-    return Result(
-        problem, placement, status, judgement, bound, name, watch.elapsed, watch.budget.seed,
-        baselines, proposal.history, proposal.notes, others=others,
-    )  # fmt: skip
+    proposal = replace(proposal, placement=placement)
+    return result_with(problem, name, watch, proposal, judgement, bound, baselines, others)
 
 
 def refuse_step(problem: Problem, placer: Placer) -> str:

@@ -10,6 +10,7 @@ from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.step.orders import refuse_microbatches
+from placewise.transform.training import is_training
 
 
 def ask_step(problem: Problem, options: ProblemOptions) -> Problem:
@@ -18,7 +19,7 @@ def ask_step(problem: Problem, options: ProblemOptions) -> Problem:
     Raises InputError for a graph that does not train, stages that form no chain, ops that may be split, and
     micro-batches that the schedule cannot run on any number of the devices.
     """
-    if not problem.graph.ops.backward.any():
+    if not is_training(problem.graph):
         raise InputError("the objective step is one of training", remedy="add --graph training")
     if problem.ways is not None or options.tensor_parallel not in (None, 1) or options.recompute not in (None, "never"):
         remedy = "leave out --tensor-parallel and --recompute, or use --objective throughput"

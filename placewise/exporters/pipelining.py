@@ -18,7 +18,7 @@ from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Space, sets_of, sharing
 from placewise.exporters.torch_sources import read_copy
-from placewise.exporters.training_pipeline import is_training, place_training, write_training
+from placewise.exporters.training_pipeline import place_training, write_training
 from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -27,6 +27,7 @@ from placewise.readers.torch.backends import choose_backend
 from placewise.simulate import judge_placement
 from placewise.transform.stage_times import stage_times
 from placewise.transform.stages import stage_order
+from placewise.transform.training import is_training
 
 STAGES, SCRIPT = "stages.json", "run_pipeline.py"
 COPIES = {
@@ -230,7 +231,7 @@ class PipeliningExporter:
         placement = self.project(problem, placement)
         path = source.path if source.format == "torch-export" else "model.pt2"
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
-        if is_training(problem):
+        if is_training(problem.graph):
             names = {device: _torch_device(problem, device) for device in np.unique(placement.device).tolist()}
             return Exported(write_training(problem, placement, path, names), placement, notes)
         order, _ = stage_order(problem.graph, placement.device)
@@ -262,7 +263,7 @@ class PipeliningExporter:
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
         _require_program(problem)
-        if is_training(problem):
+        if is_training(problem.graph):
             return place_training(problem, placement)
         _, back = stage_order(problem.graph, placement.device)
         return placement if back is None else _project_to_line(problem, placement)
@@ -277,7 +278,7 @@ class PipeliningExporter:
                 raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
             stage[call["number"]] = call["stage"]
         own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
-        rest = device[-1] if is_training(problem) else -1
+        rest = device[-1] if is_training(problem.graph) else -1
         return np.array([device[stage[number]] if number in stage else rest for number in own], np.int32)
 
 

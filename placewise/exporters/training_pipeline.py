@@ -12,7 +12,7 @@ from placewise.exporters.torch_sources import read_copy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.transform.stages import stage_order
-from placewise.transform.training import STEP
+from placewise.transform.training import planned_optimizer
 
 STAGES, SCRIPT = "stages.json", "train_pipeline.py"
 COPIES = ("cutting", "loading", "gradient_exchange", "training_stages", "pipeline_trainer", "stage_values")
@@ -151,11 +151,6 @@ if __name__ == "__main__":
 '''
 
 
-def is_training(problem: Problem) -> bool:
-    """Whether the ops of a problem are those of a training step."""
-    return bool(problem.graph.ops.backward.any())
-
-
 def place_training(problem: Problem, placement: Placement) -> Placement:
     """The placement that processes train: backward ops and updates with their forward op, the loss on the last stage.
 
@@ -186,8 +181,7 @@ def write_training(
 ) -> dict[str, str | bytes]:
     """The files of a training plan placed as `place_training` does; `devices` are PyTorch's names of devices."""
     graph = problem.graph
-    transforms = () if graph.source is None else graph.source.transforms
-    optimizer = next((step.removeprefix(STEP) for step in transforms if step.startswith(STEP)), "adam")
+    optimizer = planned_optimizer(graph.source) or "adam"
     schedule = problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b"
     order, _ = stage_order(graph, placement.device, forward=True)
     stage = {home: number for number, home in enumerate(order)}

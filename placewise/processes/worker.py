@@ -24,6 +24,8 @@ START, ANSWER, GRACE = 120.0, 300.0, 2.0
 """Seconds that a worker may take to start, to answer, and to exit."""
 STDERR_TAIL = 4096
 """Bytes of standard error that a failure report reads."""
+DEATH_DELAY = 1.0
+"""Seconds by which a neighbour may report a failure before the system reports the death of a worker."""
 _CHILD = "placewise.processes.child"
 QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 """ONNX Runtime sends nothing to its makers and writes no file for that, unless the caller's environment says so."""
@@ -171,6 +173,21 @@ def collect_answers(
             if worker.link in ready:
                 answers[worker] = worker.answer()
     return [answers[worker] for worker in workers]
+
+
+def find_dead(workers: Sequence[Worker], within: float = DEATH_DELAY) -> Worker | None:
+    """A worker that has died, if there is one; rather not one that aborted because it lost a neighbour."""
+    until = time.monotonic() + within
+    while True:
+        dead = [worker for worker in workers if not worker.alive]
+        if dead or time.monotonic() > until:
+            return min(dead, key=lambda worker: worker.aborted, default=None)
+        time.sleep(0.01)
+
+
+def name_interfaces() -> dict[str, str]:
+    """The network interfaces over which gloo and NCCL join processes: those of this environment, or loopback."""
+    return {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
 
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations
@@ -11,7 +10,7 @@ import numpy as np
 
 from placewise.files.profile_file import BorderFigures
 from placewise.processes.scratch import scratch_folder
-from placewise.processes.worker import START, Worker, collect_answers
+from placewise.processes.worker import START, Worker, collect_answers, name_interfaces
 from placewise.runtimes.binding import Place
 
 SMALL, LARGE = 16, 1 << 18
@@ -45,7 +44,7 @@ def measure_borders(places: Sequence[Place], *, seconds: float = 120.0) -> tuple
 
 def _time_pair(pair: tuple[Place, Place], seconds: float) -> tuple[list[float], list[float]]:
     """Seconds per tensor of streams of small and of large ones."""
-    environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    environment = name_interfaces()
     with ExitStack() as stack:
         meeting = str(stack.enter_context(scratch_folder()) / "meeting")
         workers = [

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.placers import registry
@@ -320,14 +321,13 @@ def _throughput_placement(state: _Search) -> Ints | None:
 
 def _stage_ranks(problem: Problem, device: Ints) -> Longs | None:
     """The place in the chain [n_components] of each component's device; None for devices that form no chain."""
-    from placewise.model.placement import Placement
-
     flat = problem.with_(objective=Objective("step", schedule="1f1b", memory=problem.objective.memory))
     pipeline = pipeline_of(flat, Placement(device), "1f1b")
     if not isinstance(pipeline, Pipeline):
         return None
-    rank = np.zeros(contract(problem).n, np.int64)
-    rank[contract(problem).component] = pipeline.stage
+    graph = contract(problem)
+    rank = np.zeros(graph.n, np.int64)
+    rank[graph.component] = pipeline.stage
     return rank
 
 

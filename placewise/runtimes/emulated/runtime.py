@@ -146,6 +146,7 @@ class PreparedEmulation(Closing):
         add = add_pipeline_tasks if pipelined else _ADD[problem.objective.execution]
         builder = ProgramBuilder(problem, placement)
         add(builder, placement)
+        self._reads = builder.reads
         tasks = builder.n_tasks
         least = max(STEP_SECONDS if pipelined else LATENCY_SECONDS, TASK_SECONDS * tasks + OP_SECONDS * problem.n_ops)
         given = job.options.get("time-scale", "")
@@ -177,7 +178,7 @@ class PreparedEmulation(Closing):
         problem = self._job.problem
         found = self.reports[problem.n_devices].values
         for sample in range(samples) if problem.graph.tensors.output.any() else ():
-            if found.get(sample) != _expected_outputs(problem, sample):
+            if found.get(sample) != _expected_outputs(problem, self._reads, sample):
                 raise RunError(f"the outputs of sample {sample} do not follow from its inputs as the graph says")
 
     def _describe_memory(self) -> list[str]:
@@ -237,14 +238,9 @@ def _parse_scale(text: str) -> float:
     return scale
 
 
-def _expected_outputs(problem: Problem, sample: int) -> tuple[int, ...]:
-    """What stands for the outputs of a sample: every op after what it reads."""
+def _expected_outputs(problem: Problem, reads: Sequence[Sequence[int]], sample: int) -> tuple[int, ...]:
+    """What stands for the outputs of a sample: every op after the tensors that it `reads`."""
     graph = problem.graph
-    reads: list[list[int]] = [[] for _ in range(problem.n_ops)]
-    bounds = graph.consumer_offsets.tolist()
-    for tensor in range(graph.n_tensors):
-        for reader in graph.consumers[bounds[tensor] : bounds[tensor + 1]].tolist():
-            reads[reader].append(tensor)
     values: dict[int, int] = dict.fromkeys(range(int(graph.out_offsets[0])), value_of_input(sample))
     for op in range(problem.n_ops):
         value = value_of_op(op, ((tensor, values[tensor]) for tensor in reads[op]))

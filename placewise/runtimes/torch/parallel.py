@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers
+from placewise.processes.worker import START, Worker, collect_answers, name_interfaces
 from placewise.runtimes.base import Closing
 from placewise.runtimes.torch.runtime import require_torch
 
@@ -34,7 +33,7 @@ class ParallelGroup(Closing):
         self.world, self._seconds = world, seconds
         self._plans: dict[str, Mapping[str, Any]] = {}
         self._folder, self._workers = ScratchFolder(), list[Worker]()
-        environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "OMP_NUM_THREADS": "1"}
+        environment = name_interfaces() | {"OMP_NUM_THREADS": "1"}
         try:
             for rank in range(world):
                 self._workers.append(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +13,7 @@ from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers
+from placewise.processes.worker import START, Worker, collect_answers, find_dead, name_interfaces
 from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
@@ -25,8 +23,6 @@ from placewise.runtimes.torch.runtime import FORMATS, read_back, require_torch, 
 from placewise.transform.stages import stage_order
 
 _RANK = "placewise.runtimes.torch.rank:Rank"
-DEATH_DELAY = 1.0
-"""Seconds by which a neighbour may report a failure before the system reports the death of a rank."""
 
 
 class Pipelining:
@@ -98,7 +94,7 @@ class PreparedStages(Closing):
         device = {call: stage[device] for call, device in payload.device.items()}
         payload = replace(payload, device=device, start={})
         meeting = str(self._folder.path / "meeting")
-        environment = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        environment = name_interfaces()
         backend = choose_backend([torch_device(job.places[device]) for device in order])
         for number, place in enumerate(job.places[device] for device in order):
             worker = Worker(
@@ -133,22 +129,13 @@ class PreparedStages(Closing):
         try:
             yield
         except BaseException as error:
-            dead = self._find_dead() if isinstance(error, RunError) else None
+            dead = find_dead(self._workers) if isinstance(error, RunError) else None
             cause = dead.failure() if dead is not None and dead.name not in str(error) else None
             for worker in self._workers:
                 worker.kill()
             if cause is not None:
                 raise RunError(f"{cause}, and the other stages ended with it") from None
             raise
-
-    def _find_dead(self) -> Worker | None:
-        """A rank that has died, if there is one; rather not one that aborted because it lost a neighbour."""
-        until = time.monotonic() + DEATH_DELAY
-        while True:
-            dead = [worker for worker in self._workers if not worker.alive]
-            if dead or time.monotonic() > until:
-                return min(dead, key=lambda worker: worker.aborted, default=None)
-            time.sleep(0.01)
 
 
 def stages_in_line(problem: Problem, placement: Placement) -> tuple[int, ...]:

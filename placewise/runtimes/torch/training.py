@@ -6,8 +6,6 @@ import hashlib
 import json
 import logging
 import math
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ from placewise.files.training_checkpoint import WEIGHTS, TrainingCheckpoint
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers
+from placewise.processes.worker import START, Worker, collect_answers, find_dead, name_interfaces
 from placewise.runtimes.base import Closing, Job
 from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
@@ -32,8 +30,6 @@ from placewise.transform.virtual_stages import VirtualStages, find_virtual_stage
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 OPTIMIZERS = ("sgd", "momentum", "adam")
-DEATH_DELAY = 1.0
-"""Seconds by which a neighbour may report a failure before the system reports the death of a process."""
 _RANK = "placewise.runtimes.torch.training_rank:TrainingRank"
 _WHOLE = "placewise.runtimes.torch.training_rank:WholeProgram"
 
@@ -342,7 +338,7 @@ class TrainingProcesses(Closing):
         self._workers: list[Worker] = []
         self._folder = ScratchFolder()
         meeting, document = str(self._folder.path / "meeting"), training.document()
-        environment = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        environment = name_interfaces()
         names = job.problem.cluster.names
         with self._all_or_none():
             for rank, device in enumerate(training.devices):
@@ -416,19 +412,11 @@ class TrainingProcesses(Closing):
         try:
             yield
         except BaseException as error:
-            dead = self._find_dead() if isinstance(error, RunError) else None
+            dead = find_dead(self._workers) if isinstance(error, RunError) else None
             self.close()
             if dead is not None:
                 raise DeadProcess(f"{dead.name} died, and the others were ended ({error})") from None
             raise
-
-    def _find_dead(self) -> Worker | None:
-        until = time.monotonic() + DEATH_DELAY
-        while True:
-            dead = next((worker for worker in self._workers if not worker.alive), None)
-            if dead is not None or time.monotonic() > until:
-                return dead
-            time.sleep(0.01)
 
 
 def _gradient_difference(one: Mapping[str, npt.NDArray[Any]], other: Mapping[str, npt.NDArray[Any]]) -> float:

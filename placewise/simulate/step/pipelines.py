@@ -68,10 +68,11 @@ def check_pipeline(problem: Problem, pipeline: Pipeline) -> list[Violation]:
     """The rules of a step that a pipeline breaks, besides those of ops and of memory."""
     copies, total = len(pipeline.replicas), problem.constraints.microbatches
     broken: list[Violation] = []
-    tail, head = contract(problem).edges()
-    where = np.full(contract(problem).n, -1, np.int64)
-    where[contract(problem).component] = pipeline.stage
-    if (where[tail] > where[head]).any() or (where[contract(problem).component] != pipeline.stage).any():
+    components = contract(problem)
+    tail, head = components.edges()
+    where = np.full(components.n, -1, np.int64)
+    where[components.component] = pipeline.stage
+    if (where[tail] > where[head]).any() or (where[components.component] != pipeline.stage).any():
         broken.append(Violation("contiguity", "the stages are no chain: one reads what a later one makes"))
     if copies > 1:
         kind = equal_devices(problem)

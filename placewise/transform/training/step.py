@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise.errors import GraphError, InputError
 from placewise.model.dtypes import bytes_of
-from placewise.model.graph import Graph
+from placewise.model.graph import Graph, Source
 from placewise.transform.training.flow import GradientFlow, find_loss, find_starts, trace_gradient_flow
 from placewise.transform.training.tape import Tape
 from placewise.transform.training.values import GraphValue
@@ -51,6 +51,17 @@ def count_elements(weight: GraphValue) -> int:
 
 STEP = "training:"
 """Prefix of this transform's name in a source, followed by the optimizer."""
+
+
+def is_training(graph: Graph) -> bool:
+    """Whether the ops of a graph are those of a training step."""
+    return bool(graph.ops.backward.any())
+
+
+def planned_optimizer(source: Source | None) -> str:
+    """The optimizer of a training graph, by what its source says; "" for another graph."""
+    steps = () if source is None else source.transforms
+    return next((step.removeprefix(STEP) for step in steps if step.startswith(STEP)), "")
 
 
 def to_training(
@@ -99,7 +110,7 @@ def to_training(
 
 
 def _check_trainable(graph: Graph) -> None:
-    if graph.ops.backward.any():
+    if is_training(graph):
         name = graph.ops.name[int(graph.ops.backward.argmax())]
         raise GraphError(f"the graph trains already: {name!r} is a backward op", remedy="give the forward graph")
     if len(graph.phases) > 1 or any(phase.repeats > 1 for phase in graph.phases):
