@@ -31,6 +31,8 @@ MOST_SPLITS, MOST_PARTS = 20_000, 2_000_000
 """Splits that are priced, and parts that wait, at most."""
 CHECKED = 256
 """Parts between two looks at the clock."""
+ALWAYS_PUSHED = 20_000
+"""Parts that are tried however short the time is, until a split keeps the rules."""
 
 FIRST = -1
 """The kind of the device that the first stage always has."""
@@ -137,7 +139,8 @@ class _LineSearch:
             if least >= self.best.value * (1 - OPTIMAL_GAP):
                 return least
             full = self.best.priced >= MOST_SPLITS or len(self.parts) > MOST_PARTS
-            if full or (number % CHECKED == 0 and self.search.watch.out):
+            enough = self.best.placement is not None or self.pushed > ALWAYS_PUSHED
+            if full or (enough and number % CHECKED == 0 and self.search.watch.out):
                 return least
             if part.end == self.line.count:
                 offer(self.search, self.best, self._placement(part.stages))

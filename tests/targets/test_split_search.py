@@ -139,3 +139,12 @@ def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.Monk
         assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
         below += proposal.bound.method.startswith("bounds")
     assert below
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_split_however_short_the_time(seed: int) -> None:
+    """Where some split keeps the rules, a search whose time is over at once finds one."""
+    problem, line = drawn_problem(seed)
+    whole = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
+    short = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget(seconds=1e-9)))
+    assert (short.placement is None) == (whole.placement is None)

@@ -26,6 +26,8 @@ from placewise.simulate.judge.stages import stages_value
 
 MAX_STAGES = 128
 """More equal stages are not tried."""
+ALWAYS_TRIED = 32
+"""Shapes that are judged however short the time is, until one keeps the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ class UniformPlacer:
         """The best uniform plan that keeps the rules, or a note that none does."""
         problem, best, least = search.problem, None, math.inf
         megatron = self.options.rule == "megatron"
-        for floor, shape in _rank_shapes(problem, megatron=megatron):
+        for tried, (floor, shape) in enumerate(_rank_shapes(problem, megatron=megatron)):
             if floor >= least:
                 break
-            if search.watch.out:
+            if search.watch.out and (best is not None or tried >= ALWAYS_TRIED):
                 return Proposal(best, reason=Reason.TIME_LIMIT)
             placement = build_uniform(problem, shape)
             if placement is None or check_stages(problem, placement):

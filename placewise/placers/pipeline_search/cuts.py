@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -15,8 +17,8 @@ Cuts = tuple[int, ...]
 HALVINGS = 50
 
 
-def cut_evenly(seconds: Floats, devices: Sequence[int]) -> tuple[Cuts, float] | None:
-    """The cut of a line into a stage per entry of `devices` with the least largest load, and that load.
+def cut_evenly(seconds: Floats, devices: Sequence[int]) -> Cuts | None:
+    """The cut of a line into a stage per entry of `devices` with the least largest load.
 
     `seconds` [n_devices, n_components] of each component in the order of the line, inf where it may not run. None if
     there is no such cut.
@@ -24,22 +26,23 @@ def cut_evenly(seconds: Floats, devices: Sequence[int]) -> tuple[Cuts, float] | 
     n, stages = seconds.shape[1], len(devices)
     if n < stages:
         return None
+    used = sorted(set(devices))
     finite = np.where(np.isfinite(seconds), seconds, 0.0)
-    filled = np.concatenate((np.zeros((len(seconds), 1)), np.cumsum(finite, axis=1)), axis=1)
-    banned = [np.append(np.flatnonzero(~np.isfinite(row)), n) for row in seconds]
+    filled = {d: [0.0, *np.cumsum(finite[d]).tolist()] for d in used}
+    banned = {d: [*np.flatnonzero(~np.isfinite(seconds[d])).tolist(), n] for d in used}
 
     def cut(most: float) -> Cuts | None:
         start, found = 0, []
         for s, d in enumerate(devices):
-            end = int(np.searchsorted(filled[d], filled[d][start] + most, side="right")) - 1
-            end = min(end, int(banned[d][np.searchsorted(banned[d], start)]), n - (stages - 1 - s))
+            end = bisect_right(filled[d], filled[d][start] + most) - 1
+            end = min(end, banned[d][bisect_left(banned[d], start)], n - (stages - 1 - s))
             if end <= start:
                 return None
             found.append(end)
             start = end
         return tuple(found[:-1]) if start == n else None
 
-    low, high = 0.0, float(filled[:, -1].max())
+    low, high = 0.0, max(filled[d][-1] for d in used)
     best = cut(high * (1 + 1e-9))
     if best is None:
         return None
@@ -50,7 +53,7 @@ def cut_evenly(seconds: Floats, devices: Sequence[int]) -> tuple[Cuts, float] | 
             low = middle
         else:
             best, high = found, middle
-    return best, high
+    return best
 
 
 def move_cuts(cuts: Cuts, n: int, by: int) -> Iterator[Cuts]:
@@ -72,11 +75,19 @@ def stages_of(cuts: Cuts, n: int) -> Longs:
 
 def list_chains(graph: Contraction, stages: int, most: int) -> list[Longs] | None:
     """Every way to cut the components into a chain of non-empty stages, as stages [n]; None for more than `most`."""
-    spans = pairwise(graph.predecessor_offsets.tolist())
-    heads = [graph.predecessors[first:last].tolist() for first, last in spans]
-    partial: list[list[int]] = [[]]
-    for before in heads:
-        partial = [[*chain, s] for chain in partial for s in range(max((chain[c] for c in before), default=0), stages)]
-        if len(partial) > most:
+    if math.comb(graph.n - 1, stages - 1) > most:  # cuts of one order
+        return None
+    if stages == 1:
+        return [np.zeros(graph.n, np.int64)]
+    chains = np.zeros((1, graph.n), np.int16)
+    for c, (first, last) in enumerate(pairwise(graph.predecessor_offsets.tolist())):
+        least = chains[:, graph.predecessors[first:last]].max(axis=1, initial=0)
+        counts = stages - least.astype(np.int64)
+        if counts.sum() > most:
             return None
-    return [np.array(chain, np.int64) for chain in partial if len(set(chain)) == stages]
+        chains = np.repeat(chains, counts, axis=0)
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        chains[:, c] = np.arange(len(chains)) - starts + np.repeat(least, counts)
+    distinct = np.sort(chains, axis=1)
+    complete = 1 + np.count_nonzero(np.diff(distinct, axis=1), axis=1) == stages
+    return [chain.astype(np.int64) for chain in chains[complete]]

@@ -41,6 +41,8 @@ CLIMBS = 3
 """Candidates of each schedule whose cuts are moved."""
 LINE_SHARE = 0.2
 """Of the time, for the throughput search."""
+ALWAYS_PRICED = 32
+"""Pipelines that are priced however short the time is, until one fits."""
 ENUMERATED = "every pipeline"
 
 
@@ -87,6 +89,14 @@ class _Search:
         gap = self.context.budget.gap
         near = bound is not None and not self.value.short and self.value.seconds * (1 - gap) <= bound.value
         return self.context.watch.out or (most is not None and self.evaluated >= most) or (near and gap > 0)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the search ends now: a budget is used up, and an answer is found or `ALWAYS_PRICED` did not fit."""
+        most = self.context.budget.evaluations
+        least = ALWAYS_PRICED if most is None else min(ALWAYS_PRICED, most)
+        fits = self.best is not None and not self.value.short
+        return self.out and (fits or self.evaluated >= least)
 
     def price(self, pipeline: Pipeline) -> _Value:
         """The value of a pipeline; the best is kept."""
@@ -137,6 +147,7 @@ class PipelineSearchPlacer:
         graph = contract(problem)
         state = _Search(search, graph, [])
         try:
+            _price_hints(state)
             bound = _enumerate(state)
             if bound is None:
                 _search(state)
@@ -180,17 +191,31 @@ def _shapes(problem: Problem) -> Iterator[tuple[str, int, int]]:
                     yield schedule, count, copies
 
 
+def _price_hints(state: _Search) -> None:
+    problem = state.problem
+    for placement in state.context.hints.placements:
+        for schedule in schedules_of(problem, placement):
+            pipeline = pipeline_of(problem, placement, schedule)
+            if isinstance(pipeline, Pipeline) and _is_allowed(problem, pipeline) and not state.ends:
+                state.price(pipeline)
+
+
 def _enumerate(state: _Search) -> Bound | None:
     """Price every pipeline of a small problem; the bound that this proves, or None if there are too many."""
     if state.graph.n > MOST_CHAINS:
         return None
     jobs: list[tuple[str, Lines, Longs]] = []
+    cut: dict[int, list[Longs] | None] = {}  # by the number of stages
     for schedule, count, copies in _shapes(state.problem):
         stages = count_stages(schedule, count)
         if stages > state.graph.n:
             continue
+        if state.ends:
+            return None
         lines, complete = list_lines(state.problem, count, copies, MOST_LINES)
-        chains = list_chains(state.graph, stages, MOST_CHAINS)
+        if stages not in cut:
+            cut[stages] = list_chains(state.graph, stages, MOST_CHAINS)
+        chains = cut[stages]
         if chains is None or not complete or len(jobs) + len(lines) * len(chains) > MOST_CHAINS:
             return None
         jobs += [(schedule, line, chain) for line in lines for chain in chains]
@@ -218,15 +243,10 @@ def _search(state: _Search) -> None:
     problem, graph = state.problem, state.graph
     state.orders = _list_orders(state)
     seconds = [_seconds_along(problem, graph, order) for order in state.orders]
-    for placement in state.context.hints.placements:
-        for schedule in schedules_of(problem, placement):
-            pipeline = pipeline_of(problem, placement, schedule)
-            if isinstance(pipeline, Pipeline) and _is_allowed(problem, pipeline) and not state.out:
-                state.price(pipeline)
     candidates = sorted(_list_candidates(state, seconds), key=lambda one: one.load)
     starts: dict[str, list[tuple[_Value, int]]] = {schedule: [] for schedule in _schedules(problem)}
     for number, candidate in enumerate(candidates):
-        if state.out:
+        if state.ends:
             break
         own = problem.constraints.microbatches // len(candidate.lines)
         if not state.value.short and candidate.load * own * (1 - 1e-9) >= state.value.seconds:
@@ -263,7 +283,8 @@ def _cut_is_allowed(problem: Problem, pipeline: Pipeline) -> bool:
 
 def _list_candidates(state: _Search, seconds: list[Floats]) -> Iterator[_Candidate]:
     """The cuts of least max-load for every schedule, line of devices and order of the components."""
-    problem, known = state.problem, dict[tuple[Lines, tuple[int, ...], int], tuple[Cuts, float] | None]()
+    problem, known = state.problem, dict[tuple[tuple[int, ...], int], Cuts | None]()
+    alike = np.unique(seconds[0], axis=0, return_inverse=True)[1].ravel()  # devices of equal seconds have equal cuts
     shapes = list(_shapes(problem))
     counts = sorted({count for _, count, _ in shapes}, reverse=True)
     kept = set(counts[:MOST_COUNTS]) | {1}
@@ -274,12 +295,14 @@ def _list_candidates(state: _Search, seconds: list[Floats]) -> Iterator[_Candida
             stages = range(count_stages(schedule, count))
             devices = tuple(line[0][device_of_stage(schedule, s, count)] for s in stages)
             for order in range(len(state.orders)):
-                key = (line, devices, order)
+                if state.ends:
+                    return
+                key = (tuple(alike[list(devices)].tolist()), order)
                 if key not in known:
                     known[key] = cut_evenly(seconds[order], devices)
-                found = known[key]
-                if found is not None:
-                    yield _Candidate(schedule, line, order, found[0], _max_load(seconds[order], found[0], devices))
+                cuts = known[key]
+                if cuts is not None:
+                    yield _Candidate(schedule, line, order, cuts, _max_load(seconds[order], cuts, devices))
 
 
 def _max_load(seconds: Floats, cuts: Cuts, devices: tuple[int, ...]) -> float:
