@@ -4,12 +4,13 @@ from placewise.api.caches import cache_info, clear_cache
 from placewise.api.learning import pretrain, train
 from placewise.api.machine import doctor
 from placewise.api.models import inspect, list_placers, profile, read_model
-from placewise.api.placing import compare, place
+from placewise.api.placing import compare, fit, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
-from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training, TrainingRun
+from placewise.api.results import Explanation, Fit, Leaderboard, Plan, PlanDiff, RunResult, Training, TrainingRun
 
 __all__ = [
     "Explanation",
+    "Fit",
     "Leaderboard",
     "Plan",
     "PlanDiff",
@@ -24,6 +25,7 @@ __all__ = [
     "doctor",
     "explain",
     "export",
+    "fit",
     "inspect",
     "judge",
     "list_placers",

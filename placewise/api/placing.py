@@ -9,8 +9,9 @@ from typing import Any, Unpack
 
 from placewise.analysis.compare import compare as run_all
 from placewise.analysis.compare import parse_placers
+from placewise.analysis.fit.fit_model import fit_model
 from placewise.analysis.progress import listening
-from placewise.api.results import Leaderboard, Plan
+from placewise.api.results import Fit, Leaderboard, Plan
 from placewise.core.build import Devices, build, start_of
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
@@ -159,3 +160,59 @@ def compare(
         problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
         human = None if expert is None else start_of(expert, problem)
         return Leaderboard(run_all(problem, names, limits, expert=human, on_progress=listener))
+
+
+def fit(
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    target: str = "llama.cpp",
+    time_limit: float | str = "10s",
+    gap: float | str = 0.0,
+    seed: int = 0,
+    threads: int | None = None,
+    budget: Budget | None = None,
+    on_progress: OnProgress | None = None,
+    **problem_options: Unpack[ProblemKeywords],
+) -> Fit:
+    """Find the command that runs a language model on given devices, its speed, and what would make it faster.
+
+    Without a `precision`, the model's own, int8 and int4 are placed, and the widest is chosen that generates 10 tokens
+    per second, about as fast as people read; else the fastest. Then one accelerator more of every model is tried.
+
+    Parameters
+    ----------
+    model, on_progress, **problem_options
+        As in `place`; the model generates text. Of the options: `dims`, `precision`, `cache`, `costs`, `headroom`,
+        `max_memory` and `exclude`.
+    devices : str, path, mapping or Cluster
+        As in `place`. Default: this machine.
+    target : {"llama.cpp", "vllm"}
+        What runs the model. Default: "llama.cpp".
+    time_limit : float or str
+        Seconds of each search. Default: "10s".
+    gap, seed, threads, budget
+        Of each search, as in `place`.
+
+    Returns
+    -------
+    Fit
+        The command, the expected speed, the plan, and in `fitted` what limits it and what was tried.
+
+    Raises
+    ------
+    InputError
+        If the model generates no text, or the target is started by no command.
+
+    Examples
+    --------
+    >>> import placewise as pw
+    >>> answer = pw.fit("hf:gpt2", "RTX3060,cpu", precision="int8", dims={"prompt": 16, "tokens": 8})
+    >>> answer.command.partition(" -m ")[0]
+    'llama-server'
+
+    """
+    limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
+    with listening(on_progress, limits.seconds) as listener:
+        options = options_from(problem_options)
+        return Fit(fit_model(model, devices, options, target=target, budget=limits, on_progress=listener))

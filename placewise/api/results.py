@@ -38,6 +38,8 @@ from placewise.reporting.console import result_view
 from placewise.reporting.difference import Difference, difference_view
 from placewise.reporting.explanation import OpExplanation, explanation_view
 from placewise.reporting.figures import plot_leaderboard, plot_timeline
+from placewise.reporting.fitted import Fitted
+from placewise.reporting.fitted_view import fitted_document, fitted_view
 from placewise.reporting.frames import leaderboard_frame, plan_frame, plan_network
 from placewise.reporting.gantt import Gantt
 from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard
@@ -508,6 +510,43 @@ class Explanation:
             return f"Explanation({explanation.asked!r} {where})"
         tried = ", ".join(forced.device for forced in explanation.forced)
         return f"Explanation({explanation.asked!r} on {explanation.device}{f', not {tried}' if tried else ''})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """The answer of `fit`: a command, what to expect of it, and what would make it faster."""
+
+    fitted: Fitted
+
+    @property
+    def command(self) -> str:
+        """What to paste into a terminal; "" where nothing fits."""
+        return self.fitted.command
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens per second of the whole batch; None where nothing fits."""
+        return self.fitted.tokens_per_second
+
+    @property
+    def plan(self) -> Plan:
+        """The plan behind the command."""
+        return Plan(self.fitted.result)
+
+    def summary(self) -> str:
+        """What `placewise fit` prints, as text."""
+        return plain(fitted_view(self.fitted))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``placewise fit --json`` prints, as data."""
+        return fitted_document(self.fitted)
+
+    def _repr_html_(self) -> str:
+        return render_html(fitted_view(self.fitted))
+
+    def __repr__(self) -> str:
+        speed = self.tokens_per_second
+        return "Fit(nothing fits)" if speed is None else f"Fit({self.command!r}, {speed:.3g} tokens per second)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "place": "place",
+    "fit": "fit",
     "inspect": "inspect",
     "check": "price",
     "judge": "price",

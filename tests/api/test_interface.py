@@ -19,7 +19,7 @@ from placewise._util.option_table import OTHER_OPTIONS, PROBLEM_OPTIONS
 from placewise._util.units import parse_fraction
 from placewise._util.voice import SPEAKS_FLAGS, as_python
 from placewise.api.learning import pretrain
-from placewise.cli import compare, diff, execute, explain, export, place, price, profile, report, train
+from placewise.cli import compare, diff, execute, explain, export, fit, place, price, profile, report, train
 from placewise.core.options import ProblemKeywords, ProblemOptions
 from placewise.errors import InputError
 
@@ -52,6 +52,7 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "export": (export.export, pw.export,
                {"save_plan", "force", "list_targets", "devices"}),
     "explain": (explain.explain, pw.explain, {"devices"}),
+    "fit": (fit.fit, pw.fit, set()),
     "diff": (diff.diff, pw.diff, set()),
     "report": (report.report, pw.report, {"devices"}),
     "profile": (profile.profile, pw.profile, set()),
@@ -80,7 +81,7 @@ def test_commands_and_functions_have_the_same_options(verb: str) -> None:
     command, function, extra = VERBS[verb]
     flags = {FLAG_NAMES.get(n, n): p for n, p in inspect.signature(command).parameters.items() if n not in NAMES}
     keywords = inspect.signature(function).parameters
-    assert set(inspect.signature(command).parameters) >= NAMES or verb == "profile"
+    assert set(inspect.signature(command).parameters) >= NAMES or verb in ("profile", "fit")
     assert set(flags) - CLI_ONLY - extra == set(keywords) - PYTHON_ONLY - NAMES - {"options"} - _variadic(function) | (
         {"options"} & set(flags)
     )

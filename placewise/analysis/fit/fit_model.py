@@ -1,0 +1,181 @@
+"""fit_model(): the command that runs a language model on given devices, its speed, and what would make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from placewise.analysis.fit.limits import find_departure, find_limit
+from placewise.core.build import Devices, build
+from placewise.core.open_model import Model
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
+from placewise.core.target_rules import check_options
+from placewise.errors import InputError, PlacewiseError
+from placewise.exporters.registry import create_exporter
+from placewise.exporters.writing import export_placement
+from placewise.model.problem import Problem
+from placewise.model.result import DECODE, Outcome, Result, batch_size
+from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
+from placewise.reporting.fitted import Change, Fitted
+from placewise.targets.place_for import place_for
+
+TARGETS = ("llama.cpp", "vllm")
+"""The targets whose export is a command."""
+NARROWER = ("int8", "int4")
+"""The precisions that are tried where none is asked for, beside the model's own."""
+FAST_ENOUGH = 10.0
+"""Tokens per second, about as fast as people read: the widest precision that reaches it is chosen."""
+CHANGE_SECONDS = 5.0
+"""For the search that follows a change."""
+PROMPT = 512
+"""Tokens of a prompt, where the model does not say how many it was read for."""
+
+
+def fit_model(
+    model: Model,
+    devices: Devices | None,
+    options: ProblemOptions,
+    *,
+    target: str = TARGETS[0],
+    budget: Budget | None = None,
+    on_progress: OnProgress = ignore,
+) -> Fitted:
+    """How to run a model that generates text on `devices`, which default to this machine.
+
+    Each precision is placed for `target` on its own, under the whole `budget`. Raises InputError for a target without
+    a command and for a model that generates nothing, and what reading and placing raise.
+    """
+    if target not in TARGETS:
+        raise InputError(f"{target!r} is started by no command", remedy=f"choose {' or '.join(TARGETS)}")
+    check_options(target, options)
+    limits = budget or Budget()
+    watch = Stopwatch(limits)
+
+    def solve(where: Devices, asked: ProblemOptions, seconds: float, words: str) -> Result:
+        on_progress(Progress("fit", watch.elapsed, words))
+        problem = build(model, where, asked)
+        _require_text(problem)
+        return _place(problem, target, replace(limits, seconds=min(limits.seconds, seconds)))
+
+    cluster = "this" if devices is None else devices
+    found = _solve_precisions(solve, cluster, options, target, limits.seconds)
+    precision = _choose_precision(found)
+    result = found[precision]
+    others = {name: other for name, other in found.items() if name != precision}
+    answer = Fitted(
+        result,
+        target if _has_accelerators(result.problem) else "",
+        _write_command(result, target),
+        precision,
+        tuple(_change(_name_precision(name), other, result)
+              for name, other in others.items()),
+        _count_prompt(result.problem),
+    )  # fmt: skip
+    narrower = options if not precision else replace(options, precision=precision)
+    changes = []
+    for words, where in _more_devices(cluster):
+        with suppress(PlacewiseError):
+            changes.append(_change(words, solve(where, narrower, CHANGE_SECONDS, words), result))
+    changes.sort(key=lambda change: -change.faster)
+    if result.placement is None:
+        return replace(answer, changes=tuple(changes))
+    limit = find_limit(result.problem, result.placement)
+    departure = None if limit is None else find_departure(result.problem, result.placement, limit)
+    return replace(answer, limit=limit, departure=departure, changes=tuple(changes), notes=result.notes)
+
+
+def _solve_precisions(
+    solve: Callable[[Devices, ProblemOptions, float, str], Result],
+    devices: Devices,
+    options: ProblemOptions,
+    target: str,
+    seconds: float,
+) -> dict[str, Result]:
+    """The result of every precision that is tried: the one that is asked for, or the model's own and narrower ones."""
+    own = options.precision or ""
+    found = {own: solve(devices, options, seconds, _name_precision(own))}
+    if own:
+        return found
+    for name in NARROWER:
+        if name in create_exporter(target).info.precisions:
+            with suppress(PlacewiseError):  # the model is quantized already
+                found[name] = solve(devices, replace(options, precision=name), seconds, _name_precision(name))
+    return found
+
+
+def _choose_precision(found: dict[str, Result]) -> str:
+    """The widest precision that is fast enough, else the fastest."""
+    speed = {name: result.tokens_per_second or 0.0 for name, result in found.items()}
+    return next((name for name in found if speed[name] >= FAST_ENOUGH), max(found, key=lambda name: speed[name]))
+
+
+def _place(problem: Problem, target: str, budget: Budget) -> Result:
+    """The best placement for the target; on hosts alone, that of a program that runs layer by layer."""
+    if _has_accelerators(problem):
+        return place_for(problem, target, budget=budget, advise=False)
+    return place(problem.with_(objective=replace(problem.objective, execution="sequential")), "single", budget)
+
+
+def _has_accelerators(problem: Problem) -> bool:
+    return not problem.cluster.is_host.all()
+
+
+def _require_text(problem: Problem) -> None:
+    if DECODE not in [phase.name for phase in problem.graph.phases]:
+        raise InputError("this model generates no text", remedy="use placewise place --for, with any other target")
+    if problem.objective.kind != "latency" or problem.graph.ops.backward.any():
+        raise InputError("fit answers for the generation of text", remedy="leave out the objective and training")
+
+
+def _write_command(result: Result, target: str) -> str:
+    """The command of the export; "" without a placement."""
+    if result.placement is None:
+        return ""
+    if not _has_accelerators(result.problem):
+        return 'llama-server -m "${MODEL:?a GGUF file}" -ngl 0' if target == TARGETS[0] else ""
+    made = export_placement(result.problem, result.placement, target)
+    script = str(next(iter(made.exported.files.values())))
+    return "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
+
+
+def _count_prompt(problem: Problem) -> int:
+    source = problem.graph.source
+    sizes = {} if source is None else source.options.get("dims", {})
+    return int(sizes.get("prompt", PROMPT)) * batch_size(problem)
+
+
+def _name_precision(name: str) -> str:
+    return f"precision {name}" if name else "the model's own precision"
+
+
+def _change(words: str, result: Result, before: Result) -> Change:
+    now, was = result.tokens_per_second, before.tokens_per_second
+    if now is None:
+        why = result.unmet if result.status.outcome is Outcome.INFEASIBLE else "nothing was found in the time"
+        return Change(words, None, 0.0, why)
+    return Change(words, now, now / was if was else float("inf"))
+
+
+def _more_devices(devices: Devices) -> list[tuple[str, str]]:
+    """One accelerator more of every model that a list of devices names, in words and as a list."""
+    if not isinstance(devices, str) or devices == "this" or devices.endswith(".toml"):
+        return []
+    names = [part.strip() for part in devices.split(",")]
+    models = dict.fromkeys(_model_of(name) for name in names if not _is_host(name))
+    return [(f"one {model} more", f"{model},{devices}") for model in models]
+
+
+def _model_of(name: str) -> str:
+    """The model of an entry: "L4" of "2xL4"."""
+    count, times, model = name.partition("x")
+    return model if times and count.isdigit() else name
+
+
+def _is_host(name: str) -> bool:
+    from placewise.catalog import read_cluster
+
+    with suppress(PlacewiseError):
+        return bool(read_cluster(name).is_host.all())
+    return True

@@ -1,0 +1,86 @@
+"""What limits the speed of generation under a placement, and what would have to move for twice the speed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.costing.work import work_of
+from placewise.exporters.stack import find_stack
+from placewise.model.columns import Bools, Floats
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import DECODE
+from placewise.reporting.fitted import TWICE, Departure, Limit
+
+MOSTLY = 0.5
+"""The share of a device's seconds from which one cause of them is named."""
+
+
+def find_limit(problem: Problem, placement: Placement) -> Limit | None:
+    """The device that takes most of a generated token, and why; None for a model that generates nothing."""
+    decodes = find_decoding(problem)
+    if not decodes.any():
+        return None
+    seconds = seconds_per_token(problem, placement, decodes)
+    slowest = int(np.argmax(np.bincount(placement.device, seconds, problem.n_devices)))
+    device, own = problem.cluster.devices[slowest], decodes & (placement.device == slowest)
+    work = work_of(problem.graph)
+    busy = own & ~work.op_class.equals("free")
+    read = float(work.bytes[busy].sum())
+    rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
+    spent = float(seconds[own].sum())
+    starting = int(busy.sum()) * device.op_overhead
+    reasons = {"memory bandwidth": read / rate if rate else 0.0, "starting ops": starting}
+    reason = max(reasons, key=lambda name: reasons[name])
+    reason = reason if reasons[reason] >= MOSTLY * spent else "arithmetic"
+    return Limit(device.name, spent / float(seconds.sum()), reason, read, rate)
+
+
+def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Departure | None:
+    """The least layers that would have to leave the limiting device, for its fastest partner, to halve a token's time.
+
+    None where it has no faster partner or the model no layers. Each layer saves the difference between its seconds on
+    both; copies and memory are left out, so it is what has to go, and not yet a plan.
+    """
+    stack, decodes = find_stack(problem), find_decoding(problem)
+    here, table = problem.cluster.index(limit.device), problem.costs.op_seconds
+    totals = np.where(np.isfinite(table), table, 0.0)[decodes].sum(axis=0)
+    totals[~np.isfinite(table[decodes]).all(axis=0)] = np.inf
+    there = int(np.argmin(totals))
+    if stack is None or there == here or not np.isfinite(totals[there]):
+        return None
+    seconds = seconds_per_token(problem, placement, decodes)
+    own = decodes & (placement.device == here) & (stack.of >= 0) & (stack.of < stack.count)
+    repeats = problem.graph.op_repeats
+    saved = np.where(own, (table[:, here] - table[:, there]) / repeats, 0.0)
+    per_layer = np.bincount(stack.of[own], saved[own], stack.count)
+    order = np.argsort(-per_layer, kind="stable")
+    order = order[per_layer[order] > 0]
+    needed = float(seconds.sum()) * (1 - 1 / TWICE)
+    reached = np.flatnonzero(np.cumsum(per_layer[order]) >= needed)
+    layers = order[: int(reached[0]) + 1] if len(reached) else order
+    size = _held_bytes(problem, own & np.isin(stack.of, layers))
+    return Departure(limit.device, len(layers) if len(reached) else 0, size)
+
+
+def find_decoding(problem: Problem) -> Bools:
+    """The ops [n_ops] of the phase that generates a token."""
+    names = [phase.name for phase in problem.graph.phases]
+    if DECODE not in names:
+        return np.zeros(problem.n_ops, np.bool_)
+    decodes: Bools = problem.graph.ops.phase == names.index(DECODE)
+    return decodes
+
+
+def seconds_per_token(problem: Problem, placement: Placement, decodes: Bools) -> Floats:
+    """Seconds [n_ops] of compute per token, 0 for ops of other phases."""
+    table = problem.costs.seconds_on(placement.device)
+    seconds: Floats = np.where(decodes, table / problem.graph.op_repeats, 0.0)
+    return seconds
+
+
+def _held_bytes(problem: Problem, ops: Bools) -> float:
+    """Bytes of the distinct weights, and of the state, that some ops use."""
+    edges = problem.graph.weight_edges
+    used = np.unique(edges.value[ops[edges.consumer]])
+    return float(problem.graph.weights.bytes[used].sum() + problem.graph.ops.state_bytes[ops].sum())

@@ -1,0 +1,114 @@
+"""fit: the command is that of the plan, and what it says of speed, limits and changes follows from the costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runs import run
+from huggingface_configs import SMALL
+
+import placewise as pw
+from placewise.analysis.fit import fit_model as module
+from placewise.analysis.fit.limits import find_decoding, seconds_per_token
+from placewise.errors import InputError
+from placewise.exporters.stack import find_stack
+from placewise.exporters.writing import export_placement
+
+pytest.importorskip("transformers")
+DEVICES = "RTX3060,cpu"
+SIZES = {"prompt": 8, "tokens": 4}
+CONFIG = SMALL["llama"] | {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 6, "vocab_size": 512,
+    "dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small Llama whose layers are mostly weights."""
+    path = tmp_path_factory.mktemp("fit") / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def test_the_command_is_that_of_the_plan(config: str) -> None:
+    """What is printed for pasting is what the export of the plan says, and the speed is the plan's."""
+    answer = pw.fit(config, DEVICES, dims=SIZES)
+    assert answer.plan.placement is not None and answer.fitted.precision == ""
+    made = export_placement(answer.plan.problem, answer.plan.placement, "llama.cpp")
+    assert str(made.exported.files["llama.sh"]).rstrip().endswith(answer.command)
+    assert answer.command.startswith("llama-server") and "-ngl 7" in answer.command
+    assert answer.tokens_per_second == answer.plan.tokens_per_second is not None
+    assert answer.command in answer.summary() and "tokens per second" in answer.summary()
+
+
+def test_the_widest_precision_that_is_fast_enough(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the precisions that people can read along with the widest is chosen; if there is none, the fastest."""
+    monkeypatch.setattr(module, "FAST_ENOUGH", 1e9)
+    fastest = pw.fit(config, DEVICES, dims=SIZES)
+    assert fastest.tokens_per_second is not None
+    speeds = {change.words: change.tokens_per_second or 0.0 for change in fastest.fitted.tried}
+    assert fastest.tokens_per_second >= max(speeds.values()) and len(speeds) == len(module.NARROWER)
+    asked = pw.fit(config, DEVICES, dims=SIZES, precision="int8")
+    assert asked.fitted.precision == "int8" and not asked.fitted.tried
+    assert "Q8_0" in asked.command
+
+
+def test_what_limits_and_what_has_to_go(config: str) -> None:
+    """The device with most of a token's time is named; without the layers that have to go, a token takes half."""
+    answer = pw.fit(config, DEVICES, dims=SIZES, precision="bf16", max_memory={"cuda:0": "300MiB"})
+    problem, placement = answer.plan.problem, answer.plan.placement
+    limit, departure = answer.fitted.limit, answer.fitted.departure
+    assert placement is not None and limit is not None and departure is not None
+    decodes = find_decoding(problem)
+    seconds = seconds_per_token(problem, placement, decodes)
+    loads = np.bincount(placement.device, seconds, problem.n_devices)
+    assert limit.device == "cpu" == problem.cluster.names[int(np.argmax(loads))]
+    assert limit.share == pytest.approx(loads.max() / loads.sum()) and limit.reason == "memory bandwidth"
+    stack, fast = find_stack(problem), problem.cluster.index("cuda:0")
+    assert stack is not None
+    here = decodes & (placement.device == problem.cluster.index("cpu")) & (stack.of >= 0) & (stack.of < stack.count)
+    gained = (seconds - problem.costs.op_seconds[:, fast] / problem.graph.op_repeats)[here]
+    gains = np.sort(np.bincount(stack.of[here], gained))[::-1]
+    assert 0 < departure.layers < stack.count
+    assert gains[: departure.layers].sum() >= seconds.sum() / 2 > gains[: departure.layers - 1].sum()
+
+
+def test_one_device_more_of_each_model(config: str) -> None:
+    """Where memory is what lacks, another card of the list is tried, and it is faster."""
+    answer = pw.fit(config, DEVICES, dims=SIZES, precision="bf16", max_memory={"cuda:0": "300MiB"})
+    assert [change.words for change in answer.fitted.changes] == ["one RTX3060 more"]
+    assert answer.fitted.changes[0].faster > 1
+    assert module._more_devices("2xL4,RTX3060,L4,cpu") == [
+        ("one L4 more", "L4,2xL4,RTX3060,L4,cpu"), ("one RTX3060 more", "RTX3060,2xL4,RTX3060,L4,cpu"),
+    ]  # fmt: skip
+
+
+def test_hosts_alone_need_no_devices(config: str) -> None:
+    """Without accelerators nothing is offloaded, and the speed is that of the host."""
+    answer = pw.fit(config, "cpu", dims=SIZES, precision="int8")
+    assert answer.command.endswith("-ngl 0")
+    assert answer.plan.assignment and set(answer.plan.assignment.values()) == {"cpu"}
+
+
+def test_bad_input_is_one_sentence(config: str, tmp_path: Path) -> None:
+    """Targets without a command, and models that generate no text, are refused."""
+    with pytest.raises(InputError, match="started by no command"):
+        pw.fit(config, DEVICES, target="onnx")
+    with pytest.raises(InputError, match="generates no text"):
+        pw.fit("zoo:bert-base", DEVICES)
+
+
+def test_the_command_line_prints_the_same(config: str) -> None:
+    """The command stands alone on the first line; JSON has the same figures; nothing that fits is exit code 3."""
+    said = run("fit", config, "-d", DEVICES, "--dim", "prompt=8", "--dim", "tokens=4", "--precision", "int4", "-q")
+    assert said.stdout.splitlines()[0].startswith("llama-server")
+    shown = run("fit", config, "-d", DEVICES, "--dim", "prompt=8", "--dim", "tokens=4", "--precision", "int4", "--json")
+    document = json.loads(shown.stdout)
+    assert document["command"] == said.stdout.splitlines()[0]
+    assert document["tokens_per_second"] > 0 and document["prompt_tokens"] == 8
+    none = run("fit", config, "-d", DEVICES, "--max-memory", "cuda:0=1MiB", "--max-memory", "cpu=1MiB", code=3)
+    assert none.stdout.startswith("infeasible: ")
