@@ -2,8 +2,9 @@
 
 The problems of gdp.py. `temper` with and without what `gdp` says of a problem that it never saw, with the weights of
 the package where such come with it: both may price as many distinct placements, and what the policy asks for counts.
-What it says comes in two parts, its best placements and its probabilities, and each is told alone as well. `auto` has
-seconds, and asking comes out of them.
+What it says comes in two parts, its best placements and its probabilities, and each is told alone as well. The
+control is `temper` that is shown what METIS and the expert make, which `gdp` is shown too. `auto` has seconds, and
+asking comes out of them.
 """
 
 from __future__ import annotations
@@ -34,16 +35,21 @@ from harness import (
 from methods import weights_of
 from problems import WORKLOADS, problem
 
+from placewise.model.problem import Problem
 from placewise.placers import registry
+from placewise.placers.base import Hints, run_placer
 
 __all__ = ["problem"]
 
 AUTO_SECONDS = 60.0
 MOMENTS = (100, 300, 1000)
 """So many distinct placements after which the searches are compared, besides the end."""
-ALONE, BOTH = "temper", "guided temper"
+ALONE, BOTH, CONTROL = "temper", "guided temper", "temper shown METIS and expert"
+MAKERS = ("metis", "expert")
 TOLD = {BOTH: "both", "placements only": "placements", "probabilities only": "probabilities"}
 AUTO, GUIDED_AUTO = "auto", "guided auto"
+PAIRS = ((ALONE, BOTH), (CONTROL, BOTH), (AUTO, GUIDED_AUTO))
+"""Who is told nothing of the policy, and who is."""
 TIE = 1e-3
 """Medians that differ by less are a draw."""
 
@@ -53,6 +59,17 @@ class Guided(Method):
     """`weights`: a digest of those of the policy that is asked, so that rows of another policy are run again."""
 
     weights: str = ""
+
+
+@dataclass(frozen=True)
+class Shown(Method):
+    """A search that begins with what other placers make, which it has to price as well."""
+
+    makers: tuple[str, ...] = ()
+
+    def starts(self, problem: Problem) -> Hints:
+        proposals = (run_placer(registry.create(maker), problem) for maker in self.makers)
+        return Hints(tuple(found.placement for found in proposals if found.placement is not None))
 
 
 def guided(name: str, kind: Any, weights: str, options: Mapping[str, Any], **budget: Any) -> Guided:
@@ -66,14 +83,15 @@ def table(options: argparse.Namespace) -> Table:
     weights = "" if policy.trained is None else weights_of(policy.trained)
     priced: dict[str, Any] = {"evaluations": options.evaluations, "seconds": SECONDS}
     searches = [Method(ALONE, "search", "temper", **priced)]
+    searches += [Shown(CONTROL, "search", "temper", makers=MAKERS, **priced)]
     searches += [
         guided(name, "search", weights, {"search": "temper", "told": told}, **priced) for name, told in TOLD.items()
     ]
     autos = [Method(AUTO, "placer", "auto", seconds=AUTO_SECONDS)]
     autos += [guided(GUIDED_AUTO, "placer", weights, {"search": "auto"}, seconds=AUTO_SECONDS)]
-    rows = [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[:2]]
+    rows = [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[:3]]
     rows += [Row("hints", name, one) for name in WORKLOADS for one in autos]
-    rows += [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[2:]]
+    rows += [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[3:]]
     told = partial(text, trained=bool(weights))
     return Table("hints", "what hints are worth to searches", tuple(rows), told, folder=FOLDER)
 
@@ -83,7 +101,7 @@ def text(found: Found, command: str, *, trained: bool = True) -> str:
     who = (
         "with the weights of the package" if trained else "before it learned anything: no weights come with the package"
     )
-    columns = (ALONE, *TOLD, AUTO, GUIDED_AUTO)
+    columns = (ALONE, CONTROL, *TOLD, AUTO, GUIDED_AUTO)
     lines = [
         "# What a policy's opinion is worth to a search",
         "",
@@ -91,15 +109,23 @@ def text(found: Found, command: str, *, trained: bool = True) -> str:
         "",
         f"The policy is `gdp` {who}.",
         "",
-        f"| workload | {' | '.join(columns)} | hints save | in `auto` |",
-        "|---|" + "--:|" * (len(columns) + 2),
+        f"| workload | {' | '.join(columns)} | hints save | over the control | in `auto` |",
+        "|---|" + "--:|" * (len(columns) + 3),
     ]
     for name in WORKLOADS:
         if rows_of(found, name):
             cells = [milliseconds(found, name, column, 2) for column in columns]
-            gains = [_percent(saved(found, name, *pair)) for pair in ((ALONE, BOTH), (AUTO, GUIDED_AUTO))]
+            gains = [_percent(saved(found, name, *pair)) for pair in PAIRS]
             lines.append(f"| {name} | {' | '.join([*cells, *gains])} |")
-    return "\n".join([*lines, "", *_on_the_way(found), "", *_verdicts(found)])
+    lines += [_mean_line(found, len(columns)), "", *_on_the_way(found), "", *_verdicts(found)]
+    return "\n".join(lines)
+
+
+def _mean_line(found: Found, columns: int) -> str:
+    """The means of what is saved, over the workloads that have both sides."""
+    shares = [[share for name in WORKLOADS if (share := saved(found, name, *pair)) is not None] for pair in PAIRS]
+    cells = [_percent(statistics.mean(own)) if own else "" for own in shares]
+    return f"| mean | {' | '.join(['' for _ in range(columns)] + cells)} |"
 
 
 def _on_the_way(found: Found) -> list[str]:
@@ -124,7 +150,8 @@ def _on_the_way(found: Found) -> list[str]:
 
 def _verdicts(found: Found) -> Iterator[str]:
     """Where hints help, where they change nothing, and where they do harm."""
-    for told, alone, guided_ in (("`temper`", ALONE, BOTH), ("`auto`", AUTO, GUIDED_AUTO)):
+    names = ("`temper`", "`temper` that is shown METIS and the expert", "`auto`")
+    for told, (alone, guided_) in zip(names, PAIRS, strict=True):
         shares = {name: share for name in WORKLOADS if (share := saved(found, name, alone, guided_)) is not None}
         sorts = {
             "better with hints": [name for name, share in shares.items() if share > TIE],

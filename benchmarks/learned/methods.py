@@ -22,7 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget, run_placer
+from placewise.placers.base import NO_HINTS, Budget, Hints, run_placer
 from placewise.placers.learned.options import RENAMED
 from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
@@ -64,6 +64,10 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
     seconds: float = MAX_SECONDS
+
+    def starts(self, problem: Problem) -> Hints:
+        """What a search is shown: nothing, unless a kind of method says otherwise."""
+        return NO_HINTS
 
     def run(self, problem: Problem, seed: int) -> Found:
         """Value (None if nothing was found), bound, evaluations, wall seconds, and how the best came about."""
@@ -162,7 +166,8 @@ def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | 
         return np.concatenate((seconds, np.full(len(placements) - len(seconds), np.nan)))
 
     budget = Budget(method.seconds, evaluations=REPEATED * method.evaluations, seed=seed)
-    proposal = run_placer(registry.create(method.placer, method.options), problem, budget, evaluate=evaluate)
+    search, starts = registry.create(method.placer, method.options), method.starts(problem)
+    proposal = run_placer(search, problem, budget, hints=starts, evaluate=evaluate)
     placement = None if price.best is None else Placement(price.best)
     return placement, {"status": str(proposal.reason), "evaluations": price.evaluations, "curve": curve}
 
