@@ -205,6 +205,7 @@ class _Portfolio:
         """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
         history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
         if history.turns and self.watch.left <= (MIN_TURN * history.judging if history.best is not None else 0.0):
+            history.reason = Reason.TIME_LIMIT
             raise _RunOver
         placer, rest = self._placer(turn), self.watch.rest()
         if placer is None:
