@@ -183,8 +183,8 @@ def fit(
     Parameters
     ----------
     model, on_progress, **problem_options
-        As in `place`; the model generates text. Of the options: `dims`, `precision`, `cache`, `costs`, `headroom`,
-        `max_memory` and `exclude`.
+        As in `place`; the model generates text. Of the options: `dims`, `precision`, `cache_type`, `cache`,
+        `costs`, `headroom`, `max_memory` and `exclude`.
     devices : str, path, mapping or Cluster
         As in `place`. Default: this machine.
     target : {"llama.cpp", "vllm"}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.with_problem_options("dims", "precision", "cache", "costs", "headroom", "max_memory", "exclude")
+@opt.with_problem_options("dims", "precision", "cache_type", "cache", "costs", "headroom", "max_memory", "exclude")
 def fit(
     model: opt.Model,
     devices: opt.Devices = None,

@@ -209,8 +209,43 @@ def tiny_model(*, experts: bool = False) -> bytes:
     return pack(metadata, tensors)
 
 
+def write_mixture(path: Path, *, layers: int, experts: int, inner: int, width: int = 4096) -> Path:
+    """A mixture of real size in Q8_0, like Qwen3-MoE; the weights are a hole in the file, and take no disk."""
+    heads, kv = width // 128, 4
+    arch = "qwen3moe"
+    metadata: dict[str, Any] = {
+        "general.architecture": arch, f"{arch}.block_count": layers, f"{arch}.embedding_length": width,
+        f"{arch}.attention.head_count": heads, f"{arch}.attention.head_count_kv": kv,
+        f"{arch}.attention.key_length": 128, f"{arch}.attention.value_length": 128, f"{arch}.expert_used_count": 8,
+        f"{arch}.context_length": 131072,
+    }  # fmt: skip
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (151936, width), "output_norm.weight": (width,), "output.weight": (151936, width),
+    }  # fmt: skip
+    for layer in range(layers):
+        parts = {
+            "attn_norm": (width,), "attn_q": (128 * heads, width), "attn_k": (128 * kv, width),
+            "attn_v": (128 * kv, width), "attn_output": (width, 128 * heads), "attn_q_norm": (128,),
+            "attn_k_norm": (128,), "ffn_norm": (width,), "ffn_gate_inp": (experts, width),
+            "ffn_gate_exps": (experts, inner, width), "ffn_up_exps": (experts, inner, width),
+            "ffn_down_exps": (experts, width, inner),
+        }  # fmt: skip
+        tensors |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
+    head, size = _head(metadata, tensors, 3)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + size)
+    return path
+
+
 def pack(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], *, version: int = 3) -> bytes:
     """A file of that header whose weights are zeros of the type Q8_0, or F32 where rows are no whole blocks."""
+    head, size = _head(metadata, tensors, version)
+    return head + bytes(size)
+
+
+def _head(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], version: int) -> tuple[bytes, int]:
+    """The bytes before the weights, and how many they are."""
     head, table, offset = b"", b"", 0
     for key, value in metadata.items():
         head += _text(key) + _value(value)
@@ -221,7 +256,7 @@ def pack(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], *,
         table += _text(name) + sizes + struct.pack("<IQ", 8 if quantized else 0, offset)
         offset += -(-size // 32) * 32
     start = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata)) + head + table
-    return start + bytes(-len(start) % 32) + bytes(offset)
+    return start + bytes(-len(start) % 32), offset
 
 
 def _text(text: str) -> bytes:

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_models import FAMILIES, HEAD, KV_HEADS, pack, tiny_model, write_model
+from gguf_models import FAMILIES, HEAD, KV_HEADS, pack, tiny_model, write_mixture, write_model
 
 import placewise as pw
 from placewise.costing.work import work_of
 from placewise.errors import InputError, ModelFileError
+from placewise.exporters.base import Exported
+from placewise.exporters.registry import create_exporter
 from placewise.model.graph import Graph
+from placewise.model.placement import Placement
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.reader import read_gguf
 from placewise.readers.gguf.types import CACHE_TYPES, TYPES, find_type
+from placewise.simulate import judge_placement
 
 SIZES = {"prompt": 16, "tokens": 8}
 
@@ -193,3 +197,31 @@ def test_unknown_architectures_say_so(tmp_path: Path) -> None:
     model = read_gguf(path)
     assert any("'lamma' is not known" in note for note in model.warnings)
     assert math.isclose(model.graph.weights.bytes.sum(), sum(t.nbytes for t in read_header(path).tensors))
+
+
+def test_a_mixture_on_two_unlike_cards(tmp_path: Path) -> None:
+    """48 layers with some 920 MiB of experts each, on cards of 16 and 15 GB (like llama.cpp's issue 21801).
+
+    Keeping the experts of the first 26 layers in host memory and sharing the layers by memory asks the second card for
+    over 20,000 MiB. The plan fits; with less host memory nothing does, and the sentence says what is missing.
+    """
+    path = write_mixture(tmp_path / "mixture.gguf", layers=48, experts=128, inner=576)
+    layer = [tensor for tensor in read_header(path).tensors if tensor.name.startswith("blk.7.ffn_")]
+    assert sum(t.nbytes for t in layer if "exps" in t.name) / 2**20 == pytest.approx(933, rel=0.02)
+    devices, memory = "RTX4080,RTX3060,cpu@64GiB", {"cuda:0": "16GB", "cuda:1": "15GB"}
+    sizes = {"prompt": 512, "tokens": 128, "context": 4096}
+    problem = pw.build(path, devices, pw.ProblemOptions(dims=sizes, max_memory=memory))
+    away = "|".join(map(str, range(26)))
+    text = "\n".join((
+        '# CPU is "cpu"', '# CUDA0 is "cuda:0"', '# CUDA1 is "cuda:1"',
+        "llama-server -m x --device CUDA0,CUDA1 -ngl 49 --tensor-split 16,15 --override-tensor "
+        f"'blk\\.({away})\\.ffn_.*_exps=CPU'",
+    ))  # fmt: skip
+    exported = Exported({"llama.sh": text}, Placement.on(0, problem.n_ops))
+    judged = judge_placement(problem, Placement(create_exporter("llama.cpp").read_back(exported, problem)))
+    assert judged.devices[1].peak > 20_000 * 2**20 and not judged.valid
+    plan = pw.place(path, devices, target="llama.cpp", dims=sizes, max_memory=memory)
+    assert plan.status == "optimal" and plan.result.judgement is not None
+    assert all(use.peak <= use.capacity for use in plan.result.judgement.devices)
+    none = pw.place(path, devices, target="llama.cpp", dims=sizes, max_memory={**memory, "cpu": "4GiB"})
+    assert none.status == "infeasible" and "more than they hold" in none.result.unmet
