@@ -79,7 +79,7 @@ class GdpPlacer(LearnedPlacer):
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="gdp",
-        summary="a policy that places all ops at once, on any graph; shipped with bred preferences and an untrained network",
+        summary="a policy that places all ops at once, on any graph; shipped with preferences, its network untrained",
         source="Zhou et al. 2019, arXiv 1910.01578 (GDP); Zhou et al., NeurIPS 2020 (GO)",
         extra="learn",
     )
