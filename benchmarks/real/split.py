@@ -323,7 +323,7 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
         f"{MICROBATCHES} times the judge's value, and the other stages once. Spread: (largest − smallest) / median. "
         "Differences: the largest of outputs, and of gradients, from those of one process, relative to the largest "
         "entry; in float64, and in the float32 of the timed runs. Of one process: its gradients in float32 beside "
-        "those in float64.",
+        "those in float64. `--check` makes these two columns alone.",
         "",
         "| model | plan | processes | measured | spread | predicted | error | differences | in float32 |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
