@@ -1,8 +1,8 @@
 """A tighter proof where devices are in nodes: stages that fill a node reach others over the links between nodes.
 
-Let a stage have as many devices as the largest node has of its class, or more. Then some device of it and some device
-of any other stage are in different nodes: either its devices are in two nodes, or they are all that a node has. So
-tensors between the two cross a link between nodes, for a boundary goes over the slowest link between two stages.
+Let a stage have as many devices as the largest node with devices of its class, or more. Then some device of it and some
+device of any other stage are in different nodes: either its devices are in two nodes, or they are all that a node has.
+So tensors between the two cross a link between nodes, for a boundary goes over the slowest link between two stages.
 
 Each class becomes two: devices of stages that fill a node, and devices of smaller stages. How many a plan has of each
 is not known, so there is a case for every sum of sizes of large stages; what is refuted in all cases is refuted.
@@ -44,8 +44,8 @@ def split_by_node(
             if large:
                 parts.append(replace(one, members=one.members[:large], boundary=one.beyond))
                 origin.append(number)
-            if small and one.node_size > 1:
-                sizes = (one.node_size - 1,)
+            if small and one.node_room > 1:
+                sizes = (one.node_room - 1,)
                 parts.append(replace(one, members=one.members[:small], node_counts=sizes, across=_NEVER))
                 origin.append(number)
         cases.append((parts, origin))
@@ -60,7 +60,7 @@ def _is_as_fast(one: DeviceClass) -> bool:
 def _list_counts(one: DeviceClass, degrees: Sequence[int], replicas: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Pairs (devices of large stages, devices of small ones): every plan has at most so many of each, for some pair."""
     count = len(one.members)
-    sizes = {t * d for t in degrees for d in replicas if t <= one.node_size <= t * d <= count}
+    sizes = {t * d for t in degrees for d in replicas if t <= one.node_size and one.node_room <= t * d <= count}
     sums = {0}
     for total in range(1, count + 1):
         if any(total - size in sums for size in sizes):

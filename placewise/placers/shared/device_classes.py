@@ -24,9 +24,10 @@ View = Literal["best", "worst", "apart"]
 class DeviceClass:
     """Devices that are alike: `members`, node by node; `cost_class` is their column in the ways' seconds.
 
-    `able` [n_units] are the units that they may run. `node_counts` are how many of them each node has. Routes are
-    (bytes/s, seconds): `boundary` to other stages, `beyond` to those in other nodes, `inside` for the replicas of a
-    stage that fits into a node and `across` for those of a larger one.
+    `able` [n_units] are the units that they may run. `node_counts` are how many of them each node has, and `node_room`
+    how many devices of any class the largest of these nodes has. Routes are (bytes/s, seconds): `boundary` to other
+    stages, `beyond` to those in other nodes, `inside` for the replicas of a stage that fits into a node and `across`
+    for those of a larger one.
     """
 
     members: tuple[int, ...]
@@ -34,6 +35,7 @@ class DeviceClass:
     capacity: float
     able: Bools
     node_counts: tuple[int, ...]
+    node_room: int
     boundary: Route
     inside: Route
     across: Route
@@ -63,6 +65,7 @@ class DeviceClass:
 
 
 _FREE = (np.inf, 0.0)
+_Routes = tuple[Route, Route, Route, Route]
 
 
 def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
@@ -86,17 +89,18 @@ def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
     for (cost_class, _), devices in sorted(kinds.items(), key=lambda item: (item[0][0], item[1])):
         members = sorted(devices, key=lambda d: (int(ways.node[d]), d))
         route = _pick([own[d] for d in members], worst) if staged else _FREE
-        routes = (route,) * 4 if staged else _routes(cluster, members, usable, ways.node, worst)
+        routes = (route, route, route, route) if staged else _routes(cluster, members, usable, ways.node, worst)
         capacity, runs = problem.capacity[members], able[:, members]
         can: Bools = np.logical_and.reduce(runs, axis=1) if worst else np.logical_or.reduce(runs, axis=1)
-        counts = np.unique(ways.node[members], return_counts=True)[1].tolist()
+        homes, counts = np.unique(ways.node[members], return_counts=True)
         found.append(
             DeviceClass(
                 tuple(members),
                 cost_class,
                 float(capacity.min() if worst else capacity.max()),
                 can,
-                tuple(counts),
+                tuple(counts.tolist()),
+                max(int((ways.node[usable] == home).sum()) for home in homes.tolist()),
                 *routes,
             )
         )
@@ -120,7 +124,7 @@ def _join(cluster: Cluster, there: int, back: int) -> Route:
     return float(cluster.class_bandwidth[both].min()), float(cluster.class_latency[both].min())
 
 
-def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> tuple[Route, ...]:
+def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> _Routes:
     """The routes to other stages, between members, between members in different nodes, and to stages in other nodes."""
     count = len(cluster.class_bandwidth)
 
