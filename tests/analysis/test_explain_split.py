@@ -1,4 +1,4 @@
-"""Why a unit is split or recomputed: its ways, what the stage would hold otherwise, the best plan with other choices."""
+"""Why a unit is split or recomputed: its ways, what its stage would hold otherwise, the best plan with others."""
 
 from __future__ import annotations
 
