@@ -1,29 +1,32 @@
 """Predicted and measured training steps of plans with tensor, pipeline and data parallelism, over gloo on two cores.
 
     python benchmarks/real/split.py [--rounds 7] [--only llama,bert]
+    python benchmarks/real/split.py --check    # results only; the published seconds stay
 
 Three models, five plans each: on two processes, one per core, and on four, two per core. What the judge needs is
 measured in the same processes, in turns with the plans: the mean seconds of the parts of a model (what comes before the
 layers, a layer or block, what comes after them) while all processes compute, and of all-reduces between pairs. No plan
 is part of it. The value is that of a full pipeline; a step of N micro-batches takes N times the value and, once,
 all other stages.
-Outputs and gradients of every plan are compared with those of one process. Reported: the error of every prediction; the
-rank correlation of prediction and measurement, beside that of the halves of the rounds. Writes results/real_split.json
-and .md. Exits with 1 if a prediction is off by more than 5 %, or the order of the plans is not the predicted one.
+Outputs and gradients of every plan are compared with those of one process, in float64 and in float32. Reported: the
+error of every prediction; the rank correlation of prediction and measurement, beside that of the halves of the rounds.
+Writes results/real_split.json and .md. Exits with 1 if a prediction is off by more than 5 %, or the order of the plans
+is not the predicted one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import HERE, calm, command, report
+from common import HERE, RESULTS, calm, command, report
 from split_parts import BUILDERS, list_parts, part
 
 from placewise.catalog.detect import this_core
@@ -41,6 +44,7 @@ from placewise.profiling.calibrate import rank_correlation
 from placewise.runtimes.torch.parallel import ParallelGroup
 from placewise.simulate import judge_placement
 
+MODELS = HERE.parents[1] / "examples" / "parallel" / "models.py"
 WORDS = {"words": 1000, "width": 384, "layers": 8, "batch": 4, "length": 128}
 SIZES = {"llama": WORDS, "bert": WORDS, "resnet": {"width": 64, "blocks": (2, 2, 2, 2), "batch": 8, "size": 112}}
 MICROBATCHES, CORES, MAX_ERROR, TOLERANCE = 16, 2, 0.05, 1e-4
@@ -53,7 +57,8 @@ LIMITS = (
     "What the costs leave out: in a split layer, PyTorch's DTensor spends time in Python for every op, and both "
     "processes wait at each all-reduce until the slower one is there; alone and back to back, as measured, all-reduces "
     "take less. Four stages on two cores fill and drain faster than predicted, presumably because a stage has its core "
-    "for itself meanwhile.",
+    "for itself meanwhile. In float32, a rounded value on the other side of a ReLU's zero changes the gradients of the "
+    "ResNet more than rounding does, also in one process.",
 )
 
 
@@ -171,35 +176,69 @@ def fit_link(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 def compare(group: ParallelGroup, name: str, key: str) -> dict[str, float]:
-    """The largest errors of outputs, and of gradients as a share of the largest one, beside one process."""
-    inputs = draw(name, CHECKED)
-    outputs = zip(group.outputs(f"check {key}", inputs), group.whole_outputs(name, inputs), strict=True)
-    errors = {"output_error": max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in outputs)}
-    wanted = group.whole_gradients(name, inputs)
-    scale = max(float(np.abs(value).max()) for value in wanted.values())
-    held = group.gradients(f"check {key}", inputs)
-    differences = [np.abs(value - wanted[n]).max() / scale for own in held for n, value in own.items()]
-    return errors | {"gradient_error": float(max(differences))}
+    """The largest errors of outputs, and of gradients as a share of the largest one, beside one process.
+
+    In float64, and in the float32 in which the plans are timed (`float32_…`); `rounding` is by how much the gradients
+    of one process in float32 differ from those in float64.
+    """
+    errors, whole = {}, []
+    for prefix, dtype in (("", np.float64), ("float32_", np.float32)):
+        inputs = [value.astype(dtype) if value.dtype == np.float32 else value for value in draw(name, CHECKED)]
+        own, other = f"{prefix}check {key}", f"{prefix}check {name}"
+        outputs = zip(group.outputs(own, inputs), group.whole_outputs(other, inputs), strict=True)
+        errors[f"{prefix}output_error"] = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in outputs)
+        wanted = group.whole_gradients(other, inputs)
+        scale = max(float(np.abs(value).max()) for value in wanted.values())
+        held = group.gradients(own, inputs)
+        found = [float(np.abs(value - wanted[n]).max()) / scale for part in held for n, value in part.items()]
+        errors[f"{prefix}gradient_error"] = max(found)
+        whole.append(wanted)
+    exact, rounded = whole
+    scale = max(float(np.abs(value).max()) for value in exact.values())
+    errors["rounding"] = max(float(np.abs(rounded[n] - value).max()) / scale for n, value in exact.items())
+    return errors
+
+
+def add_checked(group: ParallelGroup, name: str, shape: Shape, document: Mapping[str, Any]) -> None:
+    """Prepare a plan, and the whole model, for a comparison in float64 and in float32."""
+    file, document = MODELS, {**document, "microbatches": CHECKED}
+    for prefix, model, sizes in (
+        ("", f"{file}:in_float64", {"name": name, **SIZES[name]}),
+        ("float32_", f"{file}:{name}", SIZES[name]),
+    ):
+        group.add(f"{prefix}check {name} {shape}", model, document, sizes)
+        group.add_whole(f"{prefix}check {name}", model, sizes)
+
+
+def check_model(name: str, groups: Mapping[int, ParallelGroup]) -> dict[Shape, dict[str, float]]:
+    """What every plan of a model differs by from one process."""
+    errors = {}
+    for shape in SHAPES:
+        group = groups[shape.world]
+        add_checked(group, name, shape, describe_shape(name, shape))
+        errors[shape] = compare(group, name, f"{name} {shape}")
+        print(name, shape, errors[shape], flush=True)
+    return errors
+
+
+def describe_shape(name: str, shape: Shape) -> dict[str, Any]:
+    """The document of a plan: no cost decides anything in it."""
+    guess = dict.fromkeys(parts_of(name), (1e-3, 3e-3))
+    problem = with_measured(base_problem(name, shape.world, 1e-4, 1e9), name, guess)
+    return describe_modules(problem, make_placement(problem, shape))[0]
 
 
 def run_model(name: str, groups: Mapping[int, ParallelGroup], rounds: int) -> dict[str, Any]:
     """Costs, predictions and measurements of one model."""
-    model, inputs = f"{HERE.parents[1] / 'examples' / 'parallel' / 'models.py'}:{name}", draw(name, MICROBATCHES)
+    model, inputs = f"{MODELS}:{name}", draw(name, MICROBATCHES)
     parts = f"{HERE / 'split_parts.py'}:part"
-    errors = {}
-    for world, group in groups.items():
+    errors = check_model(name, groups)
+    for group in groups.values():
         for which in parts_of(name):
             group.add_whole(f"{name} {which}", parts, {"name": name, "which": which, "sizes": SIZES[name]})
         group.add_whole(name, model, SIZES[name])
-        guess = dict.fromkeys(parts_of(name), (1e-3, 3e-3))
-        problem = with_measured(base_problem(name, world, 1e-4, 1e9), name, guess)
-        for shape in (shape for shape in SHAPES if shape.world == world):
-            document, _ = describe_modules(problem, make_placement(problem, shape))
-            key = f"{name} {shape}"
-            group.add(key, model, document, SIZES[name])
-            group.add(f"check {key}", model, {**document, "microbatches": CHECKED}, SIZES[name])
-            errors[shape] = compare(group, name, key)
-            print(key, errors[shape], flush=True)
+    for shape in SHAPES:
+        groups[shape.world].add(f"{name} {shape}", model, describe_shape(name, shape), SIZES[name])
     steps: dict[Shape, list[float]] = {shape: [] for shape in SHAPES}
     costs: dict[int, list[dict[str, tuple[float, float]]]] = {world: [] for world in groups}
     exchanges: dict[int, list[dict[int, float]]] = {world: [] for world in groups}
@@ -283,19 +322,22 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
         "work) and all-reduces were measured in turns with the plans; nothing is fitted to a plan. Predicted: "
         f"{MICROBATCHES} times the judge's value, and the other stages once. Spread: (largest − smallest) / median. "
         "Differences: the largest of outputs, and of gradients, from those of one process, relative to the largest "
-        "entry.",
+        "entry; in float64, and in the float32 of the timed runs. Of one process: its gradients in float32 beside "
+        "those in float64. `--check` makes these two columns alone.",
         "",
-        "| model | plan | processes | measured | spread | predicted | error | differences |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| model | plan | processes | measured | spread | predicted | error | differences | in float32 |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
-        lines.append(f"| {row['model']} | whole | 1 | {row['one_process']:.3f} | | | | |")
+        rounding = f"{row['plans'][0]['rounding']:.0e}"
+        lines.append(f"| {row['model']} | whole | 1 | {row['one_process']:.3f} | | | | | {rounding} |")
         for plan in row["plans"]:
             spread = (max(plan["rounds"]) - min(plan["rounds"])) / plan["measured"]
             lines.append(
                 f"| {row['model']} | {plan['plan']} | {plan['processes']} | {plan['measured']:.3f} | {spread:.0%} | "
                 f"{plan['predicted']:.3f} | {plan['error']:+.1%} | "
-                f"{plan['output_error']:.0e}, {plan['gradient_error']:.0e} |"
+                f"{plan['output_error']:.0e}, {plan['gradient_error']:.0e} | "
+                f"{plan['float32_output_error']:.0e}, {plan['float32_gradient_error']:.0e} |"
             )
     lines += [
         "",
@@ -309,21 +351,45 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
     return "\n".join(lines)
 
 
+def start_groups(stack: ExitStack) -> dict[int, ParallelGroup]:
+    """Processes for every size of plan, until the stack closes."""
+    return {
+        world: stack.enter_context(ParallelGroup(world, cores=[[rank % CORES] for rank in range(world)]))
+        for world in WORLDS
+    }
+
+
+def check_again(names: Sequence[str]) -> int:
+    """Compare the results of plans again, beside the published seconds; the exit code."""
+    path = RESULTS / "real_split.json"
+    published = json.loads(path.read_text())
+    rows = published["rows"]
+    for row in (row for row in rows if row["model"] in names):
+        with ExitStack() as stack:
+            found = check_model(row["model"], start_groups(stack))
+        for plan in row["plans"]:
+            plan.update(next(errors for shape, errors in found.items() if str(shape) == plan["plan"]))
+    missed = faults(rows)
+    path.write_text(json.dumps({**published, "faults": missed}, indent=1) + "\n")
+    lines = [text(rows, published["command"]), "", *(f"- {fault}" for fault in missed)]
+    path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
+    return int(any("results differ" in fault for fault in missed))
+
+
 def main() -> int:
     """Every model; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(BUILDERS), help="models, with commas")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--check", action="store_true", help="compare results only, and keep the published seconds")
     options = parser.parse_args()
+    if options.check:
+        return check_again(options.only.split(","))
     calm()
     rows = []
     for name in options.only.split(","):
         with ExitStack() as stack:
-            groups = {
-                world: stack.enter_context(ParallelGroup(world, cores=[[rank % CORES] for rank in range(world)]))
-                for world in WORLDS
-            }
-            rows.append(run_model(name, groups, options.rounds))
+            rows.append(run_model(name, start_groups(stack), options.rounds))
     return report("split", rows, faults(rows), text(rows, command()), libraries=("torch", "numpy", "placewise"))
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -182,3 +184,9 @@ def resnet(
     """Convolutions with batch normalization, which takes its statistics from each micro-batch."""
     torch.manual_seed(0)
     return ResNet(width, blocks, classes=10), (torch.randn(batch, 3, size, size),)
+
+
+def in_float64(name: str, **sizes: Any) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """One of the models above in double precision, to tell rounding from errors."""
+    made, args = {"llama": llama, "bert": bert, "resnet": resnet}[name](**sizes)
+    return made.double(), tuple(value.double() if value.is_floating_point() else value for value in args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.reporting.sentences import value_name
 from placewise.reporting.split_explanation import ForcedChoice, SplitExplanation, WayOfUnit
 from placewise.simulate import judge_placement
+from placewise.simulate.judge.stages import load_stages
 
 RECOMPUTE, KEEP = "recompute", "no-recompute"
 _DEGREE = re.compile(r"tp=(\d{1,6})")
@@ -67,6 +68,8 @@ def explain_split(
     explanation = SplitExplanation(
         asked=asked,
         unit=_name_units(ways, units, asked),
+        n_units=len(units),
+        first=_name_units(ways, units[:1], asked),
         stage=s,
         devices=tuple(problem.cluster.names[d] for d in group.devices),
         tensor_parallel=group.tensor_parallel,
@@ -75,6 +78,10 @@ def explain_split(
         stage_seconds=use.seconds,
         stage_bytes=use.peak,
         capacity=min(float(problem.capacity[d]) for d in group.devices),
+        bytes_kept=_stage_bytes(problem, placement, s, degree=group.tensor_parallel, keep=True),
+        bytes_whole=_stage_bytes(problem, placement, s, degree=1),
+        trains=ways.trains,
+        pays_per_stage=problem.objective.kind == "throughput",
         measure=value_name(problem.objective, ways),
         value=judged.value,
         ways=tuple(_describe_way(ways, way, kind, chosen) for way in ways.ways_of(unit).tolist()),
@@ -83,11 +90,31 @@ def explain_split(
     return ExplainedSplit(explanation, tuple(results))
 
 
+def _stage_bytes(
+    problem: Problem, placement: Placement, stage: int, *, degree: int, keep: bool = False
+) -> float | None:
+    """What each device of a stage would hold if its units ran over so many devices, with `keep` without recomputation.
+
+    None if some unit has no such way.
+    """
+    ways, way = problem.require_ways(), np.array(placement.way)
+    for unit in np.unique(ways.unit[np.asarray(placement.stage) == stage]).tolist():
+        wanted = False if keep else bool(ways.recompute[way[unit]])
+        fits = [w for w in ways.ways_of(unit, degree).tolist() if bool(ways.recompute[w]) == wanted]
+        if not fits:
+            return None
+        way[unit] = fits[0]
+    groups = list(placement.stages)
+    groups[stage] = replace(groups[stage], tensor_parallel=degree)
+    return load_stages(problem, replace(placement, stages=tuple(groups), way=way))[stage].peak
+
+
 def _describe_way(ways: Ways, way: int, kind: int, chosen: int) -> WayOfUnit:
     return WayOfUnit(
         name=ways.name[way],
         degree=int(ways.degree[way]),
         chosen=way == chosen,
+        recomputes=bool(ways.recompute[way]),
         seconds=float(ways.seconds[way, kind]),
         collective=float(ways.collective_seconds[way, kind]),
         in_flight=float(ways.bytes_in_flight[way]),
@@ -121,6 +148,9 @@ def _select_ways(ways: Ways, units: Ints, choice: str) -> Bools:
         raise InputError(f"{choice!r} is no choice for ops that may be split", remedy=remedy)
     if len(np.unique(ways.way_unit[own & fits])) < len(units):
         known = sorted(set(ways.degree[own].tolist()))
-        raise InputError(f"the unit has no way for {choice}", remedy=f"its degrees are {', '.join(map(str, known))}")
+        remedy = f"its degrees are {', '.join(map(str, known))}"
+        if choice in (RECOMPUTE, KEEP):
+            remedy = "it has nothing to keep for a backward pass" if ways.trains else "only training recomputes"
+        raise InputError(f"the unit has no way for {choice}", remedy=remedy)
     left: Bools = ~own | fits
     return left

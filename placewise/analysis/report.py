@@ -14,6 +14,8 @@ from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlanError
+from placewise.exporters.stage_timeline import StageTimeline, schedule_stages
+from placewise.exporters.stage_work import COMPUTE
 from placewise.exporters.timeline_tasks import schedule_tasks
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import PlanFile, find_model, is_plan, load_plan, plan_of, require_same_file
@@ -24,7 +26,7 @@ from placewise.model.result import Judgement, Result
 from placewise.reporting.critical_path import critical_path
 from placewise.reporting.page.data import page_data
 from placewise.reporting.page.html import page_text
-from placewise.reporting.page.plan_view import Period, PlacedModel, PlanView
+from placewise.reporting.page.plan_view import Period, PlacedModel, PlanView, StagePeriod
 from placewise.simulate import judge_placement
 
 
@@ -72,7 +74,8 @@ def make_view(plan: PlanFile, name: str, problem: Problem, placement: Placement,
     """The view of a plan with its problem and judgement."""
     path = () if judgement.timeline is None else critical_path(problem, placement, judgement.timeline)
     period = _pipeline_period(problem, placement, judgement)
-    return PlanView(plan, name, PlacedModel(problem, placement, judgement, period, path))
+    stages = _stage_period(problem, placement, judgement)
+    return PlanView(plan, name, PlacedModel(problem, placement, judgement, period, path, stages))
 
 
 def render_page(view: PlanView) -> str:
@@ -99,6 +102,8 @@ def _pipeline_period(problem: Problem, placement: Placement, judgement: Judgemen
     objective = problem.objective
     if objective.kind != "throughput" or not 0 < judgement.value < math.inf or placement.replicas is not None:
         return None
+    if problem.ways is not None:
+        return None
     if objective.schedule == "gpipe" and problem.graph.ops.backward.any():
         return None
     tasks = schedule_tasks(problem, placement, judgement, 1)
@@ -112,3 +117,40 @@ def _pipeline_period(problem: Problem, placement: Placement, judgement: Judgemen
         "tensor": frozen(np.array([task.tensor for task in tasks]), np.int32),
     }
     return Period(judgement.value, tracks, **columns)
+
+
+def _stage_period(problem: Problem, placement: Placement, judgement: Judgement) -> StagePeriod | None:
+    """One micro-batch in a pipeline whose ops are split; None for any other placement, or one that cannot run."""
+    if not judgement.stages or not 0 < judgement.value < math.inf:
+        return None
+    made = schedule_stages(problem, placement, judgement)
+    numbered = list(enumerate(made.tasks))
+    of_op = {task.op: number for number, task in numbered if task.what == COMPUTE}
+    rest = [number for number, task in numbered if task.what != COMPUTE]
+    chosen = np.array([*(of_op[op] for op in range(problem.n_ops)), *rest], np.int64)
+    return StagePeriod(
+        made.period,
+        frozen(np.array(made.stage)[chosen], np.int32),
+        frozen(made.start[chosen], np.float64),
+        frozen(np.array([made.tasks[number].seconds for number in chosen.tolist()]), np.float64),
+        tuple(made.tasks[number].what + _name_peer(made.tasks[number].peer) for number in rest),
+        frozen(np.array([made.tasks[number].op for number in rest]), np.int32),
+        frozen(np.array([made.tasks[number].tensor for number in rest]), np.int32),
+        frozen(np.array(_first_ops(made)), np.int32),
+        made.joined,
+    )
+
+
+def _first_ops(made: StageTimeline) -> list[int]:
+    """The first op of every pass through a stage: of a run of its tasks without another stage's between them."""
+    found: dict[int, int] = {}
+    run = 0
+    for number, (task, stage) in enumerate(zip(made.tasks, made.stage, strict=True)):
+        run += number > 0 and stage != made.stage[number - 1]
+        if task.what == COMPUTE:
+            found.setdefault(run, task.op)
+    return list(found.values())
+
+
+def _name_peer(stage: int) -> str:
+    return f" stage {stage}" if stage >= 0 else ""

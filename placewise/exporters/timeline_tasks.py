@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise.exporters.stage_timeline import schedule_stages
+from placewise.exporters.stage_work import COMPUTE, track_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Timeline
@@ -26,6 +28,7 @@ class TimelineTask:
     """An op, or the copy of a tensor, on a track of a place: a device, or ``links`` for the copies of a run.
 
     Times are in seconds. `after` are the numbers of the tasks, of the same sample, that it receives tensors from.
+    `what` says what else it is, of stages whose ops are split (`stage_work.py`).
     """
 
     place: str
@@ -36,6 +39,7 @@ class TimelineTask:
     tensor: int = -1
     after: tuple[int, ...] = ()
     sample: int = 0
+    what: str = ""
 
     @property
     def finish(self) -> float:
@@ -47,7 +51,12 @@ LINKS = "links"
 
 
 def schedule_tasks(problem: Problem, placement: Placement, judged: Judgement, samples: int) -> list[TimelineTask]:
-    """The tasks of a placement that can run, ops first and in order; for a pipeline, those of several samples."""
+    """The tasks of a placement that can run, ops first and in order; for a pipeline, those of several samples.
+
+    Stages whose ops are split have theirs in the order of their starts.
+    """
+    if placement.stages and problem.ways is not None:
+        return _list_stage_tasks(problem, placement, judged, samples)
     if judged.timeline is not None:
         return _list_run_tasks(problem, placement, judged.timeline)
     first = _PipelinePeriod(problem, placement, judged.value).list_tasks()
@@ -62,6 +71,26 @@ def schedule_tasks(problem: Problem, placement: Placement, judged: Judgement, sa
         for sample in range(samples)
         for task in first
     ]
+
+
+def _list_stage_tasks(problem: Problem, placement: Placement, judged: Judgement, samples: int) -> list[TimelineTask]:
+    """What every device does with some micro-batches, one after the other; all devices of a replica do the same."""
+    made = schedule_stages(problem, placement, judged)
+    names, tasks = problem.cluster.names, list[TimelineTask]()
+    for sample in range(samples if made.period else 1):
+        numbers = list[tuple[int, ...]]()
+        for task, stage, start, after in zip(made.tasks, made.stage, made.start.tolist(), made.after, strict=True):
+            group = placement.stages[stage]
+            t, replica = group.tensor_parallel, sample % group.data_parallel
+            devices = group.devices[replica * t : (replica + 1) * t]
+            begin, what = start + sample * (made.period or 0.0), "" if task.what == COMPUTE else task.what
+            waits = tuple(numbers[before][0] for before in after)
+            numbers.append(tuple(range(len(tasks), len(tasks) + t)))
+            tasks += (
+                TimelineTask(names[d], track_of(task), begin, task.seconds, task.op, task.tensor, waits, sample, what)
+                for d in devices
+            )
+    return tasks
 
 
 def _list_run_tasks(problem: Problem, placement: Placement, timeline: Timeline) -> list[TimelineTask]:

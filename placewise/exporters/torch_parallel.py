@@ -24,7 +24,8 @@ MODEL is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns th
 one micro-batch: `return module, args` or `return module, args, kwargs`. Every process calls it, so it has to make the
 same weights each time. Inputs are those of the example, drawn again for every micro-batch; outputs, and the gradients
 of one training step, are compared with those of the whole model on one device. --loss FILE.py:FUNCTION names a function
-of outputs and a target (default: the mean square of all outputs).
+of outputs and a target (default: the mean square of all outputs). --float64 computes in double precision: behind ReLU,
+rounding in float32 alone can change gradients by more than the comparison allows.
 
 To train, take `ParallelModel` from {COPIES[0]}.py: its `step` leaves gradients in `named_parameters()`.
 """
@@ -78,10 +79,21 @@ def require_close(what, one, other, least=1e-30):
     scale = max(float(other.abs().max()) if other.numel() else 0.0, least)
     error = float((one.cpu() - other.cpu()).abs().max()) if other.numel() else 0.0
     if not error <= 1e-4 * scale:
-        raise AssertionError(f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}}")
+        advice = "; does it with --float64?" if other.dtype == torch.float32 else ""
+        found = f"{{what}} differs by {{error:.3g}} from that of the whole model, of {{scale:.3g}}"
+        raise AssertionError(found + advice)
 
 
-def main(model, micro_batches, loss):
+def with_precision(made, float64):
+    """The model and its arguments, in float64 if that is asked for."""
+    model, args, kwargs = made
+    if not float64:
+        return made
+    double = lambda value: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    return model.double(), *pytree.tree_map(double, (args, kwargs))
+
+
+def main(model, micro_batches, loss, float64):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wanted = sum(len(stage["devices"]) for stage in PLAN["stages"])
     if world != wanted:
@@ -100,8 +112,8 @@ def main(model, micro_batches, loss):
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         loss = load_function(loss) if loss else mean_square
-        made, args, kwargs = make_model(model)
-        reference, _, _ = make_model(model)
+        made, args, kwargs = with_precision(make_model(model), float64)
+        reference, _, _ = with_precision(make_model(model), float64)
         parallel = ParallelModel(made, args, kwargs, PLAN, loss=loss, device=str(device))
     except ValueError as error:
         raise SystemExit(f"{PLAN} cannot run: {{error}}")
@@ -136,6 +148,7 @@ if __name__ == "__main__":
     parser.add_argument("model")
     parser.add_argument("micro_batches", nargs="?", type=int, default=0)
     parser.add_argument("--loss", default="")
+    parser.add_argument("--float64", action="store_true")
     main(**vars(parser.parse_args()))
 '''
 

@@ -2,6 +2,7 @@
 
 Every device is a process with a track of ops (several if it runs ops at once) and a counter of its memory. Copies are
 on the tracks of their links for latency, and on those of their device for throughput. Arrows follow the tensors.
+Where ops are split, every device also has tracks for collectives, transfers, recomputation and gradients.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ MAX_SAMPLES = 1000
 MICROSECONDS = 1e6
 ROUNDING, INSIDE = 1e-12, 0.01
 """Shares of time: the overlap of slices that counts as rounding; how far before its end an arrow leaves a slice."""
+_CATEGORIES = {
+    "collectives": "collective", "transfers": "copy", "gradients": "gradients", "recomputation": "recomputation",
+}  # fmt: skip
+"""Of tracks that only stages have whose ops are split; other slices are ops, or copies."""
 Event = dict[str, Any]
 
 
@@ -39,7 +44,8 @@ class TraceExporter:
         writes="a Chrome trace (JSON)",
         loaded_by="Perfetto (ui.perfetto.dev), chrome://tracing",
         verified="text only",
-        cannot_say="replicas of stages",
+        cannot_say="replicas of stages, unless ops may be split",
+        splits=True,
         suffix=".json",
         precisions=tuple(PRECISIONS),
         disk=True,
@@ -56,9 +62,11 @@ class TraceExporter:
         if not math.isfinite(judged.value):
             raise ExportError("this placement cannot run, so nothing can be shown", remedy="see placewise check")
         tasks = schedule_tasks(problem, placement, judged, samples)
-        tracks, held = _Tracks(problem, tasks), memory_while(problem, placement, judged.timeline)
+        tracks = _Tracks(problem, tasks)
         events = [*_name_events(tracks), *_slice_events(problem, tasks, tracks), *_arrow_events(tasks, tracks)]
-        events += _memory_events(held.tolist(), tasks, tracks)
+        if problem.ways is None:
+            held = memory_while(problem, placement, judged.timeline)
+            events += _memory_events(held.tolist(), tasks, tracks)
         document = {"traceEvents": events, "displayTimeUnit": "ms"}
         return Exported({FILE: json.dumps(document, ensure_ascii=True, separators=(",", ":"))}, placement)
 
@@ -71,6 +79,8 @@ class TraceExporter:
         for event in events:
             if event["ph"] == "X" and event["cat"] == "op" and not event["args"]["sample"]:
                 op = index.get(event["name"], -1)
+                if op >= 0 and problem.ways is not None and read[op] >= 0:
+                    continue  # all devices of a split show it
                 if op < 0 or read[op] >= 0:
                     raise ExportError(f"op {event['name']!r} is twice in the trace, or is not in the model")
                 read[op] = problem.cluster.index(names[event["pid"]])
@@ -120,12 +130,15 @@ def _slice_events(problem: Problem, tasks: Sequence[TimelineTask], tracks: _Trac
         args: Event = {"sample": task.sample}
         if task.op >= 0:
             args |= {"kind": graph.ops.kind[task.op], "scope": graph.ops.scope[task.op]}
-        else:
+        if task.tensor >= 0:
             args |= {"bytes": int(graph.tensors.bytes[task.tensor])}
+        about = (
+            [graph.ops.name[task.op]] if task.op >= 0 else [graph.tensors.name[task.tensor]] if task.tensor >= 0 else []
+        )
         yield {
             "ph": "X",
-            "name": graph.ops.name[task.op] if task.op >= 0 else graph.tensors.name[task.tensor],
-            "cat": "op" if task.op >= 0 else "copy",
+            "name": " ".join([*([task.what] if task.what else []), *about]),
+            "cat": _CATEGORIES.get(task.track, "op" if task.op >= 0 else "copy"),
             "pid": process,
             "tid": thread,
             "ts": task.start * MICROSECONDS,

@@ -66,7 +66,7 @@ def export_placement(
     if placement.stages and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
-            remedy="export to torch, vllm, megatron or deepspeed, or place without --tensor-parallel",
+            remedy="export to torch, vllm, megatron, deepspeed or trace, or place without --tensor-parallel",
         )
     asked = judge_placement(problem, placement)
     unplaced = np.flatnonzero(placement.device < 0)

@@ -33,8 +33,8 @@ class Gantt:
 
     @property
     def is_useful(self) -> bool:
-        """Whether more than one device runs ops."""
-        return sum(use.ops > 0 for use in self.judgement.devices) > 1
+        """Whether more than one device runs ops, or ops of stages are split."""
+        return bool(self.judgement.stages) or sum(use.ops > 0 for use in self.judgement.devices) > 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         timeline = self.judgement.timeline

@@ -2,7 +2,8 @@
 
 For latency this is the judge's timeline, with the critical path marked. For throughput it is one period of the full
 pipeline: the compute of each device, which is marked, beside its copies for one sample (their order within the period
-means nothing), and the rest of the period idle.
+means nothing), and the rest of the period idle. Stages whose ops are split have a lane each, called by their number,
+replicas × devices of a split; collectives, transfers and the exchange of gradients are busy and not marked.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def lanes_of(
     """
     if not math.isfinite(judgement.value) or judgement.value <= 0:
         return ()
+    if judgement.stages:
+        return _stage_lanes(placement, judgement, slots, one_by_one=problem.objective.kind == "latency")
     if judgement.timeline is None:
         return _period_lanes(problem, judgement, slots)
     if path is None:
@@ -77,6 +80,8 @@ def mark_runs(line: str) -> Iterator[tuple[str, int, int]]:
 def legend(judgement: Judgement) -> tuple[str, str, str, str]:
     """What the four marks mean."""
     words = ("on the critical path", "busy") if judgement.timeline is not None else ("computes", "copies")
+    if judgement.stages:
+        words = ("computes", "collectives, transfers, gradients")
     return *words, "busy for less than half", "idle"
 
 
@@ -150,6 +155,19 @@ def _period_lanes(problem: Problem, judgement: Judgement, slots: int) -> tuple[L
     for link, load in judgement.wires.items():
         busy = slot_shares(_span_columns([(0.0, load)]), value, slots)
         lanes.append(Lane(f"link {link}", busy, np.zeros(slots), load, is_link=True))
+    return tuple(lanes)
+
+
+def _stage_lanes(placement: Placement, judgement: Judgement, slots: int, *, one_by_one: bool) -> tuple[Lane, ...]:
+    """A lane per stage: one micro-batch of a full pipeline, or the stages of a request one after the other."""
+    lanes, begin = [], 0.0
+    for s, (group, use) in enumerate(zip(placement.stages, judgement.stages, strict=True)):
+        computed = begin + use.compute - use.collective
+        marked = slot_shares(_span_columns([(begin, computed)]), judgement.value, slots)
+        busy = slot_shares(_span_columns([(begin, begin + use.seconds)]), judgement.value, slots)
+        sizes = f" {group.data_parallel} × {group.tensor_parallel}" if len(group.devices) > 1 else ""
+        lanes.append(Lane(f"stage {s}{sizes}", busy, marked, use.seconds))
+        begin += use.seconds if one_by_one else 0.0
     return tuple(lanes)
 
 

@@ -27,6 +27,7 @@ class WayOfUnit:
     name: str
     degree: int
     chosen: bool
+    recomputes: bool
     seconds: float
     collective: float
     in_flight: float
@@ -48,10 +49,17 @@ class ForcedChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitExplanation:
-    """Why the unit of an op runs as it does, in a stage of a pipeline; seconds per micro-batch, and bytes."""
+    """Why the unit of an op runs as it does, in a stage of a pipeline; seconds per micro-batch, and bytes.
+
+    Of `n_units` that were asked about, `first` is the one whose ways are listed. `bytes_kept` and `bytes_whole` are
+    what the stage would hold without any recomputation, and with one device per replica (None: a unit has no such way).
+    `pays_per_stage`: the slowest stage counts, and not the sum of all.
+    """
 
     asked: str
     unit: str
+    n_units: int
+    first: str
     stage: int
     devices: tuple[str, ...]
     tensor_parallel: int
@@ -60,6 +68,10 @@ class SplitExplanation:
     stage_seconds: float
     stage_bytes: float
     capacity: float
+    bytes_kept: float | None
+    bytes_whole: float | None
+    trains: bool
+    pays_per_stage: bool
     measure: str
     value: float
     ways: tuple[WayOfUnit, ...]
@@ -68,15 +80,16 @@ class SplitExplanation:
 
 def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
     """Everything that `explain` prints of an op that may be split."""
-    split = f"split over {explanation.tensor_parallel} devices" if explanation.tensor_parallel > 1 else "not split"
-    replicas = f", in each of {explanation.data_parallel} replicas" if explanation.data_parallel > 1 else ""
-    head = f"{explanation.unit} is {split}{replicas}, in stage {explanation.stage}"
-    room = f"{format_bytes(explanation.stage_bytes)} of {format_bytes(explanation.capacity)}"
+    head, room = describe_unit(explanation), _room(explanation, explanation.stage_bytes)
+    count, held = len(explanation.devices), explanation.in_flight
+    where = f"each of its {count} devices" if count > 1 else "its device"
     stage = (
         f"the stage takes {format_seconds(explanation.stage_seconds)} of {format_seconds(explanation.value)}, and "
-        f"holds {room} on each of its {len(explanation.devices)} devices, with {explanation.in_flight} micro-batches "
-        "in flight"
+        f"holds {room} on {where}"
     )
+    if explanation.trains:
+        stage += f", with {held} micro-batch{'es' if held > 1 else ''} in flight"
+    reasons = [Text(visible(line)) for line in (*describe_reasons(explanation), *_describe_many(explanation))]
     rows = [
         (
             f"{'→ ' if way.chosen else ''}{way.name}",
@@ -90,7 +103,60 @@ def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
     ]
     table = rows_table(("way", "over ", "time ", "of it collectives ", "per micro-batch ", "held "), rows)
     lines = [Text(visible(describe_choice(explanation, choice))) for choice in explanation.forced]
-    return Group(Text(visible(head), style="bold"), Text(visible(stage), style="dim"), Text(), table, Text(), *lines)
+    first = (Text(visible(head), style="bold"), Text(visible(stage), style="dim"), *reasons)
+    return Group(*first, Text(), table, Text(), *lines)
+
+
+def describe_unit(explanation: SplitExplanation) -> str:
+    """How the unit runs, in one sentence without a stop."""
+    own = _chosen(explanation)
+    split = f"split over {explanation.tensor_parallel} devices" if explanation.tensor_parallel > 1 else "not split"
+    again = (" and recomputes its activations" if own.recomputes else "") if explanation.trains else ""
+    replicas = f", which has {explanation.data_parallel} replicas" if explanation.data_parallel > 1 else ""
+    return f"{explanation.unit} is {split}{again}; it is in stage {explanation.stage}{replicas}"
+
+
+def describe_reasons(explanation: SplitExplanation) -> list[str]:
+    """Why it runs so, as far as its ways and the stage's memory tell."""
+    own, reasons = _chosen(explanation), list[str]()
+    alike = [way for way in explanation.ways if way.recomputes == own.recomputes and math.isfinite(way.seconds)]
+    whole = next((way for way in alike if way.degree == 1), None)
+    if own.degree > 1 and whole is not None:
+        fewer = f"On one device it takes {format_seconds(whole.seconds)}, split {format_seconds(own.seconds)}."
+        reasons.append(fewer)
+        reasons += _describe_room(explanation, explanation.bytes_whole, "With one device per replica")
+    elif own.degree == 1 and len(alike) > 1:
+        best = min((way for way in alike if way.degree > 1), key=lambda way: way.seconds * way.degree)
+        each = format_seconds(own.seconds / best.degree)
+        rest = f"; {best.degree} replicas take {each} per micro-batch" if explanation.pays_per_stage else ""
+        reasons.append(
+            f"Split over {best.degree} devices it takes {format_seconds(best.seconds)}, whole "
+            f"{format_seconds(own.seconds)}{rest}."
+        )
+    if own.recomputes:
+        reasons += _describe_room(explanation, explanation.bytes_kept, "Without recomputation")
+    return reasons
+
+
+def _describe_room(explanation: SplitExplanation, needed: float | None, case: str) -> list[str]:
+    if needed is None:
+        return []
+    verb = "does not fit: it" if needed > explanation.capacity else "fits, too: it"
+    return [f"{case}, the stage {verb} would hold {_room(explanation, needed)} on each device."]
+
+
+def _describe_many(explanation: SplitExplanation) -> list[str]:
+    if explanation.n_units == 1:
+        return []
+    return [f"The ways are those of {explanation.first}, the first of {explanation.n_units} units."]
+
+
+def _room(explanation: SplitExplanation, needed: float) -> str:
+    return f"{format_bytes(needed)} of {format_bytes(explanation.capacity)}"
+
+
+def _chosen(explanation: SplitExplanation) -> WayOfUnit:
+    return next(way for way in explanation.ways if way.chosen)
 
 
 def describe_choice(explanation: SplitExplanation, choice: ForcedChoice) -> str:
@@ -103,7 +169,7 @@ def describe_choice(explanation: SplitExplanation, choice: ForcedChoice) -> str:
     if is_same(choice.value, explanation.value):
         return f"{best}: nothing is lost or gained."
     proved = choice.lower_bound >= choice.value * (1 - 1e-6)
-    end = "; no plan with it is better" if proved else "; that nothing better exists is not proved"
+    end = "; no plan with it is better" if proved else f"; none with it is below {format_seconds(choice.lower_bound)}"
     return f"{best}, {compare_values(choice.value, explanation.value, 'the plan')}{end}."
 
 

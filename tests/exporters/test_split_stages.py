@@ -92,7 +92,7 @@ def test_recomputed_layers_are_arguments_of_megatron(training: Problem) -> None:
 def test_targets_that_cannot_split_refuse_in_one_sentence(training: Problem) -> None:
     """No target falls back to whole ops without a word."""
     plan = staged(training, [12], [StageGroup((0, 1), 1, 2)])
-    for target in ("device-map", "llama.cpp", "onnx", "openvino", "pipelining", "trace"):
+    for target in ("device-map", "llama.cpp", "onnx", "openvino", "pipelining", "tensorflow"):
         with pytest.raises(ExportError, match="cannot express ops that are split"):
             export_placement(training, plan, target)
 

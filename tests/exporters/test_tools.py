@@ -63,6 +63,48 @@ print([[kind.name for kind in stage[0]].count("decoder") for stage in layout.lay
     assert _python(code, text_for("megatron")) == str(list(LAYERS))
 
 
+def split_text_for(target: str, replicas: int = 1) -> str:
+    """The file for two stages of a small Llama, each split over two devices; all layers recompute."""
+    problem = problem_of("llama", f"{4 * replicas}xA100-80GB")
+    devices = np.arange(4 * replicas).reshape(2, -1).tolist()
+    plan = staged(problem, [StageGroup(tuple(own), replicas, 2) for own in devices], [2], again=True)
+    made = export_placement(problem, plan, target)
+    assert not made.projected
+    (content,) = made.exported.files.values()
+    return str(content)
+
+
+def test_megatron_takes_the_arguments_of_split_plans() -> None:
+    """Every argument but those of the training loop is a field of Megatron Core's configuration, which accepts all."""
+    needs("megatron.core")
+    code = """
+import dataclasses, re, shlex, sys, warnings
+warnings.simplefilter("ignore")
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+from megatron.core.transformer.transformer_config import TransformerConfig
+words = shlex.split(sys.stdin.read().splitlines()[-1])
+values = {one[2:].replace("-", "_"): other for one, other in zip(words, words[1:]) if one.startswith("--")}
+loop = [name for name in ("micro_batch_size", "global_batch_size") if values.pop(name, None)]
+values = {name: int(text) if text.isdigit() else text for name, text in values.items()}
+made = TransformerConfig(hidden_size=32, num_attention_heads=8, pipeline_dtype=__import__("torch").float32, **values)
+layout = PipelineParallelLayerLayout(values["pipeline_model_parallel_layout"], 2)
+layout.validate_layer_layout(num_layers=made.num_layers, mtp_num_layers=0)
+counts = [[kind.name for kind in stage[0]].count("decoder") for stage in layout.layout]
+print(counts, made.tensor_model_parallel_size, made.recompute_method, made.recompute_num_layers, len(loop))
+"""
+    assert _python(code, split_text_for("megatron")) == "[2, 2] 2 block 2 2"
+
+
+def test_vllm_has_the_arguments_of_split_plans() -> None:
+    """Every argument of the command is one that vLLM's engine adds to its parser."""
+    source = (needs("vllm").parent / "engine" / "arg_utils.py").read_text()
+    calls = [call for call in ast.walk(ast.parse(source)) if isinstance(call, ast.Call)]
+    added = [call.args for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
+    known = {word.value for words in added for word in words if isinstance(word, ast.Constant)}
+    asked = {word for word in split_text_for("vllm", 2).split() if word.startswith("--")}
+    assert asked == {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"} and asked <= known
+
+
 def test_vllm_takes_its_partition() -> None:
     """The function by which vLLM cuts layers gives each rank its own, from the variable alone."""
     path = needs("vllm").parent / "distributed" / "utils.py"

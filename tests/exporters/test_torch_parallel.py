@@ -22,11 +22,11 @@ from placewise.simulate import judge_placement
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
-def run(folder: Path, name: str, processes: int) -> str:
+def run(folder: Path, name: str, processes: int, *flags: str) -> str:
     """What torchrun prints."""
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     done = subprocess.run(
-        [sys.executable, "-m", *command, str(folder / "run_parallel.py"), f"{MODELS}:{name}"],
+        [sys.executable, "-m", *command, str(folder / "run_parallel.py"), f"{MODELS}:{name}", *flags],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ""},
         capture_output=True,
         text=True,
@@ -64,6 +64,7 @@ def test_torchrun_runs_replicas(tmp_path: Path) -> None:
     said, printed = export_and_run("resnet", [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")
     assert said["data_parallel"] == 2 and said["stages"][0]["modules"] == [""]
     assert "1 stages × 2 replicas × 1 devices, outputs and gradients as those" in printed
+    assert "outputs and gradients as those" in run(tmp_path / "out", "resnet", 2, "--float64")
 
 
 def test_the_plan_names_modules_and_their_styles() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from piper_files import amount
@@ -22,13 +23,14 @@ DEGREES = (1, 2, 4)
 def split_problem(
     seed: int, *, units: int = 0, devices: int = 0, classes: int = 1, transfers: str = "staged",
     kind: str = "throughput", even: bool = True, most_ways: int = 2, hosts: bool = False, rules: bool = False,
-    exact: bool | None = None,
+    exact: bool | None = None, node_size: int = 0,
 ) -> Problem:  # fmt: skip
     """Problem number `seed`: 2 to 5 units on 1 to 8 devices of so many classes.
 
     `even`: all devices of a class have the same links, and one node holds them all. `hosts`: some
-    devices work in host memory. `rules`: some ops may not run everywhere, and replicas are limited. `exact`: whole
-    numbers, with ties (default: every other seed). Some units cost nothing.
+    devices work in host memory. `node_size`: so many devices are in a node, with slow direct links to others. `rules`:
+    some ops may not run everywhere, and replicas are limited. `exact`: whole numbers, with ties (default: every other
+    seed). Some units cost nothing.
     """
     draw, exact = Draw(seed), seed % 2 == 0 if exact is None else exact
     n = units or draw.whole(2, 5)
@@ -42,7 +44,10 @@ def split_problem(
         Device(f"d{number}", "cpu" if hosts and draw.chance(0.4) else "accelerator", memory=room[c], streams=c + 1)
         for number, c in enumerate(of_class)
     )
-    cluster = Cluster(accelerators, _links(draw, accelerators, transfers, even), transfers)  # type: ignore[arg-type]
+    links = _links(draw, accelerators, transfers, even)
+    if node_size:
+        links = tuple(replace(link, bandwidth=1.0) if _crosses(link, node_size) else link for link in links)
+    cluster = Cluster(accelerators, links, transfers)  # type: ignore[arg-type]
     constraints = Constraints(replicas=0, contiguous=True)
     if rules:
         forbidden = (Rule(f"^op{draw.whole(0, n - 1)}$", draw.one(cluster.names)),) if draw.chance(0.6) else ()
@@ -51,8 +56,15 @@ def split_problem(
     objective = Objective(kind, memory="sum" if draw.chance(0.5) else "live")  # type: ignore[arg-type]
     problem = Problem(graph, cluster, table, objective, constraints)
     node = np.zeros(count) if even else np.sort([draw.whole(0, 1) for _ in range(count)])
+    node = np.arange(count) // node_size if node_size else node
     kinds = classify_devices(cluster, problem.capacity)
     return problem.with_(ways=_ways(draw, unit, n, kinds, node, exact, most_ways, kind))
+
+
+def _crosses(link: Link, node_size: int) -> bool:
+    """Whether a link joins devices of two nodes."""
+    ends = [int(end[1:]) // node_size for end in (link.source, link.target) if end != HOST]
+    return len(set(ends)) > 1
 
 
 def _graph(draw: Draw, n: int) -> tuple[Graph, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from locations import ROOT
+from parallel_plans import problem_of, staged
 
 import placewise as pw
 from placewise.analysis.report import make_view, render_page
@@ -19,6 +20,8 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Objective, Problem
+from placewise.model.ways import StageGroup
+from placewise.simulate import judge_placement
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = shutil.which("chromium")
@@ -172,6 +175,40 @@ def test_the_timeline_zooms(show: Open, inception: Path) -> None:
     assert page.evaluate(SPAN) == 1
     page.keyboard.press("+")
     assert page.evaluate(SPAN) == pytest.approx(0.5)
+
+
+def test_replicas_of_stages_take_micro_batches_in_turns(show: Open, folder: Path) -> None:
+    """Under the mouse is the micro-batch of that replica; a collective is told with its kind, op, tensor and row."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    problem = problem_of("bert", "8xA100-80GB", microbatches=8)
+    groups = [StageGroup((0, 1, 2, 3), 2, 2), StageGroup((4, 5, 6, 7), 2, 2)]
+    placement = staged(problem, groups, [2], again=True)
+    view = make_view(plan_of(place(problem, "uniform")), "m", problem, placement, judge_placement(problem, placement))
+    path = folder / "stages.html"
+    path.write_text(render_page(view))
+    page = show(path)
+    page.locator("canvas.time").first.scroll_into_view_if_needed()
+    page.wait_for_function("placewise.shownTimeline.rowsAt")
+    where = """(sample) => {
+      const drawn = placewise.shownTimeline, {tasks} = drawn;
+      let task = -1;
+      for (let k = 0; k < tasks.count; k++) {
+        if (tasks.what(k) === "all-reduce" && (task < 0 || tasks.seconds[k] > tasks.seconds[task])) task = k;
+      }
+      const start = tasks.start[task] + sample * tasks.period;
+      drawn.view.reveal(start, start + tasks.seconds[task]);
+      drawn.paint();
+      const at = drawn.canvas.getBoundingClientRect();
+      return [at.x + drawn.x(start + tasks.seconds[task] / 2), at.y + drawn.middle(task, sample)];
+    }"""
+    told = []
+    for sample in (2, 3):
+        page.mouse.click(*page.evaluate(where, sample))
+        told.append(page.locator("#timeline-detail").inner_text())
+    assert all("all-reduce" in text and "whole size" in text for text in told)
+    assert "cuda:0–cuda:1" in told[0] or "cuda:4–cuda:5" in told[0]
+    assert "cuda:2–cuda:3" in told[1] or "cuda:6–cuda:7" in told[1]
+    assert page.locator("#timeline .legend").all_inner_texts()[:3] == ["compute", "recomputation", "collectives"]
 
 
 def test_the_keyboard_follows_the_critical_path(show: Open, inception: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parallel_plans import problem_of, staged
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 from soak import seeds
 from typer.testing import CliRunner
@@ -26,6 +27,7 @@ from placewise.errors import OutputError, PlanError
 from placewise.files.plan_file import load_plan, plan_of, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.model.ways import StageGroup
 from placewise.reporting.copies import list_copies
 from placewise.reporting.page.columns import LONGEST_NAME, clean_text, pack_column
 from placewise.reporting.page.data import page_data
@@ -174,6 +176,41 @@ def test_lanes_by_hand() -> None:
     start, finish = np.array([0.0, 0.0, 1.0, 2.0, 0.0]), np.array([2.0, 3.0, 4.0, 5.0, 9.0])
     lane, counts = assign_lanes(np.array([0, 0, 0, 0, 1]), start, finish, 3, 0.0)
     assert lane.tolist() == [0, 1, 2, 0, 0] and counts == [3, 1, 1]
+
+
+def test_stages_have_lanes_for_what_they_do() -> None:
+    """Of two stages with two replicas over two devices: rows by replica, lanes by activity, the judge's seconds."""
+    problem = problem_of("bert", "8xA100-80GB", microbatches=8)
+    groups = [StageGroup((0, 1, 2, 3), 2, 2), StageGroup((4, 5, 6, 7), 2, 2)]
+    placement = staged(problem, groups, [2], again=True)
+    judged = judge_placement(problem, placement)
+    found = page_data(make_view(plan_of(place(problem, "uniform")), "m", problem, placement, judged))
+    made = found["timeline"]
+    labels = [row["label"] for row in made["rows"]]
+    assert labels == ["0: cuda:0–cuda:1", "0: cuda:2–cuda:3", "1: cuda:4–cuda:5", "1: cuda:6–cuda:7"]
+    assert [(row.get("turns"), row.get("shown"), row["of"]) for row in made["rows"]] == [
+        (2, 2, 0), (None, None, 0), (2, 2, 2), (None, None, 2)
+    ]  # fmt: skip
+    assert made["activities"] == ["compute", "recomputation", "collectives", "transfers", "gradient exchange"]
+    assert made["period"] == judged.value and "Gradients are exchanged once per step" in made["note"]
+    row, lane, seconds = (column(made[name]) for name in ("row", "lane", "seconds"))
+    for stage, use in enumerate(judged.stages):
+        parts = [float(seconds[(row == 2 * stage) & (lane == k)].sum()) for k in range(5)]
+        wanted = [use.compute - use.collective, use.collective, use.send + use.receive, use.gradients]
+        assert np.allclose([parts[0] + parts[1], *parts[2:]], np.array(wanted) * 2, rtol=1e-5)
+    words = [made["what"]["values"][code] for code in column(made["what"]["codes"])]
+    of_op = dict(zip(words, column(made["op"]).tolist(), strict=True))
+    assert of_op["all-reduce"] >= 0 and of_op["send stage 1"] == -1 and found["held"] is None
+
+
+def test_pages_of_many_replicas_show_some() -> None:
+    """A stage of 64 replicas has 32 rows, and a sentence says so."""
+    problem = problem_of("bert", "64xA100-80GB", microbatches=64)
+    placement = staged(problem, [StageGroup(tuple(range(64)), 64, 1)], [])
+    judged = judge_placement(problem, placement)
+    view = make_view(plan_of(place(problem, "uniform")), "m", problem, placement, judged)
+    made = page_data(view)["timeline"]
+    assert len(made["rows"]) == 32 and made["rows"][0]["turns"] == 64 and "Not all replicas have a row" in made["note"]
 
 
 def test_why_there_is_no_timeline() -> None:

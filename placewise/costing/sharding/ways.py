@@ -8,12 +8,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from placewise.costing.roofline import device_seconds
-from placewise.costing.sharding.backward import OPTIMIZER
-from placewise.costing.sharding.collectives import collective_seconds, find_class_link, find_nodes
+from placewise.costing.sharding.collectives import find_nodes
 from placewise.costing.sharding.memory import PARTS, MemoryTable, UnitMemory
 from placewise.costing.sharding.op_table import read_ops
 from placewise.costing.sharding.shard import describe_refusals, require_divisible, shard_graph
+from placewise.costing.sharding.split_seconds import SplitSeconds
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
@@ -132,7 +131,9 @@ def make_ways(
             require_divisible(sharding)
         if degree == 1 or options.degrees is not None or (sharding.share < 1).any():
             shardings[degree] = sharding
-    pricing = _Pricing(graph, cluster, costs, work, device_class, node, np.asarray(unit, np.int64), options)
+    pricing = SplitSeconds(
+        graph, cluster, costs, work, device_class, node, np.asarray(unit, np.int64), options.microbatches
+    )
     memory = MemoryTable(graph, np.asarray(unit, np.int64), work.op_class.equals("free"), options.optimizer_bytes)
     rows, reserve = _WayColumns(), dict[int, float]()
     for degree, sharding in shardings.items():
@@ -157,67 +158,8 @@ def _list_degrees(options: SplitOptions, device_class: Ints, node: Ints) -> list
     return degrees
 
 
-class _Pricing:
-    """Seconds of units by class of devices."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        costs: CostTable,
-        work: OpWork,
-        device_class: Ints,
-        node: Ints,
-        unit: Longs,
-        options: SplitOptions,
-    ) -> None:
-        self.graph, self.cluster, self.work, self.unit = graph, cluster, work, unit
-        self.device_class, self.node = device_class, node
-        self.n_units = int(unit.max(initial=-1)) + 1
-        self.n_classes = int(device_class.max(initial=-1)) + 1
-        self._costs = costs.op_seconds
-        self._whole = device_seconds(graph, cluster, work)[0]
-        kinds = graph.ops.kind
-        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
-        self._per_step = np.where(updates, 1.0 / options.microbatches, 1.0)
-
-    def compute(self, sharding: Sharding) -> tuple[Floats, Floats]:
-        """Seconds [n_units, n_classes] of all ops of a unit, and of its forward ops."""
-        seconds = self._costs
-        if sharding.degree > 1:
-            split = device_seconds(self.graph, self.cluster, self.work, sharding.share, sharding.traffic)[0]
-            whole = self._whole
-            ratio = np.divide(split, whole, out=np.repeat(sharding.share[:, None], whole.shape[1], 1), where=whole > 0)
-            seconds = np.where(np.isfinite(seconds), seconds * ratio, np.inf)
-        by_class = np.zeros((self.graph.n_ops, self.n_classes))
-        for kind in range(self.n_classes):
-            by_class[:, kind] = seconds[:, self.device_class == kind].max(axis=1)
-        by_class *= self._per_step[:, None]
-        total, forward = np.zeros((self.n_units, self.n_classes)), np.zeros((self.n_units, self.n_classes))
-        np.add.at(total, self.unit, by_class)
-        early = ~self.graph.ops.backward
-        np.add.at(forward, self.unit[early], by_class[early])
-        return total, forward
-
-    def exchange(self, sharding: Sharding) -> tuple[Floats, Floats]:
-        """Seconds [n_units, n_classes] of all collectives of a unit, and of the forward ones."""
-        t = sharding.degree
-        total, forward = np.zeros((self.n_units, self.n_classes)), np.zeros((self.n_units, self.n_classes))
-        for kind in range(self.n_classes if t > 1 else 0):
-            link = find_class_link(self.cluster, self.device_class, self.node, kind, t)
-            if link is None:
-                total[:, kind] = forward[:, kind] = np.inf
-                continue
-            for collective in sharding.collectives:
-                seconds = collective.times * collective_seconds(collective.kind, collective.nbytes, t, link)
-                total[self.unit[collective.op], kind] += seconds
-                if not collective.backward:
-                    forward[self.unit[collective.op], kind] += seconds
-        return total, forward
-
-
 def _add_rows(
-    rows: _WayColumns, pricing: _Pricing, memory: UnitMemory, sharding: Sharding, trains: bool, recompute: str
+    rows: _WayColumns, pricing: SplitSeconds, memory: UnitMemory, sharding: Sharding, trains: bool, recompute: str
 ) -> float:
     """Add the ways of one degree, and return the bytes that each of its stages needs once."""
     (total, forward), (exchanged, early) = pricing.compute(sharding), pricing.exchange(sharding)
@@ -258,13 +200,13 @@ def _typical(needed: Floats) -> float:
 
 
 def _assemble(
-    graph: Graph, rows: _WayColumns, pricing: _Pricing, trains: bool, options: SplitOptions, names: tuple[str, ...]
+    graph: Graph, rows: _WayColumns, pricing: SplitSeconds, trains: bool, options: SplitOptions, names: tuple[str, ...]
 ) -> Ways:
     unit = np.concatenate(rows.unit)
     lengths = [len(units) for units in rows.unit]
     degree, recompute = np.repeat(rows.degree, lengths), np.repeat(rows.recompute, lengths)
     order = np.lexsort((recompute, degree, unit))
-    tensor, maker, offsets, readers = _find_boundaries(graph, pricing.unit)
+    tensor, maker, offsets, readers = find_boundaries(graph, pricing.unit)
     size = (np.maximum(graph.tensors.bytes, 0) * (graph.tensor_repeats if graph.phases else 1))[tensor]
     said = [f"t={t}{', recompute' if again else ''}" for t, again in zip(degree[order], recompute[order], strict=True)]
     return Ways(
@@ -281,7 +223,7 @@ def _assemble(
     )  # fmt: skip
 
 
-def _find_boundaries(graph: Graph, unit: Longs) -> tuple[Longs, Ints, Longs, Ints]:
+def find_boundaries(graph: Graph, unit: Longs) -> tuple[Longs, Ints, Longs, Ints]:
     """The forward tensors that other units of the same phase read: tensor, its unit, offsets and units of readers."""
     maker = graph.tensors.producer[graph.edges.value].astype(np.int64)
     reader = graph.edges.consumer.astype(np.int64)

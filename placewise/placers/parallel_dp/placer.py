@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.model.ways import Ways, list_replicas
 from placewise.placers.base import MAX_COUNT, PlacerInfo, Progress, SearchContext
 from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
+from placewise.placers.parallel_dp.node_cases import split_by_node
 from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
 from placewise.simulate.check.stages import check_stages
 from placewise.simulate.judge.stages import stages_value
@@ -152,6 +154,8 @@ class ParallelDpPlacer:
             seen = classify(problem, view)
             if len(seen) <= MAX_CLASSES and not _are_alike(seen, classes):
                 _search_view(run, seen, self.options.max_ideals, in_line=not exact)
+        if exact and problem.objective.kind == "throughput":
+            _refute_by_node(run, classes, self.options.max_ideals)
         if kernel.relaxed:
             run.notes.append("the ways of some stages were relaxed for the bound, since there are very many of them")
         return infeasible if exact and run.placement is None else ""
@@ -230,6 +234,37 @@ def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: b
             return
 
 
+def _refute_by_node(run: _Run, classes: list[DeviceClass], most: int) -> None:
+    """Raise the bound by cases of how many devices are in stages that fill a node (`node_cases.py`)."""
+    close, problem = 1 + max(CLOSE, run.search.budget.gap), run.search.problem
+    if run.placement is None or run.value <= run.bound * close:
+        return
+    replicas = _replica_counts(problem, problem.require_ways())
+    cases = split_by_node(problem, classes, replicas, MAX_CLASSES)
+    kernels = [_create_kernel(run, parts, most) for parts, _ in cases]
+    low, limit = run.bound, run.value * JUST_BELOW
+    high = math.inf
+    while cases and high > low * close:
+        outcome = NONE
+        for number, (_, origin) in enumerate(cases):
+            outcome = _attempt(run, kernels[number], limit)
+            if outcome == FOUND:
+                _offer_found(run, kernels[number], classes, ParallelDpPlacer.info.name, origin)
+                cases.insert(0, cases.pop(number))  # where one limit is kept, another may be, too
+                kernels.insert(0, kernels.pop(number))
+            if outcome != NONE:
+                break
+        if outcome == NONE:
+            low = limit
+            _prove(run, low, exact=True)
+            high = min(high, run.value)
+        elif outcome == FOUND:
+            high = limit
+        else:
+            return
+        limit = (low + min(high, run.value * JUST_BELOW)) / 2
+
+
 def _refuse_units(problem: Problem, classes: list[DeviceClass]) -> str:
     """Why some unit runs nowhere, whatever the others do; "" if every unit runs on some devices."""
     ways = problem.require_ways()
@@ -274,12 +309,20 @@ def _attempt(run: _Run, kernel: _native.StageSearch, limit: float, *, sums: bool
     return outcome
 
 
-def _offer_found(run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], name: str) -> float:
-    """Offer what the kernel found; its slowest stage as the kernel prices it, inf where ways were relaxed in vain."""
+def _offer_found(
+    run: _Run, kernel: _native.StageSearch, classes: list[DeviceClass], name: str, origin: Sequence[int] | None = None
+) -> float:
+    """Offer what the kernel found; its slowest stage as the kernel prices it, inf where ways were relaxed in vain.
+
+    `origin` says of which of the `classes` those of the kernel are parts.
+    """
     rows, unit_stage, way = kernel.stages()
     if not len(way):
         return math.inf
-    stages = assign_devices(run.search.problem, classes, [(int(c), int(t), int(d)) for c, t, d, _ in rows])
+    own = [(int(c) if origin is None else origin[c], int(t), int(d)) for c, t, d, _ in rows]
+    if any(sum(t * d for c, t, d in own if c == k) > len(one.members) for k, one in enumerate(classes)):
+        return math.inf  # parts of classes hold more devices together than there are
+    stages = assign_devices(run.search.problem, classes, own)
     if stages is not None:
         ways = run.merged.whole
         run.offer(Placement.of_stages(ways, stages, *run.merged.restore(unit_stage, way)), name)

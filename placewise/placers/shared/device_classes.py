@@ -24,9 +24,10 @@ View = Literal["best", "worst", "apart"]
 class DeviceClass:
     """Devices that are alike: `members`, node by node; `cost_class` is their column in the ways' seconds.
 
-    `able` [n_units] are the units that they may run. `node_counts` are how many of them each node has. Routes are
-    (bytes/s, seconds): `boundary` to other stages, `inside` for the replicas of a stage that fits into a node and
-    `across` for those of a larger one.
+    `able` [n_units] are the units that they may run. `node_counts` are how many of them each node has, and `node_room`
+    how many devices of any class the largest of these nodes has. Routes are (bytes/s, seconds): `boundary` to other
+    stages, `beyond` to those in other nodes, `inside` for the replicas of a stage that fits into a node and `across`
+    for those of a larger one.
     """
 
     members: tuple[int, ...]
@@ -34,14 +35,20 @@ class DeviceClass:
     capacity: float
     able: Bools
     node_counts: tuple[int, ...]
+    node_room: int
     boundary: Route
     inside: Route
     across: Route
+    beyond: Route
 
     @property
     def node_size(self) -> int:
         """The most of them in one node."""
         return max(self.node_counts)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return self.boundary, self.inside, self.across, self.beyond
 
     def count_splits(self, degree: int) -> int:
         """How many splits of a degree have room, none of them over two nodes."""
@@ -52,12 +59,13 @@ class DeviceClass:
         return (
             self.members == other.members
             and self.capacity == other.capacity
-            and (self.boundary, self.inside, self.across) == (other.boundary, other.inside, other.across)
+            and self.routes == other.routes
             and np.array_equal(self.able, other.able)
         )
 
 
 _FREE = (np.inf, 0.0)
+_Routes = tuple[Route, Route, Route, Route]
 
 
 def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
@@ -81,17 +89,18 @@ def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
     for (cost_class, _), devices in sorted(kinds.items(), key=lambda item: (item[0][0], item[1])):
         members = sorted(devices, key=lambda d: (int(ways.node[d]), d))
         route = _pick([own[d] for d in members], worst) if staged else _FREE
-        routes = (route, route, route) if staged else _routes(cluster, members, usable, ways.node, worst)
+        routes = (route, route, route, route) if staged else _routes(cluster, members, usable, ways.node, worst)
         capacity, runs = problem.capacity[members], able[:, members]
         can: Bools = np.logical_and.reduce(runs, axis=1) if worst else np.logical_or.reduce(runs, axis=1)
-        counts = np.unique(ways.node[members], return_counts=True)[1].tolist()
+        homes, counts = np.unique(ways.node[members], return_counts=True)
         found.append(
             DeviceClass(
                 tuple(members),
                 cost_class,
                 float(capacity.min() if worst else capacity.max()),
                 can,
-                tuple(counts),
+                tuple(counts.tolist()),
+                max(int((ways.node[usable] == home).sum()) for home in homes.tolist()),
                 *routes,
             )
         )
@@ -115,8 +124,8 @@ def _join(cluster: Cluster, there: int, back: int) -> Route:
     return float(cluster.class_bandwidth[both].min()), float(cluster.class_latency[both].min())
 
 
-def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> tuple[Route, Route, Route]:
-    """The routes to other stages, between members, and between members in different nodes."""
+def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> _Routes:
+    """The routes to other stages, between members, between members in different nodes, and to stages in other nodes."""
     count = len(cluster.class_bandwidth)
 
     def between(others: Ints, *, apart: bool = False) -> Route:
@@ -131,7 +140,7 @@ def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, wors
         return _pick([_join(cluster, pair // count, pair % count) for pair in pairs], worst)
 
     own = np.array(members, np.int32)
-    return between(usable), between(own), between(own, apart=True)
+    return between(usable), between(own), between(own, apart=True), between(usable, apart=True)
 
 
 def _pick(routes: Sequence[Route], worst: bool) -> Route:

@@ -55,7 +55,7 @@ def page_data(view: PlanView) -> dict[str, Any]:
         "tensors": _tensors(placed.problem, tensors) if placed else None,
         "timeline": timeline,
         "no_timeline": "" if timeline else clean_text(why_no_timeline(view)),
-        "held": pack_column(memory_while(*run), "f4") if run and timeline else None,
+        "held": pack_column(memory_while(*run), "f4") if run and timeline and run[0].ways is None else None,
         "peaks": [clean_text(peak_line(peak), LONGEST_SENTENCE) for peak in memory_peaks(*run)] if run else [],
         "graph": module_tree(placed.problem, placed.placement) if placed else None,
         "cuts": cuts_part(*run) if run else None,

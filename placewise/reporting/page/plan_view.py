@@ -32,6 +32,27 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StagePeriod:
+    """Micro-batch 0 in a pipeline of stages whose ops are split, as columns over its tasks: ops first and in order.
+
+    Each replica of the `stage` of a task is busy with it for `spent` seconds from `start` on. What comes after the ops
+    has a word in `what` ("all-reduce", "send", …), and an `op` or a `tensor` (−1: none). Micro-batches start every
+    `seconds` (None: there is one alone), and the replicas of a stage take them in turns. `begins` are the ops that
+    begin a pass through a stage. With `joined`, the forward and the backward pass of a micro-batch are not told apart.
+    """
+
+    seconds: float | None
+    stage: Ints
+    start: Floats
+    spent: Floats
+    what: tuple[str, ...]
+    op: Ints
+    tensor: Ints
+    begins: Ints
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedModel:
     """The problem of a plan with its placement and judgement, the period of a pipeline, the critical path of a run."""
 
@@ -40,6 +61,7 @@ class PlacedModel:
     judgement: Judgement
     period: Period | None = None
     path: tuple[CriticalStep, ...] = ()
+    stages: StagePeriod | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.reporting.page.columns import clean_text, pack_column, pack_integers
 from placewise.reporting.page.plan_view import Period, PlacedModel, PlanView
+from placewise.reporting.page.stage_part import stage_part
 
 MAX_LANES = 64
 """The most lanes of a row; further simultaneous tasks share the last one."""
@@ -26,11 +27,17 @@ def timeline_part(view: PlanView, tensors: Longs) -> dict[str, Any] | None:
     `tensors` are those of the page's table of copied tensors. A row belongs to a `device`, or to a link (−1) between
     two `ends` (memories; the host is the number of devices). Columns by task: `row`, `lane`, `start`, `seconds`;
     `tensor` by copy, a row of that table; `critical`, the tasks of the critical path; `period`, None for a run.
+
+    Stages whose ops are split have `activities`, one per lane, and a row per replica: the first one of a stage has
+    `turns` (its replicas) and `shown` (how many have a row, below it). Tasks behind the ops then have words (`what`),
+    an `op` and a `tensor` (−1: none); `begins` are the ops that begin a pass, `note` are sentences about what is drawn.
     """
     if view.placed is None:
         return None
     tensor_rows = np.full(view.placed.problem.graph.n_tensors, -1, np.int64)
     tensor_rows[tensors] = np.arange(len(tensors))
+    if view.placed.stages is not None:
+        return stage_part(view.placed, view.placed.stages, tensor_rows)
     timeline = view.placed.judgement.timeline
     if timeline is not None and view.placed.judgement.value > 0:
         return _run_part(view.placed, timeline, tensor_rows)
@@ -54,9 +61,10 @@ def copied_tensors(view: PlanView) -> Longs:
     """The tensors that are copied, ascending."""
     if view.placed is not None and view.placed.judgement.timeline is not None:
         return np.unique(view.placed.judgement.timeline.tensor).astype(np.int64)
-    if view.placed is None or view.placed.period is None:
+    period = None if view.placed is None else view.placed.stages or view.placed.period
+    if period is None:
         return np.zeros(0, np.int64)
-    tensor = view.placed.period.tensor
+    tensor = period.tensor
     return np.unique(tensor[tensor >= 0]).astype(np.int64)
 
 

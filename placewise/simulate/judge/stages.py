@@ -11,6 +11,7 @@ once per step of all micro-batches. The throughput is set by the slowest stage; 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def load_stages(problem: Problem, placement: Placement) -> list[StageUse]:
     unit_stage, way = stage_of_units(ways, placement), np.asarray(placement.way)
     replicas = np.array([group.data_parallel for group in placement.stages], np.int32)
     in_flight = count_in_flight(ways.in_flight, ways.microbatches, replicas).tolist()
-    send, receive = _exchange(problem, placement, unit_stage)
+    send, receive = _exchange(problem, placement)
     loads = []
     for s, group in enumerate(placement.stages):
         chosen = way[unit_stage == s]
@@ -86,29 +87,49 @@ def stage_of_units(ways: Ways, placement: Placement) -> Ints:
     return stage
 
 
-def _exchange(problem: Problem, placement: Placement, unit_stage: Ints) -> tuple[list[float], list[float]]:
-    """Seconds [n_stages] that one replica of each stage sends and receives per micro-batch, all passes together."""
+class StageTransfer(NamedTuple):
+    """A boundary tensor that one stage hands to another: seconds per micro-batch, all passes together, of a replica.
+
+    `tensor` is a row of the ways' boundary tensors. Staged, a tensor that several stages read is sent with the first.
+    """
+
+    tensor: int
+    source: int
+    target: int
+    send: float
+    receive: float
+
+
+def list_transfers(problem: Problem, placement: Placement) -> list[StageTransfer]:
+    """What crosses between the stages of a placement, by tensor."""
     ways, cluster, stages = problem.require_ways(), problem.cluster, placement.stages
-    way = np.asarray(placement.way)
+    unit_stage, way = stage_of_units(ways, placement), np.asarray(placement.way)
     staged = cluster.transfers == "staged"
     pays_for_sending = staged or problem.objective.kind == "throughput"
-    send, receive = [0.0] * len(stages), [0.0] * len(stages)
+    found = []
     for tensor in range(ways.n_tensors):
         maker = int(ways.tensor_unit[tensor])
         source = int(unit_stage[maker])
         readers = ways.reader[ways.reader_offsets[tensor] : ways.reader_offsets[tensor + 1]]
         outside = np.unique(readers[unit_stage[readers] != source])
-        targets = np.unique(unit_stage[outside]).tolist()
-        if not targets:
-            continue
         size, gathered = ways.tensor_bytes[tensor], ways.sync_bytes[way[maker], tensor]
-        if pays_for_sending:
-            for target in targets[:1] if staged else targets:
-                send[source] += _cross(problem, stages[source], stages[target], size + gathered)
-        for target in targets:
+        for number, target in enumerate(np.unique(unit_stage[outside]).tolist()):
+            send = 0.0
+            if pays_for_sending and not (staged and number):
+                send = _cross(problem, stages[source], stages[target], size + gathered)
             own = outside[unit_stage[outside] == target]
             arriving = size + float(ways.sync_bytes[way[own], tensor].sum())
-            receive[target] += _cross(problem, stages[target], stages[source], arriving)
+            receive = _cross(problem, stages[target], stages[source], arriving)
+            found.append(StageTransfer(tensor, source, target, send, receive))
+    return found
+
+
+def _exchange(problem: Problem, placement: Placement) -> tuple[list[float], list[float]]:
+    """Seconds [n_stages] that one replica of each stage sends and receives per micro-batch, all passes together."""
+    send, receive = [0.0] * len(placement.stages), [0.0] * len(placement.stages)
+    for transfer in list_transfers(problem, placement):
+        send[transfer.source] += transfer.send
+        receive[transfer.target] += transfer.receive
     return send, receive
 
 

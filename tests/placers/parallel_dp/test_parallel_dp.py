@@ -22,6 +22,7 @@ from placewise.errors import CostError
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason, Result
 from placewise.placers.base import Budget
+from placewise.placers.parallel_dp import placer
 from placewise.placers.parallel_dp.merge_leaves import merge_leaves
 from placewise.simulate import lower_bound
 
@@ -34,6 +35,7 @@ EVEN: tuple[dict[str, Any], ...] = (
     {"units": 6, "devices": 8, "most_ways": 1},
     {"devices": 1, "units": 5, "most_ways": 4},
 )
+NODES: dict[str, Any] = {"transfers": "direct", "devices": 4, "units": 4, "node_size": 2}
 UNEVEN: tuple[dict[str, Any], ...] = (
     {"classes": 2, "rules": True},
     {"classes": 2, "even": False, "rules": True, "hosts": True},
@@ -41,6 +43,8 @@ UNEVEN: tuple[dict[str, Any], ...] = (
     {"transfers": "direct", "devices": 4, "units": 4, "classes": 2, "even": False},
     {"transfers": "direct", "devices": 4, "units": 4, "classes": 2, "even": False, "hosts": True},
     {"transfers": "direct", "devices": 3, "units": 4, "classes": 2, "even": False, "hosts": True, "kind": "latency"},
+    NODES,
+    {**NODES, "classes": 2, "units": 3},
 )
 
 
@@ -80,6 +84,23 @@ def test_bounds_hold_whatever_differs(shape: dict[str, Any]) -> None:
             assert math.isinf(best), seed
         found += result.placement is not None
     assert found > 5
+
+
+@pytest.mark.parametrize("shape", [NODES, {**NODES, "devices": 6, "units": 3}, {**NODES, "classes": 2}], ids=str)
+def test_stages_that_fill_a_node_raise_the_bound(shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases by how many devices are in such stages: some bounds rise, none above the optimum."""
+    raised = 0
+    for seed in seeds(40):
+        problem = split_problem(seed, **shape)
+        with monkeypatch.context() as patch:
+            patch.setattr(placer, "split_by_node", lambda *_: [])
+            without = place(problem, "parallel_dp")
+        result = place(problem, "parallel_dp")
+        assert result.lower_bound >= without.lower_bound
+        if result.lower_bound > without.lower_bound * (1 + 1e-6):
+            assert result.lower_bound <= best_pipeline(problem) * (1 + 1e-12), seed
+            raised += 1
+    assert raised
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -15,11 +15,24 @@
     const found = {
       count: start.length, row, start, seconds, critical, onPath, rank, rows: made.rows,
       period: made.period, end: made.end, tensor: column(made.tensor),
+      activities: made.activities ?? null, note: made.note ?? "", begins: column(made.begins),
       isOp: (task) => task < n,
       tensorOf: (task) => found.tensor[task - n],
     };
+    if (made.activities) {
+      const codes = column(made.what.codes), about = column(made.op);
+      found.what = (task) => task < n ? "" : made.what.values[codes[task - n]];
+      found.about = (task) => task < n ? task : about[task - n];
+    }
     found.lanes = split(found, lane);
     return found;
+  }
+
+  /* The row in which a sample runs the tasks of a row: replicas take samples in turns; -1 if that one has no row. */
+  function rowOf(rows, row, sample) {
+    const {turns, shown} = rows[row];
+    if (!turns) return row;
+    return sample % turns < shown ? row + sample % turns : -1;
   }
 
   let makers = null;
@@ -88,5 +101,5 @@
     }
   }
 
-  Object.assign(window.placewise, {tasks, visit, firstAfter, tensorName});
+  Object.assign(window.placewise, {tasks, visit, firstAfter, tensorName, rowOf});
 })();

@@ -31,7 +31,7 @@
     const drawn = new placewise.Timeline(section, tasks, view);
     placewise.shownTimeline = drawn;
     const button = (text, label, onclick) => make("button", {type: "button", onclick, "aria-label": label}, text);
-    const what = tasks.period
+    const what = tasks.activities ? stagesInWords() : tasks.period
       ? `One sample after the other through the full pipeline, a new one every ${format.seconds(tasks.period)}; every other sample is paler. `
       : "One sample from its first op to its last. The critical path, which sets the latency, is drawn in full with a bar on top; the rest is pale. ";
     const found = make("ul", {class: "found", "aria-label": "Ops found"});
@@ -45,7 +45,7 @@
         button("←", "Earlier", () => view.pan(-0.4)), button("→", "Later", () => view.pan(0.4)), button("All", "Show all of the time", () => view.all()),
         tasks.critical.length ? button("Critical path", "Next step of the critical path", () => drawn.along(1)) : null,
         make("div", {class: "find"}, make("label", {for: "find-op"}, "Find an op "), input)),
-      found, drawn.canvas);
+      ...(tasks.activities ? [placewise.activityKey(tasks)] : []), found, drawn.canvas);
     const links = tasks.rows.filter(({device}) => device < 0).length;
     if (!tasks.period && links > drawn.links) {
       const more = make("button", {type: "button", onclick: () => { drawn.links = links; more.remove(); drawn.draw(); }}, `Show all ${links} links`);
@@ -53,6 +53,11 @@
     }
     section.append(drawn.detail);
     if (tasks.critical.length) section.append(path());
+  }
+
+  function stagesInWords() {
+    const many = `One micro-batch after the other through the full pipeline, a new one every ${format.seconds(tasks.period)}; on each row, every other one is paler. `;
+    return `${tasks.period ? many : "One request from its first op to its last. "}${tasks.note} `;
   }
 
   /* Ops whose name holds a text, as buttons. */

@@ -29,14 +29,14 @@
   /* Stretches of ops in one module, on each depth, for every row of a device; null where ops have no scopes. */
   function scopeBands(tasks) {
     if (!data.ops.scope || data.ops.scope.values.every((scope) => !scope)) return null;
-    const {numbers, words} = prefixes(), codes = column(data.ops.scope.codes), rows = new Map();
+    const {numbers, words} = prefixes(), codes = column(data.ops.scope.codes), rows = new Map(), begins = new Set(tasks.begins);
     for (const lane of tasks.lanes) {
-      if (tasks.rows[lane.row].device < 0 || tasks.rows[lane.row].lanes > 1) continue;
+      if (tasks.rows[lane.row].device < 0 || (tasks.activities ? lane.lane : tasks.rows[lane.row].lanes > 1)) continue;
       const list = lane.list.filter((task) => tasks.isOp(task));
       if (!list.length) continue;
       const edges = numbers.map((of) => {
         const found = [0];
-        for (let k = 1; k < list.length; k++) if (of[codes[list[k]]] !== of[codes[list[k - 1]]]) found.push(k);
+        for (let k = 1; k < list.length; k++) if (of[codes[list[k]]] !== of[codes[list[k - 1]]] || begins.has(list[k])) found.push(k);
         return Int32Array.from([...found, list.length]);
       });
       rows.set(lane.row, {list, edges, word: (k, depth) => words[numbers[depth][codes[list[k]]]]});

@@ -125,7 +125,8 @@
     titled(section, "Memory against capacity");
     if (tasks && data.held) {
       section.append(note(data.mode.memory === "sum" ? "The memory model counts what stays resident, so that nothing changes over time." : "What each device holds while it works: the dotted line stays resident (weights, state), what is above it are live tensors. Each row reaches up to its own peak, or to the capacity (dashed) where the peak comes near it. The window in time is the timeline's."), window.placewise.memoryChart(tasks, view));
-    } else section.append(note(`Memory over time is missing: ${data.missing || data.no_timeline}.`));
+    } else if (data.stages.length) section.append(note("What holds the memory of a stage, and for how many micro-batches at once, is under Stages."));
+    else section.append(note(`Memory over time is missing: ${data.missing || data.no_timeline}.`));
     section.append(table("Memory of each device", ["device", "resident ", "peak ", "capacity ", "used ", "free "], known.map((d) => {
       const {resident, peak, capacity} = data.devices[d], limited = capacity !== null;
       const free = limited ? (capacity >= peak ? format.bytes(capacity - peak) : `lacks ${format.bytes(peak - capacity)}`) : "–";

@@ -2,9 +2,36 @@
 /* What runs when: a row per device and link. Only what is in sight is drawn. */
 (() => {
   const {data, colours, format, make, paint, say, theme, column} = window.placewise;
-  const {visit, firstAfter, ticks, prepared, fitted, movable, shortName, factsOf, card, showTip} = window.placewise;
+  const {visit, firstAfter, ticks, prepared, fitted, movable, shortName, factsOf, card, showTip, rowOf} = window.placewise;
   const AXIS = 24, DEVICE = 30, LINK = 18, LEAST = 5, GAP = 4, BAND = 15, MOST_LINKS = 12, MOST_LEADS = 3000;
-  const FAINT = 0.42;
+  const FAINT = 0.42, ACTIVITY = 13;
+
+  const tiles = new Map();
+  /* The fill of what a stage does besides its ops: each activity has a pattern of its own. */
+  function activityFill(ctx, activity) {
+    const colour = theme(activity === "collectives" ? "warn" : activity === "gradient exchange" ? "critical" : "muted"), key = `${activity} ${colour}`;
+    if (!tiles.has(key)) {
+      const tile = make("canvas", {width: 8, height: 8}), on = tile.getContext("2d");
+      on.fillStyle = colour;
+      if (activity === "collectives") on.fillRect(0, 0, 5, 8);
+      else if (activity === "transfers") on.fillRect(0, 0, 8, 5);
+      else if (activity === "recomputation") { on.fillRect(0, 0, 4, 4); on.fillRect(4, 4, 4, 4); }
+      else on.fillRect(0, 0, 8, 8);
+      tiles.set(key, tile);
+    }
+    return ctx.createPattern(tiles.get(key), "repeat");
+  }
+
+  /* The activities of stages and their fills, in words; null where devices have one lane for all. */
+  function activityKey(tasks) {
+    if (!tasks.activities) return null;
+    return make("p", {class: "legends"}, "Lanes of a row, from the top: ", tasks.activities.map((name, k) => {
+      const canvas = make("canvas", {width: 28, height: 14, "aria-hidden": "true", class: "key"}), ctx = canvas.getContext("2d");
+      ctx.fillStyle = k ? activityFill(ctx, name) : theme("ink");
+      ctx.fillRect(0, 0, 28, 14);
+      return make("span", {class: "legend"}, canvas, name);
+    }));
+  }
 
   /* What a timeline of this section needs: its tasks, where its rows stand, how far right its names reach. */
   class Timeline {
@@ -42,9 +69,9 @@
       rows.forEach((row, k) => {
         if (row.device < 0 && !this.tasks.period && this.linksAt.get(k) >= this.links) return;
         const whole = row.device < 0 ? LINK : DEVICE;
-        const lane = row.lanes > 1 ? Math.max(LEAST, Math.min(whole * 0.6, 120 / row.lanes)) : whole;
+        const lane = this.tasks.activities ? ACTIVITY : row.lanes > 1 ? Math.max(LEAST, Math.min(whole * 0.6, 120 / row.lanes)) : whole;
         found.set(k, {top, lane, height: lane * row.lanes});
-        top += lane * row.lanes + (this.bands?.has(k) ? BAND : 0) + GAP;
+        top += lane * row.lanes + (this.bands?.has(row.of ?? k) ? BAND : 0) + GAP;
       });
       this.height = top + 2;
       return found;
@@ -72,15 +99,15 @@
       }
       const hasPath = tasks.critical.length > 0;
       for (const lane of tasks.lanes) {
-        const at = rows.get(lane.row);
-        if (!at) continue;
-        const top = at.top + lane.lane * at.lane, height = at.lane - (at.lane > 8 ? 0 : 1);
         for (let sample = 0; sample < this.samples; sample++) {
-          const late = sample * (tasks.period ?? 0), faint = hasPath ? FAINT : sample % 2 ? 0.55 : 1;
+          const late = sample * (tasks.period ?? 0), row = rowOf(tasks.rows, lane.row, sample), at = rows.get(row);
+          const faint = hasPath ? FAINT : Math.floor(sample / (tasks.rows[lane.row].turns ?? 1)) % 2 ? 0.55 : 1;
           if (view.to < late) break;
+          if (!at) continue;
+          const top = at.top + lane.lane * at.lane, height = at.lane - (at.lane > 8 ? 0 : 1);
           visit(tasks, lane, view.from - late, view.to - late, pixel,
-            (task, from, to) => this.block(task, from + late, to + late, top, height, hasPath && tasks.onPath[task] ? 1 : faint),
-            (from, to, share, marked) => this.dense(lane.row, from + late, to + late, share, marked, top, height, faint));
+            (task, from, to) => this.block(task, row, from + late, to + late, top, height, hasPath && tasks.onPath[task] ? 1 : faint),
+            (from, to, share, marked) => this.dense(row, lane.lane, from + late, to + late, share, marked, top, height, faint));
         }
       }
       this.leads();
@@ -115,12 +142,16 @@
       return device >= 0 ? paint(this.ctx, device) : paint(this.ctx, -1);
     }
 
-    block(task, from, to, top, height, strength) {
+    /* Where a sample runs the tasks of a row; undefined if that row is not shown. */
+    placeOf(row, sample) { return this.rowsAt?.get(rowOf(this.tasks.rows, row, sample)); }
+
+    block(task, row, from, to, top, height, strength) {
       const {ctx, tasks} = this, left = Math.max(this.x(from), this.left - 2), right = Math.min(this.x(to), this.width + 2);
-      const wide = right - left, row = tasks.row[task], look = colours[tasks.rows[row].device];
+      const wide = right - left, look = colours[tasks.rows[row].device];
       const plain = tasks.period && !tasks.isOp(task);
       ctx.globalAlpha = strength;
-      ctx.fillStyle = plain ? paint(ctx, -1) : this.fill(row);
+      const activity = tasks.activities?.[tasks.lanes[tasks.laneOf[task]].lane];
+      ctx.fillStyle = plain || activity ? this.fillOf(row, activity) : this.fill(row);
       ctx.fillRect(left, top, wide - (wide > 6 ? 1 : 0), height);
       ctx.globalAlpha = 1;
       if (tasks.onPath[task]) {
@@ -141,9 +172,15 @@
       ctx.fillText(text, left + 5, middle);
     }
 
-    dense(row, from, to, share, marked, top, height, faint) {
-      const {ctx} = this, left = this.x(from), wide = this.x(to) - left + 0.1;
-      ctx.fillStyle = this.fill(row);
+    /* The fill of a lane of a stage, or of a copy. */
+    fillOf(row, activity) {
+      if (!activity) return paint(this.ctx, -1);
+      return activity === "compute" ? this.fill(row) : activityFill(this.ctx, activity);
+    }
+
+    dense(row, lane, from, to, share, marked, top, height, faint) {
+      const {ctx} = this, left = this.x(from), wide = this.x(to) - left + 0.1, activity = this.tasks.activities?.[lane];
+      ctx.fillStyle = activity ? this.fillOf(row, activity) : this.fill(row);
       ctx.globalAlpha = Math.max(share, 0.18) * (marked ? 1 : faint);
       ctx.fillRect(left, top, wide, height);
       ctx.globalAlpha = 1;
@@ -190,23 +227,26 @@
     /* Below each device the modules that it works in. */
     modules() {
       for (const [row, band] of this.bands ?? []) {
-        const {top, height} = this.rowsAt.get(row), room = window.placewise.labelRoom();
+        const room = window.placewise.labelRoom();
         for (let sample = 0; sample < this.samples; sample++) {
-          const late = sample * (this.tasks.period ?? 0);
+          const late = sample * (this.tasks.period ?? 0), at = this.placeOf(row, sample);
+          if (!at) continue;
+          const {top, height} = at;
           window.placewise.drawBand(this.ctx, this.tasks, band, (moment) => this.x(moment), late, top + height, this.left, this.width, room);
         }
       }
     }
 
     /* Where a task's lane has its middle; 0 if its row is not shown. */
-    middle(task) {
-      const at = this.rowsAt.get(this.tasks.row[task]);
+    middle(task, sample = 0) {
+      const at = this.placeOf(this.tasks.row[task], sample);
       return at ? at.top + (this.tasks.lanes[this.tasks.laneOf[task]].lane + 0.5) * at.lane : 0;
     }
 
     ring(task, thick) {
-      if (task < 0 || !this.rowsAt.get(this.tasks.row[task])) return;
-      const {ctx, tasks} = this, lane = this.rowsAt.get(tasks.row[task]).lane, middle = this.middle(task);
+      const {ctx, tasks} = this, at = task < 0 ? undefined : this.placeOf(tasks.row[task], this.sample);
+      if (!at) return;
+      const {lane} = at, middle = this.middle(task, this.sample);
       const late = this.sample * (tasks.period ?? 0), from = this.x(tasks.start[task] + late);
       const wide = Math.max(this.x(tasks.start[task] + tasks.seconds[task] + late) - from, 3);
       ctx.strokeStyle = this.paper;
@@ -245,9 +285,9 @@
       if (x < this.left || !this.rowsAt) return -1;
       const pixel = (view.to - view.from) / Math.max(this.width - this.left, 1), moment = view.from + (x - this.left) * pixel;
       for (const lane of tasks.lanes) {
-        const at = this.rowsAt.get(lane.row);
-        if (!at || y < at.top + lane.lane * at.lane || y >= at.top + (lane.lane + 1) * at.lane) continue;
         for (let sample = 0; sample < this.samples; sample++) {
+          const at = this.placeOf(lane.row, sample);
+          if (!at || y < at.top + lane.lane * at.lane || y >= at.top + (lane.lane + 1) * at.lane) continue;
           const own = moment - sample * (tasks.period ?? 0), next = firstAfter(lane, tasks.start, own);
           const near = [next - 1, next].filter((k) => k >= 0 && k < lane.list.length).map((k) => lane.list[k]);
           const away = (task) => Math.max(tasks.start[task] - own, own - tasks.start[task] - tasks.seconds[task], 0);
@@ -271,7 +311,7 @@
         if (this.focus < 0) this.sample = this.pointed;
         this.draw();
       }
-      showTip(event, factsOf(this.tasks, task));
+      showTip(event, factsOf(this.tasks, task, this.pointed));
     }
 
     unpoint() {
@@ -308,7 +348,7 @@
     }
 
     told(task) {
-      const facts = factsOf(this.tasks, task);
+      const facts = factsOf(this.tasks, task, this.sample);
       this.detail.replaceChildren(card(facts), this.ways(task));
       say(facts.map(([name, text]) => name ? `${name} ${text}` : text).join(", "));
     }
@@ -319,8 +359,9 @@
       const go = (text, other) => bar.append(make("button", {type: "button", onclick: () => this.turn(other)}, text));
       if (rank > 0) go("← before it on the path", tasks.critical[rank - 1]);
       if (rank >= 0 && rank + 1 < tasks.critical.length) go("after it on the path →", tasks.critical[rank + 1]);
-      const maker = tasks.isOp(task) ? -1 : column(data.tensors.maker)[tasks.tensorOf(task)];
-      if (maker >= 0) go("the op that made it", maker);
+      const maker = tasks.isOp(task) ? -1 : tasks.activities && tasks.about(task) >= 0 ? tasks.about(task) : column(data.tensors.maker)[tasks.tensorOf(task)] ?? -1;
+      if (maker >= 0 && tasks.activities && tasks.about(task) >= 0) go("the op that it is for", maker);
+      else if (maker >= 0) go("the op that made it", maker);
       if (tasks.isOp(task) && data.graph) bar.append(make("a", {href: "#graph"}, "see it in the graph"));
       return bar;
     }
@@ -403,5 +444,5 @@
     return new Map(links.map((k, rank) => [k, rank]));
   }
 
-  window.placewise.Timeline = Timeline;
+  Object.assign(window.placewise, {Timeline, activityKey});
 })();
