@@ -180,8 +180,8 @@ def _gains(found: Found) -> list[str]:
         "What `gdp-one` gains, as 1 − its time / the other's, and how many times fewer placements it prices than HDP",
         "until it is as good as 5 % above HDP's end; one device alone is shown to both first, so that a row where HDP "
         "stays near it says about 1, and METIS's parts to `gdp-one`, so that hundreds of times say that these were as "
-        "good already. Printed: the same shares of the seconds that GO's paper prints (Zhou et al. 2020), and its speedup "
-        "of the search.",
+        "good already. Printed: the same shares of the seconds that GO's paper prints (Zhou et al. 2020), and its "
+        "speedup of the search.",
         "",
         "| workload | over expert | printed | over HDP | printed | times fewer | printed |",
         "|---|" + "--:|" * 6,
