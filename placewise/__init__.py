@@ -34,6 +34,7 @@ _HOMES = {
     "ProblemOptions": "placewise.core.options",
     "Result": "placewise.model.result",
     "RunResult": "placewise.api",
+    "Sweep": "placewise.api",
     "TrainingRun": "placewise.api",
     "Training": "placewise.api",
     "build": "placewise.core.build",
@@ -57,6 +58,7 @@ _HOMES = {
     "read_model": "placewise.api",
     "report": "placewise.api",
     "run": "placewise.api",
+    "sweep": "placewise.api",
     "train": "placewise.api",
 }
 
@@ -80,6 +82,7 @@ __all__ = [
     "ProblemOptions",
     "Result",
     "RunResult",
+    "Sweep",
     "Training",
     "TrainingRun",
     "build",
@@ -103,6 +106,7 @@ __all__ = [
     "read_model",
     "report",
     "run",
+    "sweep",
     "train",
 ]
 
@@ -114,6 +118,7 @@ if TYPE_CHECKING:
         Plan,
         PlanDiff,
         RunResult,
+        Sweep,
         Training,
         TrainingRun,
         cache_info,
@@ -133,6 +138,7 @@ if TYPE_CHECKING:
         read_model,
         report,
         run,
+        sweep,
         train,
     )
     from placewise.catalog import read_cluster
