@@ -56,7 +56,7 @@ def parse_prices(prices: Mapping[str, object]) -> dict[str, float]:
     """Prices per hour by model (any name of the catalogue) or by name of the device. Raises InputError.
 
     >>> parse_prices({"A100": 2.5, "cpu": "0.1"})
-    {'A100-40GB': 2.5, 'cpu': 0.1}
+    {'A100': 2.5, 'cpu': 0.1}
     """
     if not isinstance(prices, Mapping):
         raise InputError("the prices are no mapping", remedy="give them like {'L4': 0.70}")
@@ -69,7 +69,7 @@ def parse_prices(prices: Mapping[str, object]) -> dict[str, float]:
         if not 0 <= price < float("inf"):
             problem = f"the price of {str(name)[:60]} is {str(value)[:40]!r}"
             raise InputError(problem, remedy="give an amount per hour, as --price L4=0.70")
-        parsed[_canonical(str(name))] = price
+        parsed[str(name)] = price
     return parsed
 
 
@@ -82,10 +82,11 @@ def model_of(device: Device) -> str:
 
 def price_cluster(cluster: Cluster, own: Mapping[str, float]) -> ClusterPrice:
     """The price of all devices together; `own` prices (of `parse_prices`) go before list prices."""
+    by_model = {canonical_name(name): price for name, price in own.items()}
     total, priced, listed = 0.0, False, dict[str, None]()
     for device in cluster:
         model = model_of(device)
-        price = next((own[name] for name in (device.name, model) if name in own), None)
+        price = own.get(device.name, by_model.get(model))
         if price is None and device.is_host:
             price = own.get(device.kind)
             if price is None:
@@ -99,8 +100,8 @@ def price_cluster(cluster: Cluster, own: Mapping[str, float]) -> ClusterPrice:
     return ClusterPrice(total, "", tuple(listed)) if priced else ClusterPrice(None, cluster.names[0])
 
 
-def _canonical(name: str) -> str:
-    """The catalogue's name, or the name of a device as it is."""
+def canonical_name(name: str) -> str:
+    """The catalogue's name of a model, or the name of a device as it is."""
     try:
         return name if name in HOST_NAMES else find_device(name)
     except ClusterError:

@@ -32,7 +32,8 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 @media (prefers-color-scheme: dark) {
   .s0 { stroke: #7db4ff; fill: #7db4ff; } .s1 { stroke: #ff7ba0; fill: #ff7ba0; }
   .s2 { stroke: #6fd695; fill: #6fd695; }
-  .s3 { stroke: #ffcf7a; fill: #ffcf7a; } .s4 { stroke: #c3a5ff; fill: #c3a5ff; } .s5 { stroke: #6fdbe3; fill: #6fdbe3; }
+  .s3 { stroke: #ffcf7a; fill: #ffcf7a; } .s4 { stroke: #c3a5ff; fill: #c3a5ff; }
+  .s5 { stroke: #6fdbe3; fill: #6fdbe3; }
 }
 """
 

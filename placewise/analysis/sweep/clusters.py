@@ -16,7 +16,7 @@ from placewise.errors import ClusterError
 from placewise.model.cluster import Cluster
 
 SweptDevices = Devices | Sequence[Devices]
-_COUNTS = re.compile(r"(^|,)\s*(\d{1,4})\s*\.\.\s*(\d{1,4})\s*[x×*]")
+_COUNTS = re.compile(r"(^|,)\s*(\d{1,4})\s*\.\.\s*(\d{1,4})\s*[x×*]\s*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from placewise.placers.base import Budget, Placer
 from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
 from placewise.targets.place_for import place_for
+from placewise.zoo.registry import describe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +133,10 @@ def _latency(result: Result) -> float | None:
 def _samples(problem: Problem) -> int:
     """Samples in the time that the value is: those of a batch, or of all micro-batches of a step."""
     batches = max(problem.constraints.microbatches, 1) if problem.objective.kind == "step" else 1
+    source = problem.graph.source
+    if source is not None and source.format == "zoo":
+        sizes = describe(source.path.removeprefix("zoo:")).sizes(source.options.get("dims", {}))
+        return sizes.get("batch", 1) * batches
     return batch_size(problem) * batches
 
 

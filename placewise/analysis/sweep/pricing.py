@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placewise.analysis.sweep.clusters import SweptCluster
 from placewise.catalog.cluster_file import read_file_prices
-from placewise.catalog.prices import ClusterPrice, list_prices, model_of, parse_prices, price_cluster
+from placewise.catalog.prices import ClusterPrice, canonical_name, list_prices, model_of, parse_prices, price_cluster
 from placewise.errors import InputError
 from placewise.files.sweep_file import ListPriceRecord, PointRecord
 
@@ -41,7 +41,7 @@ def price_clusters(clusters: Sequence[SweptCluster], given: Mapping[str, object]
     devices = [device for choice in clusters for device in (choice.cluster or ())]
     known = {name for device in devices for name in (device.name, device.kind, model_of(device))}
     for name in own:
-        if name not in known:
+        if name not in known and canonical_name(name) not in known:
             raise InputError(
                 f"no cluster has a device {name[:60]!r} to price", remedy="give models or names of devices"
             )

@@ -233,7 +233,7 @@ def _refine(plan: SweepPlan, record: _Recorder, runner: Runner) -> None:
 
 
 def _search(plan: SweepPlan, goal: Goal, record: _Recorder, runner: Runner, at_once: int) -> None:
-    """Try the clusters from the cheapest or smallest on, until all combinations of sizes have one that meets the goal."""
+    """Try clusters, the cheapest or smallest first, until all combinations of sizes have one that meets the goal."""
     remaining = list_sizes(plan.axes)
     ordered = order_clusters(plan)
     while remaining and ordered:
