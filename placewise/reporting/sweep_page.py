@@ -9,11 +9,12 @@ from html import escape
 from importlib.resources import files
 
 from placewise._util.text import visible
-from placewise._util.units import format_bytes, format_seconds
+from placewise._util.units import format_seconds
 from placewise.files.sweep_file import PointRecord, SweepFile
 from placewise.reporting.sweep import largest_rows, point_rows, remark_lines, value_title
 from placewise.reporting.sweep_plot import Series, legend, line_plot
 
+GIB = 1 << 30
 _STYLE = """
 figure { margin: 1rem 0; } figcaption { font-weight: 600; } svg { max-width: 100%; height: auto; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
@@ -41,7 +42,7 @@ _FIGURES: tuple[tuple[str, Callable[[PointRecord], float | None], Callable[[floa
     ("value", lambda point: point.value, format_seconds),
     ("tokens per second", lambda point: point.tokens_per_second, lambda value: f"{value:.3g}"),
     ("samples per second", lambda point: point.throughput, lambda value: f"{value:.3g}"),
-    ("memory of all devices", lambda point: point.used_memory, format_bytes),
+    ("memory of all devices", lambda point: point.used_memory / GIB, lambda value: f"{value:.3g} GiB"),
     ("price per million tokens", lambda point: point.price_per_million_tokens, lambda value: f"{value:.3g}"),
 )
 

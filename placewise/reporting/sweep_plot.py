@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 74, 16, 14, 44
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 260, 74, 16, 12, 44
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 MARKS = ("circle", "square", "diamond", "triangle")
 COLOURS = 6
