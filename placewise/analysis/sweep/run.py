@@ -25,6 +25,7 @@ from placewise.analysis.sweep.pareto import mark_front
 from placewise.analysis.sweep.pricing import SweepPrices, add_prices, price_clusters
 from placewise.core.open_model import Model, name_of
 from placewise.core.options import ProblemOptions
+from placewise.costing.measured.load import split_device
 from placewise.errors import InputError
 from placewise.files.atomic import ensure_writable
 from placewise.files.sweep_file import AnswerRecord, PointRecord, SweepFile, points_to_reuse, save_sweep
@@ -82,6 +83,7 @@ def plan_sweep(
         raise InputError(f"the cheapest cluster needs the price of {priced.missing or 'its devices'}", remedy=remedy)
     if budget == replace(Budget(), gap=budget.gap, seed=budget.seed, threads=budget.threads):
         budget = replace(budget, seconds=SECONDS)
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
     task = SweepTask(model, options, budget, placer, dict(placer_options or {}), target, SPEAKS_FLAGS.get())
     return SweepPlan(axes, clusters, goal, priced, parse_fraction(resolution), task)
 
@@ -108,11 +110,14 @@ def run_sweep(
     After every point it is written to `checkpoint`, if that is given; with `resume`, points that this file holds are
     not evaluated again. Raises InputError if no point can be read, RunError if workers fail.
     """
-    run = digest_of(plan.task)
+    run = digest_of(plan)
     if resume and checkpoint is None:
         raise InputError("there is no checkpoint to go on from", remedy="name it with --checkpoint sweep.json")
     known: tuple[PointRecord, ...] = ()
     if checkpoint is not None:
+        if not isinstance(plan.task.model, str):
+            remedy = "give a path, 'zoo:NAME' or 'hf:NAME'"
+            raise InputError("a sweep with a checkpoint needs a model with a name", remedy=remedy)
         ensure_writable(checkpoint)
         known = points_to_reuse(Path(checkpoint), run, resume=resume)
     record = _Recorder(plan, run, {_key(point): point for point in known}, checkpoint, on_progress)
@@ -133,14 +138,20 @@ def run_sweep(
     return record.finish(complete=complete)
 
 
-def digest_of(task: SweepTask) -> str:
-    """sha256 of what a point depends on besides its sizes and its cluster: the model, the options and the search."""
-    state = hashlib.sha256()
+def digest_of(plan: SweepPlan) -> str:
+    """sha256 of what a point depends on besides its sizes and its cluster: the model, the options and the search.
+
+    Files count by their content: those of the model, of costs and of clusters.
+    """
+    state, task = hashlib.sha256(), plan.task
     model, budget = task.model, task.budget
-    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    if path is not None and path.is_file():
-        with suppress(OSError), path.open("rb") as file:
-            state.update(hashlib.file_digest(file, "sha256").digest())
+    named = [model, *(split_device(cost)[1] for cost in task.options.costs)]
+    named += [cluster.devices for cluster in plan.clusters if str(cluster.devices).endswith(".toml")]
+    for path in (Path(name) for name in named if isinstance(name, (str, Path))):
+        with suppress(OSError, ValueError):
+            if path.is_file():
+                with path.open("rb") as file:
+                    state.update(hashlib.file_digest(file, "sha256").digest())
     search = (budget.seconds, budget.gap, budget.iterations, budget.evaluations, budget.seed)
     placer = task.placer if isinstance(task.placer, str) else task.placer.info.name
     state.update(repr((name_of(model), task.options, search, placer, sorted(task.placer_options.items()))).encode())

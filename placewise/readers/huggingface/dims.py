@@ -88,7 +88,9 @@ def replace_context(
     if own in rest:
         raise ModelFileError(f"{CONTEXT} and {own} both say how long the text is", remedy=f"leave out --dim {own}")
     tokens = rest.get("tokens", defaults.tokens) if decodes else 0
-    if isinstance(sizes[CONTEXT], int) and isinstance(tokens, int) and sizes[CONTEXT] <= tokens:
+    if not isinstance(sizes[CONTEXT], int) or not isinstance(tokens, int):
+        return {**rest, own: sizes[CONTEXT]}
+    if sizes[CONTEXT] <= tokens:
         raise ModelFileError(
             f"a {CONTEXT} of {sizes[CONTEXT]} leaves no prompt before {tokens} generated tokens",
             remedy="give a greater context, or fewer tokens, as --dim tokens=16",

@@ -139,6 +139,20 @@ def test_a_checkpoint_is_not_overwritten_and_belongs_to_one_sweep(tmp_path: Path
         run_sweep(planned(), workers=1, checkpoint=file, resume=True)
 
 
+def test_files_count_by_their_content(tmp_path: Path) -> None:
+    """A cluster file that changed is another sweep; a model without a name has no checkpoint."""
+    cluster, file = tmp_path / "c.toml", tmp_path / "sweep.json"
+    cluster.write_text('[[devices]]\nmodel = "L4"\n')
+    run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file)
+    assert run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file, resume=True).complete
+    cluster.write_text('[[devices]]\nmodel = "T4"\n')
+    with pytest.raises(ModelFileError, match="of another model, or with other options"):
+        run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file, resume=True)
+    graph = open_model("zoo:bert-base", ProblemOptions(dims={**TINY, "batch": 4})).graph
+    with pytest.raises(InputError, match="needs a model with a name"):
+        run_sweep(planned("1..2xT4", {}, model=graph, dims={}), checkpoint=tmp_path / "other.json")
+
+
 def test_workers_find_what_one_process_finds() -> None:
     """In another order, perhaps; the file is the same."""
     alone, together = (run_sweep(planned(["1..2xL4", SMALL]), workers=count) for count in (1, 2))
