@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from placewise.errors import InputError, ModelFileError
 from placewise.files.atomic import atomic_write
 from placewise.files.records import Amount, Record, json_bytes, parse_json, parse_versioned, read_bytes
 
-Sizes = dict[str, int]
+Sizes = dict[str, Annotated[int, Field(ge=0, lt=1 << 40)]]
 
 
 class MemoryRecord(Record):
@@ -138,9 +138,27 @@ def save_sweep(sweep: SweepFile, path: str | os.PathLike[str]) -> None:
 def load_sweep(path: str | os.PathLike[str]) -> SweepFile:
     """The sweep of a file. Raises ModelFileError."""
     try:
-        return parse_versioned(SweepFile, parse_json(read_bytes(path, ModelFileError)))
+        sweep = parse_versioned(SweepFile, parse_json(read_bytes(path, ModelFileError)))
+        _check(sweep)
+        return sweep
     except InputError as error:
         raise error.at(str(path)) from None
+
+
+def _check(sweep: SweepFile) -> None:
+    """Raise ModelFileError if points, largest sizes or answers do not belong to what varies."""
+    varied, clusters = set(sweep.varied), set(sweep.clusters)
+    remedy = "make the file again"
+    for point in sweep.points:
+        if set(point.sizes) != varied or point.devices not in clusters:
+            raise ModelFileError("a point has other sizes or another cluster than the sweep", remedy=remedy)
+    for line in sweep.largest:
+        if {line.name, *line.others} != varied or line.name in line.others or line.devices not in clusters:
+            raise ModelFileError("a largest size belongs to another sweep", remedy=remedy)
+    known = {(point.devices, *sorted(point.sizes.items())) for point in sweep.points}
+    for answer in sweep.answers:
+        if answer.devices is not None and (answer.devices, *sorted(answer.sizes.items())) not in known:
+            raise ModelFileError("an answer names no point", remedy=remedy)
 
 
 def points_to_reuse(path: Path, run: str, *, resume: bool) -> tuple[PointRecord, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
@@ -97,7 +98,7 @@ def list_series(sweep: SweepFile, name: str, get: Callable[[PointRecord], float 
         value = get(point) if point.fits else None
         on_grid = all(size in asked[key] for key, size in others)
         row = groups.setdefault((point.devices, others), []) if on_grid else []
-        if value is not None:
+        if value is not None and math.isfinite(value):
             row.append((float(point.sizes[name]), value))
     return [
         Series(_series_name(sweep, devices, others), tuple(sorted(row)), ends.get((devices, others)))
