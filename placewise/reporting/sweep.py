@@ -142,8 +142,10 @@ def describe_limit(record: LargestRecord) -> str:
 
 def describe_method(record: LargestRecord) -> str:
     """How the largest size was found, and whether memory grows with it."""
+    if record.fits is None:
+        return "no size that was tried fits"
     if record.fails is None:
-        return "every size that was tried fits" if record.fits is not None else ""
+        return "every size that was tried fits"
     if not record.monotone:
         return f"trying: memory does not always grow with {record.name}"
     if record.method == "trying":

@@ -14,7 +14,7 @@ from sweep_points import made_point
 from placewise.errors import InputError
 from placewise.files.sweep_file import AnswerRecord, LargestRecord, SweepFile
 from placewise.reporting.plain import lines
-from placewise.reporting.sweep import describe_answer, format_of, sweep_csv, sweep_view
+from placewise.reporting.sweep import describe_answer, describe_method, format_of, sweep_csv, sweep_view
 from placewise.reporting.sweep_page import list_series, sweep_page
 from placewise.reporting.sweep_plot import MAX_SERIES, Scale, Series, legend, line_plot
 
@@ -67,6 +67,22 @@ def test_csv_has_every_point_and_the_free_memory_of_devices() -> None:
     assert len(rows) == 9 and [row["context"] for row in rows[:5]] == ["1", "2", "4", "5", "8"]
     assert float(rows[0]["free cuda:0"]) == 1e9 - 1 and rows[4]["free cuda:0"] == ""
     assert rows[3]["probe"] == "True" and rows[4]["value"] == ""
+
+
+def test_how_a_size_was_found_is_said() -> None:
+    """Bisection only where sizes lie between one that fits and one that does not."""
+    line = made_sweep().largest[0]
+    said = {
+        describe_method(line.model_copy(update=changes))
+        for changes in ({"fits": None}, {"fails": None}, {}, {"monotone": False}, {"method": "trying"})
+    }
+    assert said == {
+        "no size that was tried fits",
+        "every size that was tried fits",
+        "bisection: memory grows with context at every size tried",
+        "trying: memory does not always grow with context",
+        "trying; memory grows with context",
+    }
 
 
 def test_answers_are_sentences() -> None:
