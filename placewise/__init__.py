@@ -35,6 +35,7 @@ _HOMES = {
     "ProblemOptions": "placewise.core.options",
     "Result": "placewise.model.result",
     "RunResult": "placewise.api",
+    "Sweep": "placewise.api",
     "TrainingRun": "placewise.api",
     "Training": "placewise.api",
     "build": "placewise.core.build",
@@ -59,6 +60,7 @@ _HOMES = {
     "read_model": "placewise.api",
     "report": "placewise.api",
     "run": "placewise.api",
+    "sweep": "placewise.api",
     "train": "placewise.api",
 }
 
@@ -83,6 +85,7 @@ __all__ = [
     "ProblemOptions",
     "Result",
     "RunResult",
+    "Sweep",
     "Training",
     "TrainingRun",
     "build",
@@ -107,6 +110,7 @@ __all__ = [
     "read_model",
     "report",
     "run",
+    "sweep",
     "train",
 ]
 
@@ -119,6 +123,7 @@ if TYPE_CHECKING:
         Plan,
         PlanDiff,
         RunResult,
+        Sweep,
         Training,
         TrainingRun,
         cache_info,
@@ -139,6 +144,7 @@ if TYPE_CHECKING:
         read_model,
         report,
         run,
+        sweep,
         train,
     )
     from placewise.catalog import read_cluster

@@ -9,6 +9,7 @@ from pathlib import Path
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
 from placewise.catalog.entries import FITTED_CORES, DeviceEntry, catalog
+from placewise.catalog.prices import list_prices
 
 PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
 TYPES = {
@@ -78,6 +79,14 @@ def disks() -> list[str]:
     return rows
 
 
+def prices() -> list[str]:
+    """One row per list price: device, USD per hour, source with its date."""
+    rows = ["| name | USD per hour | list price of |", "|---|---|---|"]
+    for name, price in list_prices().items():
+        rows.append(f"| {name} | {price.per_hour:g} | [{price.source}]({price.url}), {price.date} |")
+    return rows
+
+
 def efficiencies() -> list[str]:
     """One row per behaviour: the share reached by class of op, and seconds per op."""
     classes = list(catalog().behaviour["cpu"].efficiency)
@@ -126,7 +135,14 @@ def split_head(clause: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (clause, "")
 
 
-TABLES = {"devices": devices, "links": links, "disks": disks, "efficiencies": efficiencies, "sources": sources}
+TABLES = {
+    "devices": devices,
+    "links": links,
+    "disks": disks,
+    "prices": prices,
+    "efficiencies": efficiencies,
+    "sources": sources,
+}
 
 
 def written(page: str) -> str:

@@ -166,5 +166,11 @@ OTHER_OPTIONS = (
     OptionInfo("weights", "--weights", "text", "", aliases=("--from",)),
     OptionInfo("tensorboard", "--tensorboard", "text", ""),
     OptionInfo("why_not", "--why-not", "texts", ""),
+    OptionInfo("vary", "--vary", "settings", ""),
+    OptionInfo("until", "--until", "text", ""),
+    OptionInfo("prices", "--price", "settings", ""),
+    OptionInfo("resolution", "--resolution", "text", ""),
+    OptionInfo("max_points", "--max-points", "whole", ""),
+    OptionInfo("workers", "--workers", "whole", ""),
 )
 """Options of single commands that messages name; each command describes its own."""

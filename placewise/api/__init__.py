@@ -7,6 +7,7 @@ from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, fit, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
 from placewise.api.results import Explanation, Fit, Leaderboard, Plan, PlanDiff, RunResult, Training, TrainingRun
+from placewise.api.sweeping import Sweep, sweep
 
 __all__ = [
     "Explanation",
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "RunResult",
+    "Sweep",
     "Training",
     "TrainingRun",
     "cache_info",
@@ -35,5 +37,6 @@ __all__ = [
     "read_model",
     "report",
     "run",
+    "sweep",
     "train",
 ]

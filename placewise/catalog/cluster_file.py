@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,19 @@ MAX_FILE = 1 << 20
 
 def read_cluster_file(path: Path) -> Cluster:
     """The cluster that a TOML file describes. Raises ClusterError, prefixed with the file and the key."""
+    table = _read_table(path)
+    try:
+        return _build_cluster(table, path.parent)
+    except ClusterError as error:
+        raise error.at(str(path)) from None
+
+
+def read_file_prices(path: Path) -> Mapping[str, float]:
+    """The prices per hour in a cluster file, by model or name of a device. Raises ClusterError."""
+    return _read_table(path).prices
+
+
+def _read_table(path: Path) -> ClusterTable:
     where = str(path)
     try:
         values = tomllib.loads(read_regular(path, MAX_FILE).decode("utf-8"))
@@ -32,11 +46,7 @@ def read_cluster_file(path: Path) -> Cluster:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
     except (ValueError, RecursionError) as error:  # not text, not TOML, or a number with thousands of digits
         raise ClusterError(f"this is not TOML ({error})", where=where) from None
-    table = validate_table(ClusterTable, values, where)
-    try:
-        return _build_cluster(table, path.parent)
-    except ClusterError as error:
-        raise error.at(where) from None
+    return validate_table(ClusterTable, values, where)
 
 
 def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:

@@ -98,7 +98,10 @@ class NodeTable(Table):
 
 
 class ClusterTable(Table):
-    """A cluster file. `topology` is the path of a file with the output of ``nvidia-smi topo -m``, relative to it."""
+    """A cluster file. `topology` is the path of a file with the output of ``nvidia-smi topo -m``, relative to it.
+
+    `prices` are per hour, by model or name of a device; `placewise sweep` reads them.
+    """
 
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()
@@ -108,3 +111,4 @@ class ClusterTable(Table):
     default_link: SpeedTable | None = None
     topology: str = ""
     transfers: Transfers | None = None
+    prices: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}

@@ -17,6 +17,7 @@ COMMANDS = {
     "explain": "explain",
     "diff": "diff",
     "compare": "compare",
+    "sweep": "sweep",
     "devices": "devices",
     "doctor": "doctor",
     "run": "execute",

@@ -158,6 +158,11 @@ def working(quiet: bool, on_what: str) -> Iterator[None]:
         yield
 
 
+def is_watched() -> bool:
+    """Whether a person watches standard error."""
+    return _is_terminal(sys.stderr)
+
+
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 

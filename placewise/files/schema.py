@@ -15,6 +15,7 @@ from placewise.files.policy_file import PolicyFile
 from placewise.files.problem_file import ProblemHeader
 from placewise.files.profile_file import ProfileFile
 from placewise.files.records import Record
+from placewise.files.sweep_file import SweepFile
 
 RECORDS: dict[str, type[Record]] = {
     "cluster": ClusterRecord,
@@ -25,6 +26,7 @@ RECORDS: dict[str, type[Record]] = {
     "policy": PolicyFile,
     "problem": ProblemHeader,
     "profile": ProfileFile,
+    "sweep": SweepFile,
 }
 
 

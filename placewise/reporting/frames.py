@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import MissingExtraError
+from placewise.files.sweep_file import SweepFile
 from placewise.model.cluster import Cluster
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
@@ -55,6 +56,16 @@ def cluster_frame(cluster: Cluster) -> Frame:
     columns: dict[str, Any] = {name: [getattr(device, name) for device in cluster] for name in _DEVICE_COLUMNS}
     columns |= {f"flops {dtype}": [device.peak_flops.get(dtype, np.nan) for device in cluster] for dtype in dtypes}
     return _make_frame(columns)
+
+
+def sweep_frame(sweep: SweepFile) -> Frame:
+    """A row per point of a sweep: its sizes, cluster and figures. Raises MissingExtraError."""
+    rows = [
+        {**point.sizes, **point.model_dump(exclude={"sizes", "memory", "needs"}), "fits": point.fits}
+        | {"used_memory": point.used_memory, "free_memory": point.free_memory}
+        for point in sweep.points
+    ]
+    return _make_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
 
 
 def leaderboard_frame(board: LeaderboardTable) -> Frame:

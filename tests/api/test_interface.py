@@ -19,7 +19,7 @@ from placewise._util.option_table import OTHER_OPTIONS, PROBLEM_OPTIONS
 from placewise._util.units import parse_fraction
 from placewise._util.voice import SPEAKS_FLAGS, as_python
 from placewise.api.learning import pretrain
-from placewise.cli import compare, diff, execute, explain, export, fit, place, price, profile, report, train
+from placewise.cli import compare, diff, execute, explain, export, fit, place, price, profile, report, sweep, train
 from placewise.core.options import ProblemKeywords, ProblemOptions
 from placewise.errors import InputError
 
@@ -33,8 +33,8 @@ def _keywords_in_messages() -> Iterator[None]:
 
 DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
-    "placewise.api.caches", "placewise.api.machine", "placewise.api.results", "placewise.core.options",
-    "placewise.model.problem", "placewise._util.voice", "placewise.catalog.read",
+    "placewise.api.sweeping", "placewise.api.caches", "placewise.api.machine", "placewise.api.results",
+    "placewise.core.options", "placewise.model.problem", "placewise._util.voice", "placewise.catalog.read",
 )  # fmt: skip
 FORMER = {"dtype"}
 """Other names of keywords, which are still accepted."""
@@ -57,6 +57,7 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "report": (report.report, pw.report, {"devices"}),
     "profile": (profile.profile, pw.profile, set()),
     "train": (train.train, pw.train, {"corpus"}),
+    "sweep": (sweep.sweep, pw.sweep, {"as_csv"}),
 }  # fmt: skip
 """The command, the function, and what only the command has (docs/python.md says what to do instead)."""
 FLAG_NAMES = {"option": "options"}

@@ -32,6 +32,8 @@ SMALLER = [
     (re.compile(r"hf:(llama-3-\d+b|mixtral-8x7b)"), "hf:gpt2"),
     (re.compile(r"'layers\\\.\\d\+'"), r"'h\\.\\d+'"),
     (re.compile(r"'experts="), "'mlp="),
+    (re.compile(r"--vary context=\S+"), "--vary context=192,256"),
+    (re.compile(r"sweep (?!.*--time-limit)"), "sweep --time-limit 0.5s "),
 ]
 """What the pages give to searches is cut down: what runs is the same. `make test`
 takes smaller models, no workers and no pilots."""
@@ -57,6 +59,7 @@ NEEDS = {
     "measured.md": ("onnxruntime",),
     "openvino.md": ("openvino",),
     "papers.md": ("torch_geometric",),
+    "sizes.md": ("transformers",),
     "runtimes.md": ("onnxruntime", "openvino", "torch"),
     "two-nodes.md": ("transformers",),
 }

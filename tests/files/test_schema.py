@@ -22,6 +22,17 @@ from placewise.files.policy_file import PolicyFile, SectionRecord, StepRecord, s
 from placewise.files.problem_file import save_problem
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, save_profile
 from placewise.files.schema import RECORDS, schema_of
+from placewise.files.sweep_file import (
+    AnswerRecord,
+    LargestRecord,
+    ListPriceRecord,
+    MemoryRecord,
+    NeedsRecord,
+    PointRecord,
+    SweepFile,
+    load_sweep,
+    save_sweep,
+)
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -52,6 +63,18 @@ def answer() -> Result:
     return Result(problem, placement, status, judgement, Bound(0.5, "x"), "greedy", 0.1, 0, baselines, history)
 
 
+def answered_sweep() -> SweepFile:
+    """A sweep with an entry in every list."""
+    needs = NeedsRecord(weights=1, state=0, activations=2, largest=1)
+    memory = (MemoryRecord(device="gpu", peak=1, capacity=float("inf")),)
+    point = PointRecord(sizes={"batch": 1}, devices="T4", status="feasible", value=1.0, memory=memory, needs=needs)
+    largest = LargestRecord(name="batch", devices="T4", fits=1, fails=None, method="bisection", monotone=True)
+    answer = AnswerRecord(sizes={"batch": 1}, devices=None)
+    price = ListPriceRecord(device="T4", per_hour=0.5, source="a list", date="2024-12")
+    lists = {"points": (point,), "largest": (largest,), "answers": (answer,), "list_prices": (price,)}
+    return SweepFile(model="m.onnx", varied=("batch",), clusters=("T4",), until="latency<=1", **lists)
+
+
 def documents(folder: Path) -> dict[str, object]:
     """The JSON part of a real file of every format."""
     result, path = answer(), folder / "x"
@@ -67,6 +90,8 @@ def documents(folder: Path) -> dict[str, object]:
     options = {"rate": 1e-3, "samples": 16, "normalized": True, "reward": "root"}
     policy = PolicyFile(policy="p", devices=("gpu",), options=options, features=(section,), history=(step,))
     save_policy(policy, {"x": np.zeros(1)}, folder / "policy.json")
+    save_sweep(answered_sweep(), path)
+    found["sweep"] = json.loads(path.read_text("utf-8"))
     found["corpus"] = load_corpus(CORPUS).model_dump(mode="json")
     found["policy"] = json.loads((folder / "policy.json").read_text("utf-8"))
     for name, save in (
@@ -97,6 +122,12 @@ def test_real_files_satisfy_their_schema(tmp_path: Path, name: str) -> None:
     assert isinstance(document, dict)
     for broken in ({key: value for key, value in document.items() if key != "format"}, {**document, "version": 2}):
         assert not validator.is_valid(broken)
+
+
+def test_a_sweep_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Unlimited memory included."""
+    save_sweep(answered_sweep(), tmp_path / "s.json")
+    assert load_sweep(tmp_path / "s.json") == answered_sweep()
 
 
 def test_the_schema_of_plans_is_for_plans() -> None:

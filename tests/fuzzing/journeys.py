@@ -23,12 +23,14 @@ from placewise.core.place import place
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import find_model, plan_of
 from placewise.files.policy_file import load_policy
+from placewise.files.sweep_file import load_sweep
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Reason
 from placewise.placers.base import Budget
 from placewise.reporting.console import judgement_view, result_view
 from placewise.reporting.plain import plain
+from placewise.reporting.sweep_text import render_sweep
 from placewise.runtimes.inputs import load_inputs
 from placewise.simulate import judge_placement
 
@@ -142,6 +144,13 @@ def _checked(problem: Problem, placement: Placement) -> Judgement:
     return found
 
 
+def sweep(path: Path, seed: Seed, rng: Random) -> None:
+    """Read, and shown in every way."""
+    found = load_sweep(path)
+    for form in ("table", "csv", "json", "page"):
+        _printed(render_sweep(found, form).replace("\t", " "))
+
+
 def _printed(text: str) -> None:
     if any((ord(letter) < 0x20 and letter != "\n") or 0x7F <= ord(letter) < 0xA0 for letter in text):
         raise Unsound(f"control characters are printed: {text!r:.500}")
@@ -166,5 +175,6 @@ JOURNEYS: Mapping[str, Journey] = {
     "times": costs,
     "corpus": lambda path, seed, rng: load_corpus(path) and None,
     "policy": lambda path, seed, rng: load_policy(path) and None,
+    "sweep": sweep,
     "inputs": lambda path, seed, rng: load_inputs(path) and None,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from gguf_models import tiny_model
 from fuzzing import texts
 from fuzzing.archive import packed
 from fuzzing.models import onnx_models
+from placewise.analysis.sweep.run import plan_sweep, run_sweep
 from placewise.api import place
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -25,9 +26,12 @@ from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import save_plan
 from placewise.files.problem_file import save_problem
 from placewise.files.profile_file import ProfileFile, save_profile
+from placewise.files.records import json_bytes
+from placewise.files.sweep_file import AnswerRecord, SweepFile
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
 from placewise.model.tables import Phase
+from placewise.placers.base import Budget
 
 ROOT = Path(__file__).parents[2]
 DATA, EXAMPLES = ROOT / "tests" / "data", ROOT / "examples" / "models"
@@ -136,6 +140,7 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
         ),
         "corpus": (Seed("made", ".toml", texts.CORPUS.encode()), *map(_file, sorted(CORPORA.glob("*.toml")))),
         "policy": _policy(),
+        "sweep": (Seed("made", ".json", json_bytes(_sweep())),),
         "inputs": (Seed("made", ".npz", packed([(f"{name}.npy", _npy(np.ones(shape, np.float32)))
                                                 for name, shape in (("x", (2, 16)), ("y", (3,)))])),),
     }  # fmt: skip
@@ -185,6 +190,16 @@ def _phased() -> Graph:
             builder.use_weight(weight, op)
             value = builder.add_tensor(op, shape=(length, 4), dtype="float32", output=layer == 1)
     return builder.build(phases=(Phase("prompt"), Phase("tokens", 3)))
+
+
+def _sweep() -> SweepFile:
+    """A sweep of two sizes on two clusters, with a goal's answer and a list price."""
+    sizes = {"batch": "1,2", "layers": "1,2"}
+    options = ProblemOptions(dims={"length": 16})
+    plan = plan_sweep("zoo:bert-base", "1..2xL4", sizes, options, Budget(), placer="single")
+    found = run_sweep(plan, workers=1)
+    answer = AnswerRecord(sizes=found.points[0].sizes, devices=found.points[0].devices)
+    return found.model_copy(update={"until": "latency<=1s", "answers": (answer,)})
 
 
 def _policy() -> tuple[Seed, ...]:

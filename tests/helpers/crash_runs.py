@@ -21,6 +21,7 @@ from locations import ROOT
 COMMANDS: Mapping[str, str] = MappingProxyType({
     "place": "place {model} -d 2xV100-16GB,cpu --objective throughput --time-limit 5s -o {out}",
     "compare": "compare {model} -d 2xV100-16GB,cpu --placers balanced,single --objective latency -o {out}",
+    "sweep": "sweep {model} -d 1..4xV100-16GB --objective latency --workers 2 --time-limit 1s -o {out}",
     "profile": "profile {model} -d cpu --runtime onnxruntime --repeats 3 -o {out}",
     "run": "run {plan} --rounds 1 --measure-time 1s",
     "train": "train {model} -d 2xV100-16GB,cpu --objective latency --policy colocrl --updates 2 "

@@ -18,6 +18,7 @@ LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F
 """As /proc/net writes 127.0.0.1, ::1 and ::ffff:127.0.0.1 on little-endian machines."""
 COMMANDS = {
     "place": ("place {model} -d 2xV100-16GB,cpu --time-limit 2s", None),
+    "sweep": ("sweep {model} -d 1..4xV100-16GB,cpu --workers 2 --time-limit 1s", None),
     "profile": ("profile {model} -d cores --repeats 3 -o {out}", "onnxruntime"),
     "run": ("run {plan} --rounds 1 --measure-time 1s", "onnxruntime"),
     "train": ("train {model} -d 2xV100-16GB,cpu --policy colocrl --controllers 2 --updates 3", "torch"),

@@ -395,3 +395,29 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"placewise\[transformers\]"):
         read_huggingface("hf:gpt2")
+
+
+@pytest.mark.parametrize(("kind", "own"), [("llama", {"prompt": 40, "tokens": 8}), ("bert", {"length": 48})])
+def test_a_context_is_another_way_to_give_the_size(tmp_path, kind, own):
+    """All positions of a decoder, prompt and tokens; the length of a text that is read once: the same graph."""
+    given = {**{name: size for name, size in own.items() if name == "tokens"}, "context": 48}
+    graphs = [small(tmp_path, kind, dims=dims) for dims in (given, own)]
+    assert_same_structure(*graphs)
+    assert graphs[0].source.options == graphs[1].source.options
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "words"),
+    [
+        ("llama", {"context": 128}, "a context of 128 leaves no prompt before 128 generated tokens"),
+        ("llama", {"context": 64, "prompt": 16}, "context and prompt both say how long the text is"),
+        ("bert", {"context": 64, "length": 16}, "context and length both say how long the text is"),
+        ("resnet", {"context": 64}, "this model has no dimension 'context'"),
+        ("t5", {"context": 64}, "this model has no dimension 'context'"),
+        ("llama", {"context": "64", "tokens": 4}, "is 64"),
+    ],
+)
+def test_contexts_that_say_nothing(tmp_path, kind, dims, words):
+    """One sentence each."""
+    with pytest.raises(ModelFileError, match=words):
+        small(tmp_path, kind, dims=dims)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from placewise.errors import ModelFileError
 
 MOST = 1 << 30
+CONTEXT = "context"
+"""Another name of a text's size: all positions of a decoder, prompt and answer, or the length of a text read once."""
 MAX_POSITIONS = 1 << 40
 """Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
@@ -70,6 +72,30 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
             remedy="give a greater length, or fewer tokens",
         )
     return dims
+
+
+def replace_context(
+    sizes: Mapping[str, int], names: Mapping[str, str], defaults: RunDims, *, decodes: bool
+) -> Mapping[str, int]:
+    """`sizes` with the model's own dimension in place of ``context``, for models that have one.
+
+    A decoder's prompt is the context without the generated tokens. Raises ModelFileError if nothing is left for it.
+    """
+    own = names.get("prompt", "")
+    if CONTEXT not in sizes or not (decodes or own == "length"):
+        return sizes
+    rest = {name: size for name, size in sizes.items() if name != CONTEXT}
+    if own in rest:
+        raise ModelFileError(f"{CONTEXT} and {own} both say how long the text is", remedy=f"leave out --dim {own}")
+    tokens = rest.get("tokens", defaults.tokens) if decodes else 0
+    if not isinstance(sizes[CONTEXT], int) or not isinstance(tokens, int):
+        return {**rest, own: sizes[CONTEXT]}
+    if sizes[CONTEXT] <= tokens:
+        raise ModelFileError(
+            f"a {CONTEXT} of {sizes[CONTEXT]} leaves no prompt before {tokens} generated tokens",
+            remedy="give a greater context, or fewer tokens, as --dim tokens=16",
+        )
+    return {**rest, own: sizes[CONTEXT] - tokens}
 
 
 def list_used_dims(dims: RunDims, names: Mapping[str, str]) -> dict[str, int]:

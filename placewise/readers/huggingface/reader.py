@@ -16,7 +16,7 @@ from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
-from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims
+from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims, replace_context
 from placewise.readers.huggingface.instance import Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
@@ -46,7 +46,9 @@ def read(
         if training:  # whatever the model, a training step reads a text once and predicts every token
             instance = replace(instance, task="encoder")
         names = _name_dimensions(instance)
-        run = parse_dims(dims, names, _default_dims(instance))
+        defaults = _default_dims(instance)
+        sizes = replace_context(dims, names, defaults, decodes=instance.task == "decoder" and "prompt" in names)
+        run = parse_dims(sizes, names, defaults)
         options = {"dims": list_used_dims(run, names), "dtype": instance.dtype}
         graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
         graph = _trace_graph(instance, run, graph_source, once)

@@ -1,0 +1,1 @@
+"""Sweeps: one model at several sizes on several clusters."""

@@ -1,0 +1,127 @@
+"""Evaluates many points: in this process, in processes on all cores, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pickle import PicklingError
+from typing import Protocol
+
+from placewise._util.cores import usable_cores
+from placewise.analysis.sweep.clusters import SweptCluster
+from placewise.analysis.sweep.evaluate import Evaluator, SweepTask
+from placewise.errors import PlacerError, RunError
+from placewise.files.sweep_file import PointRecord
+from placewise.placers.learned.workers.backend import Backend, Pool, TaskOutcome
+from placewise.placers.learned.workers.processes import ProcessBackend
+from placewise.placers.learned.workers.ray_cluster import RayBackend
+from placewise.processes.ray_cluster import join_cluster
+
+_SERVED = "placewise.analysis.sweep.evaluate:Evaluator"
+_WAIT = 3600.0
+"""Seconds of one wait; searches may take longer."""
+MAX_DEATHS = 3
+"""Workers that may die in a row, at their start or at a point, before the sweep ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A point to evaluate; `probe` if bisection asks for it."""
+
+    sizes: dict[str, int]
+    cluster: SweptCluster
+    probe: bool = False
+
+
+OnPoint = Callable[[Job, PointRecord], None]
+
+
+class Runner(Protocol):
+    """Evaluates jobs and reports each point when it is done."""
+
+    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None: ...
+
+
+@contextmanager
+def open_runner(task: SweepTask, *, workers: int | None, ray: str | None, most: int) -> Iterator[Runner]:
+    """The runner for at most `most` jobs at a time: `workers` processes (None: one per core), or a Ray cluster.
+
+    Models that are objects, and sweeps with one worker, stay in this process. Raises RunError, MissingExtraError.
+    """
+    if ray is not None:
+        cluster = join_cluster(ray, "a sweep on a Ray cluster", may_start=True)
+        count = workers or max(int(cluster.cluster_resources().get("CPU", 1)), 1)
+        backend: Backend = RayBackend(cluster, 1.0)
+    else:
+        count, backend = workers or usable_cores(), ProcessBackend()
+    count = min(count, max(most, 1))
+    if ray is None and (count == 1 or not isinstance(task.model, str)):
+        yield _Here(task)
+        return
+    threads = task.budget.threads or max(usable_cores() // count, 1) if ray is None else 1
+    shared = replace(task, budget=replace(task.budget, threads=threads))
+    try:
+        pool = Pool(backend, count, lambda _: (_SERVED, shared), "sweep", measures=True)
+    except (PicklingError, AttributeError, TypeError, PlacerError) as error:
+        problem = f"this sweep cannot be sent to other processes ({error})"
+        raise RunError(f"{problem}; give one worker") from None
+    try:
+        yield _Pooled(pool)
+    finally:
+        pool.close()
+
+
+class _Here:
+    """Evaluates in this process."""
+
+    def __init__(self, task: SweepTask) -> None:
+        self._evaluator = Evaluator(task)
+
+    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
+        for job in jobs:
+            on_point(job, self._evaluator.evaluate(job.sizes, job.cluster.devices, job.cluster.label))
+
+
+class _Pooled:
+    """Evaluates in the workers of a pool. Points of equal sizes go to one worker, which has read the model."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._last: dict[int, dict[str, int]] = {}
+
+    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
+        waiting, left, deaths = list(jobs), len(jobs), 0
+        while left:
+            for member in self._pool.idle():
+                if not waiting:
+                    break
+                busy = [task.sizes for task in self._pool.tasks()]
+                job = waiting.pop(choose_job(waiting, self._last.get(id(member)), busy))
+                self._last[id(member)] = job.sizes
+                self._pool.give(member, job, "evaluate", job.sizes, job.cluster.devices, job.cluster.label)
+            for outcome in self._pool.wait(_WAIT):
+                deaths = 0 if outcome.status == "done" else deaths + 1
+                if outcome.task is not None:
+                    left -= 1
+                    on_point(outcome.task, _point_of(outcome))
+                if outcome.status == "refused" or deaths >= MAX_DEATHS:
+                    raise RunError(outcome.why)
+
+
+def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:
+    """The place of the job for a worker that read the model at sizes `last`, while others read it at those of `busy`.
+
+    One of its own sizes, else of sizes that nobody reads, else the first.
+    """
+    own = (place for place, job in enumerate(waiting) if job.sizes == last)
+    free = (place for place, job in enumerate(waiting) if job.sizes not in busy)
+    return next(own, next(free, 0))
+
+
+def _point_of(outcome: TaskOutcome) -> PointRecord:
+    job: Job = outcome.task
+    if outcome.status == "done":
+        point: PointRecord = outcome.value
+        return point
+    return PointRecord(sizes=job.sizes, devices=job.cluster.label, status="error", reason=outcome.why)
