@@ -1,7 +1,8 @@
 """Pipelines of equal stages: the placements with splits that tools can express, and the best one for a plan.
 
 All stages have one degree of tensor parallelism and one number of replicas. The plan itself, where it is such a
-pipeline, else the fastest that its degrees, replicas and cuts, or an even division, give: judged, and within all rules.
+pipeline, else the fastest that its degrees, replicas and cuts, or divisions that are even by number or by seconds,
+give: judged, and within all rules.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewise.errors import ExportError
+from placewise.exporters.balanced_cut import balance_cut, sum_entries
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -46,7 +48,7 @@ def find_equal_stages(
     entry = _entry_of_units(ways, line)
     own = ways.recompute[np.asarray(placement.way)]
     best: tuple[float, EqualStages] | None = None
-    for cut, degree, replicas in _list_shapes(problem, placement, entry):
+    for cut, degree, replicas in dict.fromkeys(_list_shapes(problem, placement, entry)):
         unit_stage = np.searchsorted(np.cumsum(cut), entry, side="right").astype(np.int32)
         groups = _take_devices(problem, placement, len(cut), degree, replicas)
         if groups is None or len(np.unique(unit_stage)) < len(cut):
@@ -81,7 +83,7 @@ def _entry_of_units(ways: Ways, line: Ints) -> Ints:
 
 
 def _list_shapes(problem: Problem, placement: Placement, entry: Ints) -> Iterator[tuple[Cut, int, int]]:
-    """Entries per stage, degree and replicas: those of the plan first, then even divisions."""
+    """Entries per stage, degree and replicas: those of the plan, then even divisions, by number and by seconds."""
     ways, replicates = problem.require_ways(), problem.objective.kind == "throughput"
     count = int(entry.max(initial=0)) + 1
     own = _cut_of(placement, ways, entry, count)
@@ -96,6 +98,27 @@ def _list_shapes(problem: Problem, placement: Placement, entry: Ints) -> Iterato
             most = usable // (degree * p) if replicates else 1
             fitting = [d for d in range(1, most + 1) if not ways.trains or ways.microbatches % d == 0]
             yield even, degree, fitting[-1]
+            balanced = _balance(problem, placement, entry, p, degree, fitting[-1])
+            if balanced is not None:
+                yield balanced, degree, fitting[-1]
+
+
+def _balance(
+    problem: Problem, placement: Placement, entry: Ints, stages: int, degree: int, replicas: int
+) -> Cut | None:
+    """The cut whose slowest stage takes least, with units that recompute as in the plan, or all."""
+    ways = problem.require_ways()
+    kind = int(ways.device_class[placement.stages[0].devices[0]])
+    room = float(problem.capacity[ways.device_class == kind].min()) - ways.workspace_of(degree)
+    for again in (ways.recompute[np.asarray(placement.way)], np.ones(ways.n_units, np.bool_)):
+        way = _choose_ways(ways, again, degree)
+        if way is None or not np.isfinite(ways.seconds[way, kind]).all():
+            return None
+        costs = sum_entries(problem, entry, way, kind)
+        cut = balance_cut(costs, stages, replicas, room, ways.in_flight, ways.microbatches)
+        if cut is not None:
+            return cut
+    return None
 
 
 def _cut_of(placement: Placement, ways: Ways, entry: Ints, count: int) -> Cut | None:

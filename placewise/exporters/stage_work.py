@@ -18,6 +18,7 @@ from placewise.costing.sharding.backward import find_forward_ops
 from placewise.costing.sharding.split_seconds import SplitSeconds
 from placewise.costing.sharding.ways import find_boundaries
 from placewise.costing.work import work_of
+from placewise.errors import ModelFileError
 from placewise.model.columns import Floats
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -71,7 +72,10 @@ def list_stage_work(problem: Problem, placement: Placement, uses: Iterable[Stage
     """The tasks of all stages; `uses` are the judge's figures of these."""
     graph, ways = problem.graph, problem.require_ways()
     stages = range(len(placement.stages))
-    priced = _price_ops(problem, placement)
+    try:
+        priced = _price_ops(problem, placement)
+    except ModelFileError:  # an op whose work cannot be counted: its ways come from a file
+        priced = None
     if priced is None:
         blocks = [[list(_unit_tasks(problem, placement, s))] for s in stages]
         backward: tuple[bool, ...] = (False,)

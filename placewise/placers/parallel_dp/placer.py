@@ -155,7 +155,7 @@ class ParallelDpPlacer:
             if len(seen) <= MAX_CLASSES and not _are_alike(seen, classes):
                 _search_view(run, seen, self.options.max_ideals, in_line=not exact)
         if exact and problem.objective.kind == "throughput":
-            _refute_by_node(run, classes, self.options.max_ideals)
+            _refute_by_node(run, classes, self.options.max_ideals, kernel.n_ideals)
         if kernel.relaxed:
             run.notes.append("the ways of some stages were relaxed for the bound, since there are very many of them")
         return infeasible if exact and run.placement is None else ""
@@ -234,14 +234,21 @@ def _search_view(run: _Run, classes: list[DeviceClass], most: int, *, in_line: b
             return
 
 
-def _refute_by_node(run: _Run, classes: list[DeviceClass], most: int) -> None:
-    """Raise the bound by cases of how many devices are in stages that fill a node (`node_cases.py`)."""
+def _refute_by_node(run: _Run, classes: list[DeviceClass], most: int, n_ideals: int) -> None:
+    """Raise the bound by cases of how many devices are in stages that fill a node (`node_cases.py`).
+
+    All cases together may have as many ideals as one search.
+    """
     close, problem = 1 + max(CLOSE, run.search.budget.gap), run.search.problem
     if run.placement is None or run.value <= run.bound * close:
         return
     replicas = _replica_counts(problem, problem.require_ways())
     cases = split_by_node(problem, classes, replicas, MAX_CLASSES)
+    if len(cases) * n_ideals > most:
+        return
     kernels = [_create_kernel(run, parts, most) for parts, _ in cases]
+    if not all(kernel.complete for kernel in kernels):
+        return
     low, limit = run.bound, run.value * JUST_BELOW
     high = math.inf
     while cases and high > low * close:

@@ -263,7 +263,8 @@
       ctx.textAlign = "left";
       for (const [k, {top, height}] of this.rowsAt) {
         const {label, device, ends} = tasks.rows[k], middle = top + height / 2;
-        const brief = narrow && ends ? ends.map((end) => colours[end]?.letter ?? "host").join(" → ") : label;
+        const short = ends ? ends.map((end) => colours[end]?.letter ?? "host").join(" → ") : tasks.activities ? `stage ${label.split(":")[0]}` : label;
+        const brief = narrow ? short : label;
         let x = 0;
         if (device >= 0) {
           ctx.fillStyle = colours[device].colour;
