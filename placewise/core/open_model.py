@@ -50,7 +50,11 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
         where = "" if isinstance(model, (Graph, Problem)) else str(model)
         remedy = f"leave out --graph {options.graph}"
         raise InputError(f"the only graph in it is for {kind}", where=where, remedy=remedy)
-    if options.optimizer is not None or options.freeze:
+    source = reading.graph.source
+    optimizer, frozen = ("", ()) if source is None else (planned_optimizer(source), source.options.get("frozen", ()))
+    if options.optimizer not in (None, optimizer or None) or (
+        options.freeze and tuple(options.freeze) != tuple(frozen)
+    ):
         raise InputError("this is a training graph already", remedy="leave out --optimizer and --freeze")
     return reading
 

@@ -123,3 +123,15 @@ def test_options_of_every_placer_have_types_that_are_checked() -> None:
         for field in getattr(options, "__dataclass_fields__", {}):
             with pytest.raises(InputError, match=field):
                 registry.create(name, {field: object()})
+
+
+def test_a_saved_training_problem_takes_its_plans_again(tmp_path: Path) -> None:
+    """A plan says which optimizer it was made with: that of the saved graph is no contradiction, another one is."""
+    sizes = pw.ProblemOptions(dims={"n_ops": 12}, graph="training", optimizer="sgd", objective="throughput")
+    problem = pw.build("zoo:random-layered", "2xL4", sizes)
+    problem.save(tmp_path / "step.npz")
+    plan = pw.place(tmp_path / "step.npz", placer="balanced")
+    plan.save(tmp_path / "plan.json")
+    assert pw.judge(tmp_path / "step.npz", tmp_path / "plan.json").value == plan.value
+    with pytest.raises(InputError, match="training graph already"):
+        pw.judge(tmp_path / "step.npz", tmp_path / "plan.json", optimizer="adam")
