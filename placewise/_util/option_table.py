@@ -94,6 +94,9 @@ PROBLEM_OPTIONS = (
         aliases=("--dtype",),
     ),
     OptionInfo(
+        "cache_type", "--cache-type", "text", "GGUF: type of the KV cache, or of keys and values, as q8_0,q4_0 (f16)."
+    ),
+    OptionInfo(
         "tf32", "--tf32/--no-tf32", "either", "Compute float32 products in TF32 (default: as the model's runtime does)."
     ),
     OptionInfo("pins", "--pin", "rules", "REGEX=DEVICE: place ops whose name or scope matches on that device.", RULES),

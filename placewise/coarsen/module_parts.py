@@ -40,7 +40,7 @@ WHOLE, OWN, SOME, EXCEPT, PHASE, RANGE, REST = "", "own ops", "parts", "except",
 _NUMBERED = re.compile(r"(.*?)(?<!\d)(0|[1-9]\d{0,8})", re.DOTALL)
 _NUMBERS = re.compile(r"(?<!\d)(?:0|[1-9]\d{0,8})(?=[./]|$)")
 _LISTS = {word: f"{word}s" for word in ("block", "cell", "expert", "group", "layer", "op", "row", "stage", "step")}
-_LISTS |= {plural: plural for plural in _LISTS.values()} | {"h": "layers"}
+_LISTS |= {plural: plural for plural in _LISTS.values()} | {"h": "layers", "blk": "layers"}
 """Words for lists of modules, and their plurals."""
 
 

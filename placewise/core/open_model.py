@@ -65,6 +65,7 @@ def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
         view=options.view or source.view,
         graph=options.graph or ("training" if optimizer else recorded.get("graph")),
         precision=replay_precision(options, recorded),
+        cache_type=options.cache_type or recorded.get("cache_type"),
         tf32=recorded.get("tf32") if options.tf32 is None and options.precision is None else options.tf32,
         optimizer=options.optimizer or optimizer or None,
         freeze=options.freeze or recorded.get("frozen", ()),
@@ -109,6 +110,7 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
     training = options.graph == "training"
     floats = PRECISIONS[options.precision].floats if options.precision else None
     if model.startswith(ZOO):
+        _check_for_gguf(model, options)
         graph = generate(model.removeprefix(ZOO), options.dims, floats or "float32", training=training)
         return _in_view(ImportedModel(graph), options, is_cast=True)
     ours = "" if model.startswith(PRESET) else format_name(Path(model))
@@ -118,19 +120,32 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
     if ours == "placewise-graph":
         return _as_given(ImportedModel(load_graph(model)), options)
     if model.startswith(PRESET) or detect_format(Path(model)) == "huggingface":
+        _check_for_gguf(model, options)
         keep = options.cache is not False
         traced = read_traced(model, dims=options.dims, dtype=floats, training=training, use_cache=keep)
         return _in_view(traced, options, is_cast=True)
+    _check_for_gguf(model, options)
     read_options = ReadOptions(
         options.dims,
         options.objective or "throughput",
         options.graph or "inference",
         floats,
+        options.cache_type,
     )
     reading = read_model(Path(model), read_options)
     if reading.problem is not None or reading.op_seconds is not None:
         return _as_given(reading, options)
     return _in_view(reading, options)
+
+
+def _check_for_gguf(model: str, options: ProblemOptions) -> None:
+    """Raise InputError for a type of the KV cache where the format has none, and a precision where it has its own."""
+    is_gguf = not model.startswith((ZOO, PRESET)) and detect_format(Path(model)) == "gguf"
+    if options.cache_type and not is_gguf:
+        raise InputError("only GGUF models take a type of the KV cache", where=model, remedy="leave out --cache-type")
+    if options.precision and is_gguf:
+        remedy = f"leave out --precision {options.precision}; llama-quantize writes another file"
+        raise InputError("a GGUF file has the types of its weights", where=model, remedy=remedy)
 
 
 def _as_given(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:

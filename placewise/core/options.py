@@ -55,6 +55,7 @@ class ProblemKeywords(TypedDict, total=False):
     dims: Mapping[str, int]
     view: str | None
     precision: str | None
+    cache_type: str | None
     dtype: str | None
     tf32: bool | None
     costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -117,6 +118,8 @@ class ProblemOptions:
     precision : {"fp32", "tf32", "fp16", "bf16", "fp64", "fp8", "int8", "int4"}
         What the runtime is taken to cast the model to (docs/costs.md); names of element types, like "bfloat16", mean
         the same. `dtype` is another name of this option. Default: what the model is in.
+    cache_type : str
+        GGUF: the type of the KV cache, as "q8_0", or of keys and values, as "q8_0,q4_0". Default: "f16".
     tf32 : bool
         Whether tensor cores multiply float32 in TF32. Default: as the runtime of the model's format does.
     costs : path or sequence of paths
@@ -177,6 +180,7 @@ class ProblemOptions:
     microbatches: int | None = None
     step_samples: int | None = None
     precision: str | None = None
+    cache_type: str | None = None
     tf32: bool | None = None
     optimizer: str | None = None
     freeze: tuple[str, ...] = ()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 TARGET, HOST = "llama.cpp", "CPU"
+CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
@@ -219,9 +222,8 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
     gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
-    kind = _GGUF_TYPES.get(asked_precision(problem), "")
-    file = f"a GGUF file of type {kind}" if kind else "a GGUF file"
-    words = [f'llama-server -m "${{MODEL:?{file}}}"', DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
+    words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem)]
+    words += [DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
     if gpus:
         words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]
@@ -229,6 +231,30 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
         numbers = "|".join(str(place - 1) for place in away)
         words += [OVERRIDE, rf"'blk\.({numbers})\.ffn_.*_exps={HOST}'"]
     return " ".join(words)
+
+
+def _name_file(problem: Problem) -> str:
+    """The file of the model, for a shell; a variable that the user sets where the plan is of another format."""
+    source, kind = problem.graph.source, _GGUF_TYPES.get(asked_precision(problem), "")
+    if source is not None and source.format == "gguf":
+        return shlex.quote(source.path)
+    file = f"a GGUF file of type {kind}" if kind else "a GGUF file"
+    return f'"${{MODEL:?{file}}}"'
+
+
+def _size_options(problem: Problem) -> list[str]:
+    """The context of all sequences together, their number, and the types of the cache, as the plan counts them."""
+    source = problem.graph.source
+    known: Mapping[str, Any] = {} if source is None else source.options
+    sizes = known.get("dims", {})
+    if "prompt" not in sizes:
+        return []
+    sequences = int(sizes.get("batch", 1)) * int(sizes.get("sequences", 1))
+    length = int(sizes.get("length", 0)) or int(sizes["prompt"]) + int(sizes.get("tokens", 0))
+    words = [f"{CONTEXT} {length * sequences}", *([f"{PARALLEL} {sequences}"] if sequences > 1 else [])]
+    if kinds := str(known.get("cache_type", "")).split(",") if "cache_type" in known else []:
+        words += [f"{CACHE_KEYS} {kinds[0]} {CACHE_VALUES} {kinds[-1]}"]
+    return words
 
 
 def _overrides(text: str) -> list[tuple[list[int], str]]:

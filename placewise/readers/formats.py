@@ -13,6 +13,8 @@ from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.apart import read_onnx_apart
 from placewise.readers.base import NO_DIMS, ImportedModel
+from placewise.readers.gguf import read_gguf
+from placewise.readers.gguf.header import MAGIC
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
@@ -36,13 +38,14 @@ class ReadOptions(NamedTuple):
     """Options of the readers; each reader uses those that apply to it.
 
     `dims` gives sizes of open dimensions. `objective` ("throughput" or "latency") applies to workloads, `graph`
-    ("inference" or "training") to profiles, `dtype` to models built from a configuration.
+    ("inference" or "training") to profiles, `dtype` to models built from a configuration, `cache_type` to GGUF models.
     """
 
     dims: Mapping[str, int] = NO_DIMS
     objective: str = "throughput"
     graph: str = "inference"
     dtype: str | None = None
+    cache_type: str | None = None
 
 
 class Format(NamedTuple):
@@ -64,6 +67,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             lambda path, options: read_huggingface(
                 path, dims=options.dims, dtype=options.dtype, training=options.graph == "training"
             ),
+        ),
+        "gguf": Format(
+            "GGUF model", lambda path, options: read_gguf(path, dims=options.dims, cache_type=options.cache_type)
         ),
         "workload": Format("workload", lambda path, options: read_workload(path, objective=options.objective), False),
         "piper": Format(
@@ -110,6 +116,8 @@ def detect_format(path: Path) -> str:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start and len(head) < _START:
         raise ModelFileError("the file is empty", where=str(path), remedy="export or download the model again")
+    if head.startswith(MAGIC):
+        return "gguf"
     if path.suffix == ".onnx":
         return "onnx"
     if looks_like_pt2(path):

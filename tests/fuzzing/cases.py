@@ -22,10 +22,10 @@ from fuzzing.wire import wire_damaged
 
 Damage = Callable[[Random, bytes, bytes], bytes]
 SHARES: Mapping[str, float] = {
-    "onnx": 17, "external": 1, "names": 1, "options": 5, "openvino": 10, "tensorflow": 12,
+    "onnx": 14, "external": 1, "names": 1, "options": 5, "openvino": 10, "tensorflow": 12,
     "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 5, "piper": 3,
-    "pipedream": 4, "graph": 3, "problem": 3, "cluster": 6, "cluster line": 3, "topology": 1, "plan": 6, "split": 1.8,
-    "profile": 2, "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
+    "pipedream": 4, "gguf": 3, "graph": 3, "problem": 3, "cluster": 6, "cluster line": 3, "topology": 1, "plan": 6,
+    "split": 1.8, "profile": 2, "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
 }  # fmt: skip
 """How many of a hundred cases are of a family."""
 _BY_SUFFIX: Mapping[str, Damage] = {

@@ -150,7 +150,7 @@ def _printed(text: str) -> None:
 
 JOURNEYS: Mapping[str, Journey] = {
     **dict.fromkeys(("onnx", "openvino", "tensorflow", "tensorflow text"), model),
-    **dict.fromkeys(("torch", "hugging face", "pipedream", "graph"), model),
+    **dict.fromkeys(("torch", "hugging face", "pipedream", "gguf", "graph"), model),
     "workload": whole,
     "piper": split,
     "external": external.journey,

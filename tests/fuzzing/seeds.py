@@ -12,6 +12,7 @@ from typing import Any
 import ir_files
 import numpy as np
 import tensorflow_files as tf
+from gguf_models import tiny_model
 
 from fuzzing import texts
 from fuzzing.archive import packed
@@ -93,6 +94,7 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
         "workload": (Seed("made", ".json", json.dumps(texts.WORKLOAD).encode()),),
         "piper": (Seed("made", ".json", json.dumps(texts.PIPER).encode()),),
         "pipedream": (Seed("made", ".txt", texts.PIPEDREAM),),
+        "gguf": tuple(Seed(name, ".gguf", tiny_model(experts=name == "mixed")) for name in ("dense", "mixed")),
         **dict.fromkeys(("names", "options"), (Seed("made", ".json", b"{}"),)),
     }  # fmt: skip
 

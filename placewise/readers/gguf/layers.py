@@ -1,0 +1,249 @@
+"""The ops of a layer of a transformer, read off its tensors by the names that llama.cpp gives them.
+
+Fused or separate projections, norms before and after, dense and mixed layers, shared experts, latent attention
+(DeepSeek) and layers whose two halves run side by side (Falcon, Phi-2, Command R) are told apart by
+which tensors exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from placewise.errors import ModelFileError
+from placewise.readers.gguf.header import Tensor
+from placewise.readers.gguf.pass_builder import NO_PART, Part, PassBuilder, cache_bytes
+from placewise.readers.gguf.shape import ModelShape
+from placewise.readers.gguf.types import element_type
+
+PAD, MICRO_BATCH = 256, 512
+"""The cache of a window has room for it and for a micro-batch (-ub), in multiples of 256 positions."""
+POST_ATTENTION = ("attn_post_norm", "post_attention_norm")
+POST_FEED = ("post_ffw_norm", "ffn_post_norm")
+EXPERTS = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+MIXED = "experts"
+"""The module of the experts of a layer."""
+
+Parts = Mapping[str, Part]
+"""The tensors of a layer, by part: ``attn_q`` → weight, bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer: its number, its scope ``blk.3``, and its parts."""
+
+    number: int
+    parts: Parts
+
+    @property
+    def scope(self) -> str:
+        return f"blk.{self.number}"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.parts
+
+
+def add_layer(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
+    """Add a layer; return its result [rows, width]."""
+    wide = (graph.now.rows, shape.width)
+    after_feed = any(name in layer for name in POST_FEED)
+    after = next((name for name in POST_ATTENTION if name in layer), "")
+    before_feed = "ffn_norm" if "ffn_norm" in layer else ""
+    if after and not before_feed and not after_feed:  # it is the norm before the other half, by another name
+        after, before_feed = "", after
+    beside = not (after or before_feed or after_feed)
+    normed = _norm(graph, layer, ("attn_norm",), hidden, wide)
+    attended = _attend(graph, shape, layer, normed)
+    attended = _norm(graph, layer, (after,), attended, wide)
+    if beside:
+        other = _norm(graph, layer, ("attn_norm_2",), hidden, wide) if "attn_norm_2" in layer else normed
+        fed = _feed(graph, shape, layer, other)
+        fed = graph.op(f"{layer.scope}.halves_add", "Add", layer.scope, [attended, fed], wide)
+        middle = hidden
+    else:
+        middle = graph.op(f"{layer.scope}.attn_add", "Add", layer.scope, [hidden, attended], wide)
+        fed = _feed(graph, shape, layer, _norm(graph, layer, (before_feed,), middle, wide))
+        fed = _norm(graph, layer, POST_FEED, fed, wide)
+    out = graph.op(f"{layer.scope}.ffn_add", "Add", layer.scope, [middle, fed], wide)
+    return _norm(graph, layer, ("layer_output_norm",), out, wide)
+
+
+def _norm(graph: PassBuilder, layer: Layer, names: Sequence[str], hidden: int, shape: tuple[int, ...]) -> int:
+    """The first of some norms that the layer has."""
+    name = next((name for name in names if name in layer), "")
+    return graph.norm(f"{layer.scope}.{name}", layer.parts[name], hidden, shape) if name else hidden
+
+
+def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
+    now, scope, rows = graph.now, f"{layer.scope}.attn", graph.now.rows
+    heads, kv_heads = shape.heads[layer.number], shape.kv_heads[layer.number]
+    latent = "attn_kv_a_mqa" in layer
+    if latent:
+        kv_heads, widths = 1, (shape.latent + shape.rotated, shape.latent)
+    else:
+        widths = (shape.key_width, shape.value_width)
+    sizes = (heads * widths[0], kv_heads * widths[0], kv_heads * widths[1])
+    query, key, value = (
+        _project_latent(graph, shape, layer, hidden, sizes) if latent else _project(graph, layer, hidden, sizes)
+    )
+    query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
+    key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
+    window = shape.windows[layer.number]
+    seen = min(now.visible, window) if window else now.visible
+    kept = min(now.capacity, _padded(window + MICRO_BATCH)) if window else now.capacity
+    state = sum(
+        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name)
+        for width, name in zip(widths, now.cache, strict=True)
+    )
+    home = graph.groups
+    update = graph.add(
+        f"{layer.scope}.cache", "CacheUpdate", scope, [key, value], attributes={"visible": seen, "capacity": kept},
+        state_bytes=state,
+    )  # fmt: skip
+    keys, values = (
+        graph.result(update, f"{layer.scope}.{what}", (now.batch, kv_heads, seen, width), element_type(name), view=True)
+        for what, width, name in zip(("keys", "values"), widths, now.cache, strict=True)
+    )
+    query = graph.view(f"{layer.scope}.q_heads", "Reshape", scope, [query], (now.batch, heads, now.tokens, widths[0]))
+    mixed = graph.op(
+        f"{layer.scope}.attention", "Attention", scope, [query, keys, values],
+        (now.batch, now.tokens, heads, widths[1]), weights=layer.parts.get("attn_sinks", NO_PART).values(),
+        attributes={"window": window}, group=home,
+    )  # fmt: skip
+    mixed = graph.view(f"{layer.scope}.merged", "Reshape", scope, [mixed], (rows, heads * widths[1]))
+    if latent and "attn_v_b" in layer:
+        mixed = _per_head(graph, layer, "attn_v_b", mixed)
+    mixed = _norm(graph, layer, ("attn_sub_norm",), mixed, (rows, heads * widths[1]))
+    if "attn_output" not in layer:
+        return mixed
+    return graph.product(f"{layer.scope}.attn_output", layer.parts["attn_output"], mixed, rows, shape.width)
+
+
+def _project(graph: PassBuilder, layer: Layer, hidden: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Queries, keys and values [rows, size], from three matrices or from one."""
+    rows, scope = graph.now.rows, layer.scope
+    if "attn_qkv" in layer:
+        fused = graph.product(f"{scope}.attn_qkv", layer.parts["attn_qkv"], hidden, rows)
+        query, key, value = (
+            graph.view(f"{scope}.{name}", "Slice", f"{scope}.attn", [fused], (rows, size))
+            for name, size in zip(("q", "k", "v"), sizes, strict=True)
+        )
+        return query, key, value
+    if "attn_q" not in layer or "attn_k" not in layer:
+        raise ModelFileError(
+            f"layer {layer.number} has no projections that are known",
+            remedy="take a model with attention in each layer",
+        )
+    query = graph.product(f"{scope}.attn_q", layer.parts["attn_q"], hidden, rows)
+    key = graph.product(f"{scope}.attn_k", layer.parts["attn_k"], hidden, rows)
+    value = graph.product(f"{scope}.attn_v", layer.parts["attn_v"], hidden, rows) if "attn_v" in layer else key
+    return query, key, value
+
+
+def _project_latent(
+    graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, sizes: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Queries for the latent, and the latent itself as keys and values (DeepSeek-V2, section 2.1, absorbed)."""
+    rows, scope, parts = graph.now.rows, layer.scope, layer.parts
+    if "attn_q_a" in layer:
+        query = graph.product(f"{scope}.attn_q_a", parts["attn_q_a"], hidden, rows)
+        inner = (rows, parts["attn_q_a"]["weight"].shape[0])
+        query = graph.norm(f"{scope}.attn_q_a_norm", parts.get("attn_q_a_norm", NO_PART), query, inner)
+        query = graph.product(f"{scope}.attn_q_b", parts["attn_q_b"], query, rows)
+    else:
+        query = graph.product(f"{scope}.attn_q", parts["attn_q"], hidden, rows)
+    if "attn_k_b" in layer:
+        query = _per_head(graph, layer, "attn_k_b", query, sizes[0])
+    latent = graph.product(f"{scope}.attn_kv_a_mqa", parts["attn_kv_a_mqa"], hidden, rows)
+    value = graph.view(f"{scope}.latent", "Slice", f"{scope}.attn", [latent], (rows, sizes[2]))
+    value = graph.norm(f"{scope}.attn_kv_a_norm", parts.get("attn_kv_a_norm", NO_PART), value, (rows, sizes[2]))
+    if "attn_kv_b" in layer:
+        weights = parts["attn_kv_b"].values()
+        query = graph.op(f"{scope}.attn_kv_b", "Gemm", f"{scope}.attn_kv_b", [query], (rows, sizes[0]), weights=weights)
+    return query, latent, value
+
+
+def _per_head(graph: PassBuilder, layer: Layer, name: str, hidden: int, columns: int = 0) -> int:
+    """A product with a matrix [outputs, inputs] of its own for every head; result [rows, columns]."""
+    part, rows = layer.parts[name], graph.now.rows
+    heads, outputs, inputs = part["weight"].shape
+    scope = f"{layer.scope}.{name}"
+    apart = graph.view(f"{scope}.apart", "Reshape", scope, [hidden], (heads, rows, inputs))
+    product = graph.op(
+        scope, "Gemm", scope, [apart], (heads, rows, outputs), weights=part.values(), attributes={"transB": 1}
+    )
+    return graph.view(f"{scope}.joined", "Reshape", scope, [product], (rows, columns or heads * outputs))
+
+
+def _rotate(graph: PassBuilder, layer: Layer, name: str, hidden: int, shape: tuple[int, ...]) -> int:
+    """The norm of queries or keys, if any, and the rotation by their positions."""
+    normed = graph.norm(f"{layer.scope}.{name}_norm", layer.parts.get(f"{name}_norm", NO_PART), hidden, shape)
+    return graph.op(f"{layer.scope}.{name}_rope", "RotaryEmbedding", f"{layer.scope}.attn", [normed], shape)
+
+
+def _padded(positions: int) -> int:
+    return -(-positions // PAD) * PAD
+
+
+def _feed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
+    """The feed-forward half: dense, or a mixture of experts with shared ones beside it."""
+    if not any(name in layer for name in EXPERTS):
+        return _feed_dense(graph, shape, layer, hidden, "")
+    mixed = _feed_mixed(graph, shape, layer, hidden)
+    for end in ("_shexp", ""):
+        if f"ffn_down{end}" in layer:
+            shared = _feed_dense(graph, shape, layer, hidden, end)
+            gate = layer.parts.get(f"ffn_gate_inp{end}", NO_PART) if end else NO_PART
+            mixed = graph.op(
+                f"{layer.scope}.ffn_shared_add{end}", "Add", f"{layer.scope}.ffn", [mixed, shared],
+                (graph.now.rows, shape.width), weights=gate.values(),
+            )  # fmt: skip
+    return mixed
+
+
+def _feed_dense(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, end: str) -> int:
+    """Up, gate and down; a matrix twice as wide as the next one's input is both of the first two."""
+    rows, scope, parts = graph.now.rows, layer.scope, layer.parts
+    up, down, gate = (f"ffn_{name}{end}" for name in ("up", "down", "gate"))
+    if up not in layer or down not in layer:
+        raise ModelFileError(f"layer {layer.number} has no feed-forward part that is known")
+    inner = parts[down]["weight"].shape[-1]
+    raised = graph.product(f"{scope}.{up}", parts[up], hidden, rows)
+    inputs = [raised]
+    if gate in layer:
+        inputs = [graph.product(f"{scope}.{gate}", parts[gate], hidden, rows), raised]
+    kind = "SwiGLU" if gate in layer or parts[up]["weight"].shape[0] == 2 * inner else "Gelu"
+    active = graph.op(f"{scope}.ffn_act{end}", kind, f"{scope}.ffn", inputs, (rows, inner))
+    active = _norm(graph, layer, (f"ffn_sub_norm{end}",), active, (rows, inner))
+    return graph.product(f"{scope}.{down}", parts[down], active, rows, shape.width)
+
+
+def _feed_mixed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
+    """Router, choice, and all experts as one op: of their weights, those of the expected number in use are read."""
+    rows, scope, parts = graph.now.rows, layer.scope, layer.parts
+    if "ffn_gate_inp" not in layer or not shape.experts_used:
+        raise ModelFileError(f"layer {layer.number} has experts, and does not say how many a token uses")
+    count = parts["ffn_down_exps"]["weight"].shape[0] if "ffn_down_exps" in layer else 0
+    chosen = min(shape.experts_used, count)
+    scores = graph.product(f"{scope}.ffn_gate_inp", parts["ffn_gate_inp"], hidden, rows)
+    bias = parts.get("exp_probs_b", NO_PART).values()
+    choice = graph.add(f"{scope}.ffn_topk", "TopK", f"{scope}.ffn", [scores], bias)
+    index = graph.result(choice, f"{scope}.chosen", (rows, chosen), "int32")
+    kept = graph.result(choice, f"{scope}.scores", (rows, chosen))
+    weights = [parts[name]["weight"] for name in EXPERTS if name in layer]
+    weights += [parts[name]["bias"] for name in EXPERTS if name in layer and "bias" in parts[name]]
+    return graph.op(
+        f"{scope}.ffn_experts", "Experts", f"{scope}.{MIXED}", [hidden, index, kept], (rows, shape.width),
+        weights=weights, attributes={"experts": count},
+    )  # fmt: skip
+
+
+def split_layers(tensors: Sequence[Tensor], count: int) -> Iterator[Layer]:
+    """The layers of a model, from the names of its tensors: ``blk.3.attn_q.weight``."""
+    found: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(count)]
+    for tensor in tensors:
+        words = tensor.name.split(".")
+        if len(words) >= 3 and words[0] == "blk" and words[1].isdecimal() and int(words[1]) < count:
+            end = words[-1] if len(words) > 3 else "weight"
+            found[int(words[1])].setdefault(words[2], {})[end] = tensor
+    return (Layer(number, parts) for number, parts in enumerate(found))

@@ -1,0 +1,149 @@
+"""A GGUF file → the graph of its model: prompt and generated tokens in one placement, as for Hugging Face models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from placewise._util.text import shortened
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph, Source
+from placewise.model.tables import Phase
+from placewise.readers.base import NO_DIMS, ImportedModel
+from placewise.readers.gguf.header import Header, Tensor, read_header
+from placewise.readers.gguf.layers import Layer, add_layer, split_layers
+from placewise.readers.gguf.pass_builder import Part, Pass, PassBuilder
+from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
+from placewise.readers.gguf.types import CACHE_TYPES
+from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims
+
+NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
+"""Dimensions of a run; ``context`` is another name of ``length``."""
+KNOWN = frozenset((
+    "apertus", "arcee", "baichuan", "bloom", "chatglm", "codeshell", "command-r", "cohere2", "dbrx", "deepseek",
+    "deepseek2", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "gemma", "gemma2", "gemma3",
+    "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitemoe", "grok", "hunyuan-dense", "hunyuan-moe",
+    "internlm2", "llama", "llama4", "minicpm", "mistral3", "mpt", "nemotron", "olmo", "olmo2", "olmoe", "orion",
+    "phi2", "phi3", "phimoe", "plamo", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl",
+    "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "xverse",
+))  # fmt: skip
+"""Architectures of llama.cpp whose layers consist of the parts that are read here."""
+SAMPLE = "sample"
+
+
+def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str | None = None) -> ImportedModel:
+    """Read the model of a GGUF file from its header and its table of tensors; weights are not read.
+
+    The graph has two phases, prefill and decode, whose equal ops share colocation groups; the KV cache is state.
+    `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (generated: 128; 0 for the prompt alone), ``context`` (positions
+    of the cache; default prompt + tokens), ``sequences`` (1). `cache_type`: one of `CACHE_TYPES` for keys and values,
+    or two with a comma; default f16.
+
+    Raises ModelFileError, naming the file, for a damaged file and for models without attention in each layer.
+    """
+    header = read_header(path)
+    try:
+        run = parse_dims(_with_context(dims), NAMES, RunDims())
+        cache = parse_cache_type(cache_type)
+        shape = read_shape(header)
+        options = {"dims": list_used_dims(run, NAMES), **({"cache_type": cache_type} if cache_type else {})}
+        source = Source(str(path), header.sha256, "gguf", options, view="raw")
+        graph, notes = _build_graph(header, shape, run, cache, source)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    except (KeyError, IndexError, ZeroDivisionError, OverflowError) as error:
+        raise ModelFileError(f"its tensors do not fit together ({error!r})", where=str(path)) from None
+    return ImportedModel(graph, warnings=notes)
+
+
+def parse_cache_type(text: str | None) -> tuple[str, str]:
+    """The types of keys and values. Raises InputError for one that does not exist."""
+    names = (text or "f16").split(",")
+    wrong = next((name for name in names if name not in CACHE_TYPES), None)
+    if wrong is not None or len(names) > 2:
+        remedy = f"give one or two (keys, values) of {', '.join(CACHE_TYPES)}"
+        raise InputError(f"there is no cache of the type {shortened(text or '', 40)!r}", remedy=remedy)
+    return names[0], names[-1]
+
+
+def _with_context(dims: Mapping[str, int]) -> dict[str, int]:
+    if "context" in dims and "length" in dims and dims["context"] != dims["length"]:
+        raise InputError("context and length are the same size, and differ", remedy="give one of them")
+    return {"length" if name == "context" else name: size for name, size in dims.items()}
+
+
+def _build_graph(
+    header: Header, shape: ModelShape, run: RunDims, cache: tuple[str, str], source: Source
+) -> tuple[Graph, tuple[str, ...]]:
+    layers, tensors = list(split_layers(header.tensors, shape.layers)), {one.name: one for one in header.tensors}
+    _require_attention(header, layers)
+    if "token_embd.weight" not in tensors:
+        raise ModelFileError("has no token_embd.weight", remedy="give a language model")
+    first = Pass(run.batch, run.prompt, run.prompt, run.capacity, run.sequences, cache)
+    graph = PassBuilder(first)
+    prompt = graph.builder.add_tensor(-1, shape=(first.rows,), dtype="int32", name="tokens")
+    token = _add_pass(graph, shape, layers, tensors, prompt)
+    phases = [Phase("prefill", 1)]
+    if run.tokens:
+        visible = min(run.mean_position, run.capacity)
+        graph.begin(Pass(run.batch, 1, visible, run.capacity, run.sequences, cache, 1))
+        token = _add_pass(graph, shape, layers, tensors, token)
+        phases.append(Phase("decode", run.tokens))
+    graph.builder.set_output(token)
+    built = graph.builder.build(source, tuple(phases))
+    return built, tuple(_list_notes(header, shape, run, graph))
+
+
+def _add_pass(
+    graph: PassBuilder, shape: ModelShape, layers: list[Layer], tensors: Mapping[str, Tensor], token: int
+) -> int:
+    """Add a pass that begins with `token`; return the next token [batch]."""
+    now, wide = graph.now, (graph.now.rows, shape.width)
+    hidden = graph.op(
+        "token_embd", "Gather", "token_embd", [token], wide, weights=_part(tensors, "token_embd").values()
+    )
+    if position := _part(tensors, "position_embd"):
+        more = graph.op("position_embd", "Gather", "position_embd", [token], wide, weights=position.values())
+        hidden = graph.op("position_add", "Add", "position_embd", [hidden, more], wide)
+    hidden = graph.norm("token_embd_norm", _part(tensors, "token_embd_norm"), hidden, wide)
+    for layer in layers:
+        hidden = add_layer(graph, shape, layer, hidden)
+    hidden = graph.norm("output_norm", _part(tensors, "output_norm"), hidden, wide)
+    last = graph.view("last", "Slice", "output_norm", [hidden], (now.batch, shape.width))
+    head = _part(tensors, "output") or _part(tensors, "token_embd")
+    logits = graph.product("output", head, last, now.batch)
+    return graph.op(SAMPLE, "ArgMax", SAMPLE, [logits], (now.batch,), attributes={"axis": -1}, dtype="int32")
+
+
+def _part(tensors: Mapping[str, Tensor], name: str) -> Part:
+    pairs = ((end, tensors.get(f"{name}.{end}")) for end in ("weight", "bias"))
+    return {end: tensor for end, tensor in pairs if tensor is not None}
+
+
+def _require_attention(header: Header, layers: list[Layer]) -> None:
+    """Raise ModelFileError for a model whose layers keep another state than keys and values."""
+    for layer in layers:
+        recurrent = next((name for name in layer.parts if name.startswith(RECURRENT)), "")
+        if recurrent or not layer.parts:
+            what = f"has the state of {recurrent!r}" if recurrent else "has no tensors"
+            raise ModelFileError(
+                f"layer {layer.number} (architecture {shortened(header.architecture, 40)!r}) {what}, and is not known",
+                remedy="models with attention in each layer are read",
+            )
+
+
+def _list_notes(header: Header, shape: ModelShape, run: RunDims, graph: PassBuilder) -> list[str]:
+    notes = []
+    if header.architecture not in KNOWN:
+        name = shortened(header.architecture, 40)
+        notes.append(f"the architecture {name!r} is not known: bytes are those of the file, and times follow from them")
+    if any(name.endswith("_exps.weight") for name in graph.weights):
+        notes.append("costs of experts assume uniform routing: all experts are equally likely")
+    left = [tensor for tensor in header.tensors if tensor.name not in graph.weights]
+    lost, whole = sum(tensor.nbytes for tensor in left), sum(tensor.nbytes for tensor in header.tensors)
+    if 1000 * lost > whole:
+        example = shortened(left[0].name, 60)
+        notes.append(f"{lost / whole:.1%} of the bytes ({example}, …) take no part in generation and are omitted")
+    if 0 < shape.positions < run.prompt + run.tokens:
+        notes.append(f"{run.prompt + run.tokens} positions exceed the model's maximum of {shape.positions}")
+    return notes

@@ -1,0 +1,234 @@
+"""GGUF files of small language models, as llama.cpp's converters write them: real names of tensors, any weights."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH, INNER, HEADS, KV_HEADS, HEAD, VOCABULARY = 256, 512, 4, 2, 64, 320
+QUERY, KV = HEADS * HEAD, KV_HEADS * HEAD
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture: the parts of a layer with their shapes, and keys of its metadata.
+
+    Parts end in ".bias" where they are one. `norms` have one entry per channel; `last` are tensors outside of layers.
+    """
+
+    parts: Mapping[str, tuple[int, ...]]
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tied: bool = False
+    first_dense: int = 0
+
+
+def _separate(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {
+        "attn_norm": (WIDTH,), "attn_q": (QUERY, WIDTH), "attn_k": (KV, WIDTH), "attn_v": (KV, WIDTH),
+        "attn_output": (WIDTH, QUERY), "ffn_norm": (WIDTH,), **more,
+    }  # fmt: skip
+
+
+DENSE = {"ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}
+PLAIN = {"ffn_up": (INNER, WIDTH), "ffn_up.bias": (INNER,), "ffn_down": (WIDTH, INNER), "ffn_down.bias": (WIDTH,)}
+EXPERTS = {
+    "ffn_gate_inp": (4, WIDTH), "ffn_gate_exps": (4, INNER, WIDTH), "ffn_up_exps": (4, INNER, WIDTH),
+    "ffn_down_exps": (4, WIDTH, INNER),
+}  # fmt: skip
+SHARED = {"ffn_gate_shexp": (INNER, WIDTH), "ffn_up_shexp": (INNER, WIDTH), "ffn_down_shexp": (WIDTH, INNER)}
+MIXED = {"expert_count": 4, "expert_used_count": 2}
+BIASES = {"attn_q.bias": (QUERY,), "attn_k.bias": (KV,), "attn_v.bias": (KV,)}
+NORMED = {"attn_q_norm": (HEAD,), "attn_k_norm": (HEAD,)}
+FUSED = {"attn_norm": (WIDTH,), "attn_qkv": (QUERY + 2 * KV, WIDTH), "attn_output": (WIDTH, QUERY)}
+NORM_BIASES = {"attn_norm.bias": (WIDTH,), "ffn_norm": (WIDTH,), "ffn_norm.bias": (WIDTH,)}
+LATENT = {
+    "attn_norm": (WIDTH,), "attn_q_a": (64, WIDTH), "attn_q_a_norm": (64,), "attn_q_b": (HEADS * 48, 64),
+    "attn_kv_a_mqa": (64 + 16, WIDTH), "attn_kv_a_norm": (64,), "attn_k_b": (HEADS, 64, 32),
+    "attn_v_b": (HEADS, 32, 64),
+    "attn_output": (WIDTH, HEADS * 32), "ffn_norm": (WIDTH,), **EXPERTS, **SHARED,
+}  # fmt: skip
+LATENT_KEYS = {
+    **MIXED, "attention.q_lora_rank": 64, "attention.kv_lora_rank": 64, "attention.key_length": 80,
+    "attention.value_length": 64, "attention.key_length_mla": 48, "attention.value_length_mla": 32,
+    "rope.dimension_count": 16, "attention.head_count_kv": 1, "expert_feed_forward_length": INNER,
+    "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_weights_scale": 1.0,
+}  # fmt: skip
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(_separate(**DENSE)),
+    "mixtral": Family(_separate(**EXPERTS), MIXED),
+    "qwen2": Family(_separate(**BIASES, **DENSE)),
+    "qwen2moe": Family(
+        _separate(**BIASES, **EXPERTS, **SHARED, ffn_gate_inp_shexp=(WIDTH,)),
+        {**MIXED, "expert_feed_forward_length": INNER, "expert_shared_feed_forward_length": INNER},
+    ),
+    "qwen3": Family(_separate(**NORMED, **DENSE)),
+    "qwen3moe": Family(_separate(**NORMED, **EXPERTS), {**MIXED, "expert_feed_forward_length": INNER}),
+    "deepseek2": Family(LATENT, LATENT_KEYS, first_dense=1),
+    "gemma": Family(_separate(**DENSE), tied=True),
+    "gemma2": Family(
+        _separate(**DENSE, post_attention_norm=(WIDTH,), post_ffw_norm=(WIDTH,)),
+        {"attention.sliding_window": 32}, tied=True,
+    ),
+    "gemma3": Family(
+        _separate(**DENSE, **NORMED, post_attention_norm=(WIDTH,), post_ffw_norm=(WIDTH,)),
+        {"attention.sliding_window": 32}, tied=True,
+    ),
+    "phi2": Family({**FUSED, "attn_norm.bias": (WIDTH,), "attn_qkv.bias": (QUERY + 2 * KV,),
+                    "attn_output.bias": (WIDTH,), **PLAIN}, {"attention.layer_norm_epsilon": 1e-5},
+                   {"output_norm.bias": (WIDTH,), "output.bias": (VOCABULARY,)}),
+    "phi3": Family({**FUSED, "ffn_norm": (WIDTH,), "ffn_up": (2 * INNER, WIDTH), "ffn_down": (WIDTH, INNER)},
+                   {"attention.sliding_window": 0}),
+    "gpt-oss": Family(
+        {
+            **{name: shape for name, shape in _separate().items() if name != "ffn_norm"}, **BIASES,
+            "attn_output.bias": (WIDTH,), "attn_sinks": (HEADS,), "post_attention_norm": (WIDTH,), **EXPERTS,
+            "ffn_gate_inp.bias": (4,), "ffn_gate_exps.bias": (4, INNER), "ffn_up_exps.bias": (4, INNER),
+            "ffn_down_exps.bias": (4, WIDTH),
+        },
+        {**MIXED, "attention.sliding_window": 32, "expert_feed_forward_length": INNER},
+    ),
+    "glm4": Family(_separate(post_attention_norm=(WIDTH,), post_ffw_norm=(WIDTH,), ffn_up=(2 * INNER, WIDTH),
+                             ffn_down=(WIDTH, INNER))),
+    "command-r": Family({name: shape for name, shape in _separate(**DENSE).items() if name != "ffn_norm"},
+                        {"attention.layer_norm_epsilon": 1e-5, "logit_scale": 1.0}, tied=True),
+    "falcon": Family({**FUSED, "attn_norm.bias": (WIDTH,), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)},
+                     {"attention.layer_norm_epsilon": 1e-5}, {"output_norm.bias": (WIDTH,)}),
+    "starcoder2": Family(_separate(**BIASES, **PLAIN, **NORM_BIASES, **{"attn_output.bias": (WIDTH,)}),
+                         {"attention.layer_norm_epsilon": 1e-5}, {"output_norm.bias": (WIDTH,)}),
+    "granite": Family(_separate(**DENSE), {"residual_scale": 1.0, "logit_scale": 1.0}, tied=True),
+    "granitemoe": Family(_separate(**EXPERTS), {**MIXED, "residual_scale": 1.0, "logit_scale": 1.0}, tied=True),
+    "olmo2": Family({**{name: shape for name, shape in _separate(**DENSE).items() if not name.endswith("_norm")},
+                     "attn_q_norm": (QUERY,), "attn_k_norm": (KV,), "post_attention_norm": (WIDTH,),
+                     "post_ffw_norm": (WIDTH,)}),
+    "olmoe": Family(_separate(**EXPERTS, attn_q_norm=(QUERY,), attn_k_norm=(KV,)), MIXED),
+    "gpt2": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
+                   {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
+                   {"position_embd": (512, WIDTH), "output_norm.bias": (WIDTH,)}),
+}  # fmt: skip
+"""By name; "mixtral" is written as the architecture llama."""
+
+
+def write_model(
+    path: Path, family: str = "llama", *, layers: int = 3, kind: str = "Q4_0", split: int = 0, seed: int = 0,
+    scale: float = 0.02, tokenizer: bool = True,
+) -> Path:  # fmt: skip
+    """Write a model with random weights whose matrices are of a type; the path of the file, or of its first part."""
+    import gguf
+
+    arch, known = "llama" if family == "mixtral" else family, FAMILIES[family]
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
+    keys: dict[str, Any] = {
+        "block_count": layers, "context_length": 2048, "embedding_length": WIDTH, "feed_forward_length": INNER,
+        "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "attention.key_length": HEAD,
+        "attention.value_length": HEAD, "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": HEAD,
+        "vocab_size": VOCABULARY, **known.keys,
+    }  # fmt: skip
+    if "attn_qkv" in known.parts and family == "gpt2":
+        keys["attention.head_count_kv"] = HEADS
+    for name, value in keys.items():
+        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{arch}.{name}", value)
+    if tokenizer:
+        _add_tokenizer(writer)
+    rng = np.random.default_rng(seed)
+    for name, shape in _list_tensors(family, known, layers):
+        quantized = len(shape) > 1 and shape[-1] % 32 == 0 and "norm" not in name and "gate_inp" not in name
+        wanted = gguf.GGMLQuantizationType[kind if quantized else "F32"]
+        data = (rng.standard_normal(shape) * scale).astype(np.float32)
+        data = data + 1 if "norm.weight" in name else data
+        writer.add_tensor(name, gguf.quantize(data, wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path if not split else sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))[0]
+
+
+def _list_tensors(family: str, known: Family, layers: int) -> Sequence[tuple[str, tuple[int, ...]]]:
+    found: list[tuple[str, tuple[int, ...]]] = [
+        ("token_embd.weight", (VOCABULARY, WIDTH)),
+        ("output_norm.weight", (WIDTH,)),
+    ]
+    if not known.tied:
+        found.append(("output.weight", (VOCABULARY, WIDTH)))
+    found += [(name if "." in name else f"{name}.weight", shape) for name, shape in known.last.items()]
+    qkv = QUERY * 3 if family == "gpt2" else QUERY + 2 * KV
+    for layer in range(layers):
+        parts = dict(known.parts)
+        if layer < known.first_dense:
+            parts = {
+                name: shape for name, shape in parts.items() if "exp" not in name and name != "ffn_gate_inp"
+            } | DENSE
+        for name, shape in parts.items():
+            size = (qkv, *shape[1:]) if name.startswith("attn_qkv") else shape
+            full = name if "." in name else f"{name}.weight"
+            found.append((f"blk.{layer}.{full}", size))
+    return found
+
+
+def _add_tokenizer(writer: Any) -> None:
+    """The least tokenizer that llama.cpp loads: bytes and a few pieces."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens += [f"▁t{number}" for number in range(VOCABULARY - len(tokens))]
+    kinds = [2, 3, 3, *([6] * 256), *([1] * (VOCABULARY - 259))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types(kinds)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
+def tiny_model(*, experts: bool = False) -> bytes:
+    """A whole file of a few kilobytes: two layers of width 32, one of them, if asked, a mixture of two experts."""
+    metadata: dict[str, Any] = {
+        "general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 32,
+        "llama.attention.head_count": [2, 1], "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
+        "llama.attention.value_length": 16, "llama.context_length": 64, "llama.attention.sliding_window": 8,
+        "llama.attention.sliding_window_pattern": [True, False], "llama.expert_used_count": 1,
+        "tokenizer.ggml.tokens": ["a", "b"],
+    }  # fmt: skip
+    tensors = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
+    for layer, heads in enumerate((2, 1)):
+        own = {"attn_norm": (32,), "attn_q": (16 * heads, 32), "attn_k": (16, 32), "attn_v": (16, 32),
+               "attn_output": (32, 16 * heads), "ffn_norm": (32,)}  # fmt: skip
+        dense = {"ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32)}
+        mixed = {"ffn_gate_inp": (2, 32), **{f"{name}_exps": (2, 32, 32) for name in dense}}
+        parts = own | (mixed if experts and layer else dense)
+        tensors |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
+    return pack(metadata, tensors)
+
+
+def pack(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], *, version: int = 3) -> bytes:
+    """A file of that header whose weights are zeros of the type Q8_0, or F32 where rows are no whole blocks."""
+    head, table, offset = b"", b"", 0
+    for key, value in metadata.items():
+        head += _text(key) + _value(value)
+    for name, shape in tensors.items():
+        quantized = len(shape) > 1 and shape[-1] % 32 == 0
+        size = int(np.prod(shape)) // 32 * 34 if quantized else 4 * int(np.prod(shape))
+        sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        table += _text(name) + sizes + struct.pack("<IQ", 8 if quantized else 0, offset)
+        offset += -(-size // 32) * 32
+    start = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata)) + head + table
+    return start + bytes(-len(start) % 32) + bytes(offset)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, list):
+        first = _value(value[0])[:4]
+        return struct.pack("<I", 9) + first + struct.pack("<Q", len(value)) + b"".join(_value(one)[4:] for one in value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _text(value)
+    kind, form = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}[type(value)]
+    return struct.pack("<I", kind) + struct.pack(form, value)

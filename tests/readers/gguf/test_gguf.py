@@ -1,0 +1,195 @@
+"""GGUF files: exact bytes, the graph of every architecture, damaged and foreign files."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import FAMILIES, HEAD, KV_HEADS, pack, tiny_model, write_model
+
+import placewise as pw
+from placewise.costing.work import work_of
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.reader import read_gguf
+from placewise.readers.gguf.types import CACHE_TYPES, TYPES, find_type
+
+SIZES = {"prompt": 16, "tokens": 8}
+
+
+def decode_of(graph: Graph) -> np.ndarray:
+    """The ops of the second phase."""
+    return np.flatnonzero(graph.ops.phase == 1)
+
+
+def test_types_are_those_of_ggml() -> None:
+    """Every type that the package gguf knows is known, with the same block and the same bytes."""
+    gguf = pytest.importorskip("gguf")
+    theirs = {t.value: (t.name, *gguf.GGML_QUANT_SIZES[t]) for t in gguf.GGMLQuantizationType}
+    assert {number: tuple(known) for number, known in TYPES.items()} == theirs
+    assert all(find_type(name).name == name.upper() for name in CACHE_TYPES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["Q4_0", "F16"])
+def test_bytes_are_those_of_the_file(family: str, kind: str, tmp_path: Path) -> None:
+    """Of every architecture, all tensors are weights of some op, with the bytes that the package gguf wrote."""
+    gguf = pytest.importorskip("gguf")
+    path = write_model(tmp_path / "model.gguf", family, layers=2, kind=kind)
+    model = read_gguf(path, dims=SIZES)
+    graph, theirs = model.graph, gguf.GGUFReader(path)
+    assert dict(zip(graph.weights.name, graph.weights.bytes.tolist(), strict=True)) == {
+        tensor.name: int(tensor.n_bytes) for tensor in theirs.tensors
+    }
+    assert not [note for note in model.warnings if "not known" in note or "omitted" in note]
+    used = np.unique(graph.weight_edges.value)
+    assert len(used) == len(graph.weights)
+    both = [np.sort(graph.ops.group[graph.ops.phase == phase]) for phase in (0, 1)]
+    assert (both[0] == both[1]).all(), "each op of one phase has its partner in the other"
+
+
+def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
+    """A Llama read from either format has the same FLOPs of products and attention, and the same cache."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("gguf")
+    write_model(tmp_path / "model.gguf", "llama", kind="F16")
+    config = {
+        "model_type": "llama", "vocab_size": 320, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "dtype": "float16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, theirs = (pw.read_model(tmp_path / name, dims=SIZES) for name in ("model.gguf", "config.json"))
+    for graph in (ours, theirs):
+        assert graph.ops.state_bytes.sum() == 3 * 2 * KV_HEADS * HEAD * 24 * 2
+    flops = [
+        [work_of(graph).flops[(graph.ops.phase == phase) & np.isin(list(graph.ops.kind), ("Gemm", "Attention"))].sum()
+         for phase in (0, 1)] for graph in (ours, theirs)
+    ]  # fmt: skip
+    assert flops[0] == flops[1]
+    weights = [int(graph.weights.bytes.sum()) for graph in (ours, theirs)]
+    assert weights[0] == pytest.approx(weights[1], rel=0.01)  # norms are float32 in one of them
+
+
+@pytest.mark.parametrize("name", CACHE_TYPES)
+def test_the_cache_has_the_bytes_of_its_type(name: str, tmp_path: Path) -> None:
+    """Keys and values of all layers, at the context asked for; two types are keys and values."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model())
+    sizes = {"prompt": 4, "tokens": 4, "context": 32, "batch": 2}
+    known = find_type(name)
+    entries = 2 * 2 * 32 * 16  # layers, sequences, positions, width of keys or values: the window is wider
+    state = read_gguf(path, dims=sizes, cache_type=name).graph.ops.state_bytes.sum()
+    assert state == 2 * entries * known.block_bytes / known.block
+    mixed = read_gguf(path, dims=sizes, cache_type=f"f16,{name}").graph.ops.state_bytes.sum()
+    assert mixed == entries * 2 + entries * known.block_bytes / known.block
+
+
+def test_windows_bound_the_cache_and_what_is_seen(tmp_path: Path) -> None:
+    """A layer with a sliding window keeps the window and a micro-batch, and attends to the window alone."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model())
+    graph = read_gguf(path, dims={"prompt": 2000, "tokens": 48}).graph
+    caches = [op for op in range(graph.n_ops) if graph.ops.kind[op] == "CacheUpdate"]
+    assert [graph.ops.attributes[op]["capacity"] for op in caches] == [768, 2048] * 2
+    assert [graph.ops.attributes[op]["visible"] for op in caches] == [8, 2000, 8, 2024]
+
+
+def test_experts_are_read_as_they_are_used(tmp_path: Path) -> None:
+    """A token reads the experts that it uses: half of the bytes of two experts of which it takes one."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model(experts=True))
+    graph = read_gguf(path, dims=SIZES).graph
+    (op,) = (op for op in decode_of(graph).tolist() if graph.ops.kind[op] == "Experts")
+    assert graph.ops.scope[op] == "blk.1.experts"
+    whole = sum(int(graph.weights.bytes[weight]) for weight in graph.weights_of(op))
+    assert whole == 3 * 2 * 32 * 34
+    read = float(work_of(graph).bytes[op])
+    assert whole / 2 < read < whole / 2 + 2000
+
+
+def test_split_files_are_one_model(tmp_path: Path) -> None:
+    """The first part finds the others; a later one names the first, and a missing one is named."""
+    pytest.importorskip("gguf")
+    whole = write_model(tmp_path / "whole.gguf", "llama")
+    first = write_model(tmp_path / "parts.gguf", "llama", split=7)
+    assert first.name.startswith("parts-00001-of-")
+    together, alone = (read_header(path) for path in (first, whole))
+    assert sum(t.nbytes for t in together.tensors) == sum(t.nbytes for t in alone.tensors)
+    assert {t.file.name for t in together.tensors} == {path.name for path in tmp_path.glob("parts-*.gguf")}
+    last = max(tmp_path.glob("parts-*.gguf"))
+    with pytest.raises(ModelFileError, match="give 'parts-00001-of-"):
+        read_header(last)
+    last.unlink()
+    with pytest.raises(ModelFileError, match=f"{last.name}' is missing"):
+        read_header(first)
+
+
+def test_a_model_is_placed_and_exported(tmp_path: Path) -> None:
+    """A file goes all the way: layers on both devices, a command with the file, its context and its cache."""
+    pytest.importorskip("gguf")
+    path = write_model(tmp_path / "my model.gguf", "mixtral")
+    plan = pw.place(
+        path, "RTX3060,cpu", target="llama.cpp", dims={**SIZES, "context": 4096}, cache_type="q8_0",
+        max_memory={"cuda:0": "3MiB"}, forbid={"blk\\.2": "cpu"},
+    )  # fmt: skip
+    assert plan.status == "optimal" and plan.tokens_per_second
+    assert {"layers 0–1", "layers 2"} & {part["name"] for parts in plan.by_module().values() for part in parts}
+    plan.save(tmp_path / "plan.json")
+    script = str(pw.export(tmp_path / "plan.json", "llama.cpp").exported.files["llama.sh"])
+    command = script.splitlines()[-1]
+    assert f"-m '{path}'" in command and " -c 4096" in command and "-ctk q8_0 -ctv q8_0" in command
+
+
+def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
+    """Each is refused for what it is, with the file's name; none is read as something else."""
+    path, whole = tmp_path / "tiny.gguf", tiny_model()
+    metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 32,
+                "llama.attention.head_count": 2}  # fmt: skip
+    layer = {"token_embd.weight": (8, 32), "blk.0.ssm_in.weight": (32, 32)}
+    cases = {
+        "middle of its header": whole[:200],
+        "its weights end at": whole[:-64],
+        "byte order of another machine": whole[:4] + struct.pack(">I", 3) + whole[8:],
+        "version 1 of the format": whole[:4] + struct.pack("<I", 1) + whole[8:],
+        "more than it can hold": whole[:8] + struct.pack("<Q", 1 << 60) + whole[16:],
+        "no architecture": pack({}, {}),
+        "neither its layers nor its width": pack({"general.architecture": "clip"}, {}),
+        "state of 'ssm_in'": pack(metadata, layer),
+        "no projections that are known": pack(metadata, {**layer, "blk.0.ssm_in.weight": (1, 1)} | {
+            "blk.0.attn_norm.weight": (32,)} | {"blk.0.ssm_in.weight": (1, 1)}) and pack(
+            metadata, {"token_embd.weight": (8, 32), "blk.0.attn_norm.weight": (32,)}),
+        "no token_embd": pack(metadata, {"blk.0.attn_norm.weight": (32,)}),
+    }  # fmt: skip
+    for words, data in cases.items():
+        path.write_bytes(data)
+        with pytest.raises(ModelFileError, match=words) as error:
+            read_gguf(path)
+        assert str(path) in str(error.value)
+
+
+def test_options_that_do_nothing_are_errors(tmp_path: Path) -> None:
+    """A type of cache needs a GGUF file; a GGUF file has its precision; types and sizes must exist."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model())
+    with pytest.raises(InputError, match="only GGUF models"):
+        pw.place("zoo:bert-base", "L4", cache_type="q8_0")
+    with pytest.raises(InputError, match="has the types of its weights"):
+        pw.place(path, "L4", precision="int8")
+    with pytest.raises(InputError, match="no cache of the type 'q9_9'"):
+        pw.place(path, "L4", cache_type="q9_9")
+    with pytest.raises(InputError, match="width"):
+        pw.place(path, "L4", dims={"width": 3})
+
+
+def test_unknown_architectures_say_so(tmp_path: Path) -> None:
+    """A new name with known parts is read, with a note that times are by bytes alone."""
+    path = tmp_path / "new.gguf"
+    path.write_bytes(tiny_model().replace(b"llama", b"lamma"))
+    model = read_gguf(path)
+    assert any("'lamma' is not known" in note for note in model.warnings)
+    assert math.isclose(model.graph.weights.bytes.sum(), sum(t.nbytes for t in read_header(path).tensors))
