@@ -85,7 +85,7 @@ def _build_graph(
     token = _add_pass(graph, shape, layers, tensors, prompt)
     phases = [Phase("prefill", 1)]
     if run.tokens:
-        visible = min(run.mean_position, run.capacity)
+        visible = min(run.mean_position + 1, run.capacity)
         graph.begin(Pass(run.batch, 1, visible, run.capacity, run.sequences, cache, 1))
         token = _add_pass(graph, shape, layers, tensors, token)
         phases.append(Phase("decode", run.tokens))

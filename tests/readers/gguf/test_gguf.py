@@ -96,7 +96,7 @@ def test_windows_bound_the_cache_and_what_is_seen(tmp_path: Path) -> None:
     graph = read_gguf(path, dims={"prompt": 2000, "tokens": 48}).graph
     caches = [op for op in range(graph.n_ops) if graph.ops.kind[op] == "CacheUpdate"]
     assert [graph.ops.attributes[op]["capacity"] for op in caches] == [768, 2048] * 2
-    assert [graph.ops.attributes[op]["visible"] for op in caches] == [8, 2000, 8, 2024]
+    assert [graph.ops.attributes[op]["visible"] for op in caches] == [8, 2000, 8, 2025]
 
 
 def test_experts_are_read_as_they_are_used(tmp_path: Path) -> None:
