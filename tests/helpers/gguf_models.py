@@ -107,10 +107,13 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2": Family({**{name: shape for name, shape in _separate(**DENSE).items() if not name.endswith("_norm")},
                      "attn_q_norm": (QUERY,), "attn_k_norm": (KV,), "post_attention_norm": (WIDTH,),
                      "post_ffw_norm": (WIDTH,)}),
-    "olmoe": Family(_separate(**EXPERTS, attn_q_norm=(QUERY,), attn_k_norm=(KV,)), MIXED),
+    "olmoe": Family(
+        {**_separate(**EXPERTS), "attn_k": (QUERY, WIDTH), "attn_v": (QUERY, WIDTH), "attn_q_norm": (QUERY,),
+         "attn_k_norm": (QUERY,)}, {**MIXED, "attention.head_count_kv": HEADS},
+    ),
     "gpt2": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
                    {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
-                   {"position_embd": (512, WIDTH), "output_norm.bias": (WIDTH,)}),
+                   {"position_embd": (2048, WIDTH), "output_norm.bias": (WIDTH,)}),
 }  # fmt: skip
 """By name; "mixtral" is written as the architecture llama."""
 
@@ -138,7 +141,8 @@ def write_model(
         _add_tokenizer(writer)
     rng = np.random.default_rng(seed)
     for name, shape in _list_tensors(family, known, layers):
-        quantized = len(shape) > 1 and shape[-1] % 32 == 0 and "norm" not in name and "gate_inp" not in name
+        plain = "norm" in name or "gate_inp" in name or name.endswith(".bias")
+        quantized = len(shape) > 1 and shape[-1] % 32 == 0 and not plain
         wanted = gguf.GGMLQuantizationType[kind if quantized else "F32"]
         data = (rng.standard_normal(shape) * scale).astype(np.float32)
         data = data + 1 if "norm.weight" in name else data

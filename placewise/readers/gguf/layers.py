@@ -91,9 +91,10 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     window = shape.windows[layer.number]
     seen = min(now.visible, window) if window else now.visible
     kept = min(now.capacity, _padded(window + MICRO_BATCH)) if window else now.capacity
+    stored = widths[:1] if latent else widths  # the latent's values are a part of its keys
     state = sum(
         cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name)
-        for width, name in zip(widths, now.cache, strict=True)
+        for width, name in zip(stored, now.cache, strict=False)
     )
     home = graph.groups
     update = graph.add(
