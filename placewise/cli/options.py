@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placewise.placers.base import Budget
 
 _MODEL = typer.Argument(
-    help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
+    help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, GGUF, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
     "published workload (JSON), a PipeDream profile, a graph or problem file (.npz)."
 )
 Model = Annotated[str, _MODEL]

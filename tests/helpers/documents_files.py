@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ir_files
 import pytest
+from gguf_models import tiny_model
 from huggingface_configs import write_config
 from locations import ROOT
 
@@ -76,7 +77,13 @@ def _exported(path: Path) -> None:
     torch.export.save(torch.export.export(model, (torch.zeros(2, 16, 8),), dynamic_shapes=(axes,)), path)
 
 
+def _gguf(path: Path) -> None:
+    """A model of llama.cpp of two small layers."""
+    path.write_bytes(tiny_model())
+
+
 FILES: dict[str, Callable[[Path], None]] = {
+    "model.gguf": _gguf,
     "examples": _linked,
     "benchmarks/generalize/corpora/default.toml": _corpus,
     "model.onnx": _copy("measured/small.onnx"),
