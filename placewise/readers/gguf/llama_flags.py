@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +17,16 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 FLASH = ("auto", "on", "off")
 EXPERT = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """The weights of experts that --n-cpu-moe keeps in host memory."""
+
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "-ngl": "ngl", "--n-gpu-layers": "ngl", "-ts": "split", "--tensor-split": "split", "-ot": "overrides",
+        "--override-tensor": "overrides", "-ncmoe": "n_cpu_moe", "--n-cpu-moe": "n_cpu_moe", "-c": "context",
+        "--ctx-size": "context", "-ctk": "keys", "--cache-type-k": "keys", "-ctv": "values",
+        "--cache-type-v": "values", "-b": "batch", "--batch-size": "batch", "-ub": "ubatch", "--ubatch-size": "ubatch",
+        "-fa": "flash", "--flash-attn": "flash", "-t": "threads", "--threads": "threads",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,43 @@ class LlamaFlags:
     def all_overrides(self) -> tuple[tuple[str, str], ...]:
         """`overrides`, then those that `n_cpu_moe` stands for."""
         return self.overrides + tuple((rf"blk\.{layer}{EXPERT}", "CPU") for layer in range(self.n_cpu_moe))
+
+
+def parse_flags(words: Sequence[str]) -> LlamaFlags:
+    """The flags of a command, in words as a shell splits it; flags that allocate nothing are passed over.
+
+    Raises
+    ------
+    InputError
+        For a flag without its value, or a value that is no number.
+
+    Examples
+    --------
+    >>> parse_flags(["llama-server", "-ngl", "20", "-ot", "exps=CPU"]).overrides
+    (('exps', 'CPU'),)
+
+    """
+    flags, overrides = LlamaFlags(), list[tuple[str, str]]()
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        name = _NAMES.get(word)
+        try:
+            if name == "overrides":
+                for each in value.split(","):
+                    pattern, _, place = each.rpartition("=")
+                    overrides.append((pattern, place))
+                flags = replace(flags, overrides=tuple(overrides))
+            elif name == "split":
+                flags = replace(flags, split=tuple(float(each) for each in value.split(",")))
+            elif name in ("keys", "values"):
+                kinds = (value, flags.cache[1]) if name == "keys" else (flags.cache[0], value)
+                flags = replace(flags, cache=kinds)
+            elif name == "flash":
+                flags = replace(flags, flash=value)
+            elif name:
+                flags = replace(flags, **{name: int(value)})
+        except ValueError:
+            raise InputError(f"{word} is {value!r}, and not a number") from None
+    return flags
 
 
 def assign_layers(layers: int, ngl: int, split: Sequence[float]) -> list[int]:

@@ -10,7 +10,7 @@ from gguf_models import write_model
 from placewise.errors import InputError
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_compute import Result, size_buffer
-from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_cells, place_tensors
 from placewise.readers.gguf.shape import read_shape
 
@@ -99,3 +99,20 @@ def test_a_proportion_for_every_gpu(tmp_path: Path) -> None:
     header = read_header(write_model(tmp_path / "model.gguf"))
     with pytest.raises(InputError, match="1 proportions for 2 GPUs"):
         place_tensors(header, LlamaFlags(ngl=9), ["A", "B"])
+
+
+def test_a_command_is_read() -> None:
+    """Short and long names of flags, several overrides; what allocates nothing is passed over."""
+    words = "llama-server -m x.gguf --device A,B -ngl 5 -ts 2,3 -ot a=CPU,b=B --override-tensor c=CPU -ctk q8_0".split()
+    flags = parse_flags([*words, "--cache-type-v", "q4_0", "-c", "8192", "-ncmoe", "2", "-fa", "on"])
+    assert flags == LlamaFlags(
+        ngl=5, split=(2, 3), overrides=(("a", "CPU"), ("b", "B"), ("c", "CPU")), n_cpu_moe=2, context=8192,
+        cache=("q8_0", "q4_0"), flash="on",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["-ngl"], ["-c", "many"], ["-ts", "1,x"]])
+def test_a_command_whose_values_are_no_numbers(words: list[str]) -> None:
+    """The flag is named."""
+    with pytest.raises(InputError, match=words[0]):
+        parse_flags(words)
