@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -120,27 +121,25 @@ def parse_flags(words: Sequence[str]) -> LlamaFlags:
     (('exps', 'CPU'),)
 
     """
-    flags, overrides = LlamaFlags(), list[tuple[str, str]]()
+    given: dict[str, Any] = {}
+    cache = list(LlamaFlags().cache)
     for word, value in zip(words, [*words[1:], ""], strict=True):
         name = _NAMES.get(word)
         try:
             if name == "overrides":
-                for each in value.split(","):
-                    pattern, _, place = each.rpartition("=")
-                    overrides.append((pattern, place))
-                flags = replace(flags, overrides=tuple(overrides))
+                pairs = [each.rpartition("=") for each in value.split(",")]
+                given[name] = (*given.get(name, ()), *((pattern, place) for pattern, _, place in pairs))
             elif name == "split":
-                flags = replace(flags, split=tuple(float(each) for each in value.split(",")))
+                given[name] = tuple(float(each) for each in value.split(","))
             elif name in ("keys", "values"):
-                kinds = (value, flags.cache[1]) if name == "keys" else (flags.cache[0], value)
-                flags = replace(flags, cache=kinds)
+                cache[name == "values"] = value
             elif name == "flash":
-                flags = replace(flags, flash=value)
+                given[name] = value
             elif name:
-                flags = replace(flags, **{name: int(value)})
+                given[name] = int(value)
         except ValueError:
             raise InputError(f"{word} is {value!r}, and not a number") from None
-    return flags
+    return LlamaFlags(**given, cache=(cache[0], cache[1]))
 
 
 def assign_layers(layers: int, ngl: int, split: Sequence[float]) -> list[int]:
