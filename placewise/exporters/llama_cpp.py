@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from placewise.exporters.stages import accelerators, require_stack, shared_weigh
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.readers.gguf.llama_flags import assign_layers
 
 TARGET, HOST = "llama.cpp", "CPU"
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
@@ -105,18 +105,6 @@ class LlamaCppExporter:
             experts = layers.experts & np.isin(layers.position, [number + 1 for number in numbers])
             device[experts] = host if name == HOST else _named_device(named, name)
         return device
-
-
-def assign_layers(layers: int, ngl: int, split: Sequence[int]) -> list[int]:
-    """The GPU number of every layer and of the output, −1 for the host, as llama.cpp assigns them."""
-    start, count = max(layers + 1 - ngl, 0), min(ngl, layers + 1)
-    total = np.float32(sum(split))
-    ends = [np.float32(end) / total for end in accumulate(split)]
-    places = []
-    for layer in range(layers + 1):
-        share = np.float32(layer - start) / np.float32(max(count, 1))
-        places.append(-1 if layer < start else sum(bool(end <= share) for end in ends))
-    return places
 
 
 def _find_layers(problem: Problem, placement: Placement | None) -> _LayerSequence:

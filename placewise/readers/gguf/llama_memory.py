@@ -1,0 +1,144 @@
+"""What llama.cpp allocates on each device for a model and flags: weights, KV cache, compute buffer.
+
+Sources: `load_tensors` (src/llama-model.cpp), llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-context.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from placewise.errors import InputError
+from placewise.readers.gguf.header import Header, Tensor
+from placewise.readers.gguf.llama_compute import size_buffer
+from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
+from placewise.readers.gguf.llama_graph import list_results
+from placewise.readers.gguf.shape import ModelShape, read_shape
+from placewise.readers.gguf.types import TYPES
+
+HOST = "CPU"
+PADDED = 256
+"""Positions of a cache come in multiples of this."""
+REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
+_BY_NAME = {kind.name.lower(): kind for kind in TYPES.values()}
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_FIRST = ("token_embd", "position_embd", "token_types", "token_embd_norm")
+"""Tensors of the input, which stay in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBytes:
+    """Bytes of weights and of the KV cache on a device."""
+
+    weights: int
+    cache: int
+
+
+def place_tensors(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> dict[str, str]:
+    """The device of every tensor by name: "CPU" or one of `gpus`.
+
+    Parameters
+    ----------
+    header
+        A model's, from `read_header`.
+    flags
+        The flags of the command. Several GPUs need `LlamaFlags.split`.
+    gpus
+        The GPUs in llama.cpp's order, under its names; none for a build without GPUs, which ignores ``-ngl``.
+
+    Raises
+    ------
+    InputError
+        For proportions of another number of GPUs.
+
+    Examples
+    --------
+    ``place_tensors(read_header(path), LlamaFlags(ngl=99), ["CUDA0"])["output.weight"]`` is "CUDA0".
+
+    """
+    layers = _place_layers(read_shape(header), flags, gpus)
+    patterns = [(re.compile(pattern), device) for pattern, device in flags.all_overrides]
+    return {tensor.name: _place_tensor(tensor, layers, patterns) for tensor in header.tensors}
+
+
+def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> Mapping[str, DeviceBytes]:
+    """Bytes of weights and cache on every device; arguments and errors are those of `place_tensors`.
+
+    An output that shares the weights of the input embedding has a copy of them where it is not in host memory, or where
+    weights in host memory are stored in another order (`REPACKED`; here as on an x86 processor with AVX2).
+    """
+    shape = read_shape(header)
+    layers, places = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus)
+    weights = dict.fromkeys((HOST, *gpus), 0)
+    cache = dict.fromkeys((HOST, *gpus), 0)
+    for tensor in header.tensors:
+        weights[places[tensor.name]] = weights.get(places[tensor.name], 0) + tensor.nbytes
+    embedding = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
+    if (
+        embedding is not None
+        and "output.weight" not in places
+        and (layers[-1] != places[embedding.name] or (flags.repack and embedding.type in REPACKED))
+    ):
+        weights[layers[-1]] += embedding.nbytes
+    for layer, nbytes in enumerate(count_cache(shape, flags)):
+        cache[layers[layer]] += nbytes
+    return {device: DeviceBytes(weights[device], cache.get(device, 0)) for device in weights}
+
+
+def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
+    """Bytes of the KV cache of every layer."""
+    cells, window_cells = count_cells(shape, flags)
+    widths = (shape.key_width, shape.value_width)[: 1 if shape.latent else 2]
+    counted = []
+    for heads, window in zip(shape.kv_heads, shape.windows, strict=True):
+        kept = window_cells if window else cells
+        kinds = [_BY_NAME[name] for name in flags.cache[: len(widths)]]
+        heads = 1 if shape.latent else heads
+        counted.append(
+            sum(
+                kept * heads * width * kind.block_bytes // kind.block for width, kind in zip(widths, kinds, strict=True)
+            )
+        )
+    return counted
+
+
+def count_cells(shape: ModelShape, flags: LlamaFlags) -> tuple[int, int]:
+    """Positions of the cache of a layer without and with a sliding window, for one sequence."""
+    cells = _pad(flags.context)
+    if flags.swa_full or not any(shape.windows):
+        return cells, cells
+    return cells, _pad(min(cells, max(shape.windows) + min(flags.ubatch, flags.batch)))
+
+
+def count_compute(header: Header, flags: LlamaFlags) -> int:
+    """Bytes of the compute buffer of one device that has the whole model, for layers as in Llama.
+
+    Other families' layers have other results: benchmarks/results/real_llama_cpp.md says how far off each is.
+    """
+    shape = read_shape(header)
+    return size_buffer(list_results(header, shape, flags, count_cells(shape, flags)))
+
+
+def _pad(positions: int) -> int:
+    return -(-positions // PADDED) * PADDED
+
+
+def _place_layers(shape: ModelShape, flags: LlamaFlags, gpus: Sequence[str]) -> list[str]:
+    """The device of every layer and of the output."""
+    if not gpus:
+        return [HOST] * (shape.layers + 1)
+    split = flags.split or (1.0,)
+    if len(split) != len(gpus):
+        raise InputError(f"{len(split)} proportions for {len(gpus)} GPUs", remedy="give one for each")
+    return [gpus[gpu] if gpu >= 0 else HOST for gpu in assign_layers(shape.layers, flags.ngl, split)]
+
+
+def _place_tensor(tensor: Tensor, layers: Sequence[str], patterns: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, device in patterns:
+        if pattern.search(tensor.name):
+            return device
+    match = _LAYER.match(tensor.name)
+    if match is not None:
+        return layers[min(int(match[1]), len(layers) - 1)]
+    return HOST if tensor.name.rpartition(".")[0] in _FIRST else layers[-1]

@@ -1,0 +1,1 @@
+"""The real llama.cpp, loaded from the package `xllamacpp`: what it allocates, and how fast it is."""
