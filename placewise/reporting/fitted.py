@@ -55,7 +55,8 @@ class Fitted:
     """The answer: `result` is the placement for `target`, "" for the host alone; `command` runs it ("": nothing fits).
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
-    speed, the fastest first. `prompt_tokens` are those that the prefill reads.
+    speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each accelerator that
+    are kept for the target's compute buffer.
     """
 
     result: Result
@@ -64,6 +65,7 @@ class Fitted:
     precision: str
     tried: tuple[Change, ...]
     prompt_tokens: int
+    room: int = 0
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()

@@ -36,7 +36,8 @@ def _list_facts(found: Fitted) -> list[str]:
     lines = [f"expect: {', then '.join(_speed(use, found) for use in judged.phases if use.seconds > 0)}"]
     used = [use for use in judged.devices if use.ops]
     free = (f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
-    lines.append(f"memory left free: {', '.join(free)}")
+    kept = f", beside {format_bytes(found.room)} on each accelerator for the compute buffer" if found.room else ""
+    lines.append(f"memory left free: {', '.join(free)}{kept}")
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -84,6 +85,7 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "precision": found.precision,
         "tokens_per_second": found.tokens_per_second,
         "prompt_tokens": found.prompt_tokens,
+        "room": found.room,
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],
         "devices": [] if judged is None else [
             {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops}

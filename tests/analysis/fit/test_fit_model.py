@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runs import run
+from gguf_models import tiny_model
 from huggingface_configs import SMALL
 
 import placewise as pw
@@ -16,6 +17,9 @@ from placewise.analysis.fit.limits import find_decoding, seconds_per_token
 from placewise.errors import InputError
 from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import export_placement
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_compute
 
 pytest.importorskip("transformers")
 DEVICES = "RTX3060,cpu"
@@ -112,3 +116,17 @@ def test_the_command_line_prints_the_same(config: str) -> None:
     assert document["tokens_per_second"] > 0 and document["prompt_tokens"] == 8
     none = run("fit", config, "-d", DEVICES, "--max-memory", "cuda:0=1MiB", "--max-memory", "cpu=1MiB", code=3)
     assert none.stdout.startswith("infeasible: ")
+
+
+def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
+    """Of a GGUF model the compute buffer is kept free on every accelerator, unless the user says how much is."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model())
+    answer = pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8, "context": 512})
+    room = count_compute(read_header(path), LlamaFlags(context=512))
+    problem = answer.plan.problem
+    gpu = problem.cluster.index("cuda:0")
+    assert answer.fitted.room == room > 0
+    assert problem.capacity[gpu] == pytest.approx(problem.cluster.devices[gpu].memory - room, abs=1)
+    assert "for the compute buffer" in answer.summary() and answer.command.startswith(f"llama-server -m {path} -c 512")
+    assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
