@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -103,24 +104,9 @@ def test_a_proportion_for_every_gpu(tmp_path: Path) -> None:
 
 def test_a_command_is_read() -> None:
     """Short and long names of flags, several overrides; what allocates nothing is passed over."""
-    words = [
-        "llama-server",
-        "-m",
-        "x.gguf",
-        "--device",
-        "A,B",
-        "-ngl",
-        "5",
-        "-ts",
-        "2,3",
-        "-ot",
-        "a=CPU,b=B",
-        "--override-tensor",
-        "c=CPU",
-        "-ctk",
-        "q8_0",
-    ]
-    flags = parse_flags([*words, "--cache-type-v", "q4_0", "-c", "8192", "-ncmoe", "2", "-fa", "on"])
+    words = "llama-server -m x.gguf --device A,B -ngl 5 -ts 2,3 -ot a=CPU,b=B --override-tensor c=CPU -ctk q8_0"
+    more = "--cache-type-v q4_0 -c 8192 -ncmoe 2 -fa on"
+    flags = parse_flags(shlex.split(f"{words} {more}"))
     assert flags == LlamaFlags(
         ngl=5, split=(2, 3), overrides=(("a", "CPU"), ("b", "B"), ("c", "CPU")), n_cpu_moe=2, context=8192,
         cache=("q8_0", "q4_0"), flash="on",
