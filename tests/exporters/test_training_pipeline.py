@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
+import random
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import placewise as pw
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement
-from placewise.model.placement import Placement
 
 torch = pytest.importorskip("torch")
-from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
-
-QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-
-def _training_placement(path: Path, pattern: tuple[int, ...]) -> tuple[pw.Problem, Placement]:
-    """The training graph of a program over two cores: forward ops cut evenly, all others where they belong."""
-    forward = build_forward(path, "2xcore")
-    where = dict(zip(forward.graph.ops.name, cut_evenly(forward, pattern).device.tolist(), strict=True))
-    problem = pw.build(path, "2xcore", pw.ProblemOptions(graph="training", objective="throughput"))
-    names = problem.graph.ops.name
-    group: dict[int, int] = {}
-    for name, number in zip(names, problem.graph.ops.group.tolist(), strict=True):
-        if name in where and number >= 0:
-            group.setdefault(number, where[name])
-    rest = zip(names, problem.graph.ops.group.tolist(), strict=True)
-    device = [where.get(name, where.get(name.rpartition("/grad:")[0], group.get(number, 1))) for name, number in rest]
-    return problem, Placement(np.array(device, np.int32))
+from torchrun_kills import QUIET, check_attempts, living, losses_of, run_and_kill, torchrun  # noqa: E402
+from trained_models import (  # noqa: E402
+    TiedBlocks,
+    build_forward,
+    cut_evenly,
+    place_training_graph,
+    save_program,
+    train,
+    write_training_files,
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,33 +33,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A program, and the folder of the files of its training plan."""
     folder = tmp_path_factory.mktemp("training")
     path = save_program(TiedBlocks, (torch.arange(12).reshape(2, 6),), folder / "model.pt2")
-    made = export_placement(*_training_placement(path, (0, 1)), "pipelining")
-    for name, text in made.exported.files.items():
-        (folder / name).write_text(str(text))
+    write_training_files(path, (0, 1), folder)
     return path, folder
-
-
-def _torchrun(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
-    return subprocess.run(
-        [sys.executable, *command], env=os.environ | QUIET | environment, cwd=folder,
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-
-
-def _losses(text: str) -> dict[int, float]:
-    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.e+-]+),", text)}
 
 
 def test_torchrun_trains_as_placewise_does(written: tuple[Path, Path]) -> None:
     """The losses of the written files are those of `placewise run --train`, of one process, and they fall."""
     path, folder = written
-    done = _torchrun(folder, "train_pipeline.py", str(path), "--steps", "4", "--learning-rate", "0.01")
+    done = torchrun(folder, "train_pipeline.py", str(path), "--steps", "4", "--learning-rate", "0.01")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "2 stages, losses of 2 steps as those of one process" in done.stdout
     forward = build_forward(path, "2xcore")
     own = train(forward, cut_evenly(forward, (0, 1)), steps=4, learning_rate=0.01, compared=0).record.losses
-    assert list(_losses(done.stdout).values()) == pytest.approx(own, rel=1e-5)
+    assert list(losses_of(done.stdout).values()) == pytest.approx(own, rel=1e-5)
     assert own[-1] < own[0]
 
 
@@ -78,11 +53,41 @@ def test_the_files_start_again_from_a_checkpoint(written: tuple[Path, Path], tmp
     """A second run goes on after the last step of the first one, with the same losses."""
     path, folder = written
     common = ["train_pipeline.py", str(path), "--compare", "0", "--checkpoint-every", "2"]
-    whole = _losses(_torchrun(folder, *common, "--steps", "4").stdout)
+    whole = losses_of(torchrun(folder, *common, "--steps", "4").stdout)
     kept = ["--checkpoint", str(tmp_path / "kept")]
-    first = _losses(_torchrun(folder, *common, *kept, "--steps", "2").stdout)
-    second = _losses(_torchrun(folder, *common, *kept, "--steps", "4").stdout)
+    first = losses_of(torchrun(folder, *common, *kept, "--steps", "2").stdout)
+    second = losses_of(torchrun(folder, *common, *kept, "--steps", "4").stdout)
     assert list(first) == [1, 2] and list(second) == [3, 4] and first | second == whole
+
+
+SLOWLY = ["train_pipeline.py", "model.pt2", "--compare", "0", "--checkpoint-every", "5", "--steps"]
+
+
+def test_a_killed_process_costs_no_step(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """torchrun starts all processes again, which go on after the last checkpoint, as if nobody had died; the comparison
+    with one process covers steps of the attempt that ended. Nothing outlives the run, and the dead one is named.
+    """
+    _, folder = written
+    losses = losses_of(torchrun(folder, *SLOWLY, "60").stdout)
+    moments = [(1, 0.0, 12), (0, 0.0, 33)]
+    arguments = [*SLOWLY, "60", "--compare", "3", "--checkpoint", str(tmp_path / "kept")]
+    run = run_and_kill(folder, moments, arguments)
+    check_attempts(run, losses, 5)
+    assert len(run.attempts) == 3 and not living(run)
+    assert "2 stages, losses of 3 steps as those of one process" in run.output
+    assert "process 1 on core:1 (process" in run.errors and "process 0 on core:0 (process" in run.errors
+    assert len(list((tmp_path / "kept").glob("step-*"))) == 2
+
+
+@pytest.mark.soak
+def test_twenty_kills_at_random_moments_cost_no_step(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """While processes start, train, exchange gradients or write checkpoints."""
+    _, folder = written
+    losses = losses_of(torchrun(folder, *SLOWLY, "2000").stdout)
+    draw = random.Random(0)
+    moments = [(draw.randint(0, 1), draw.uniform(0.0, 15.0), 0) for _ in range(20)]
+    run = run_and_kill(folder, moments, [*SLOWLY, "2000", "--checkpoint", str(tmp_path / "kept")], seconds=900)
+    check_attempts(run, losses, 5)
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -106,4 +111,4 @@ def test_devices_in_turns_are_refused(tmp_path: Path) -> None:
     """The files train a line of stages only, and the error names an edge that goes back."""
     path = save_program(TiedBlocks, (torch.arange(12).reshape(2, 6),), tmp_path / "model.pt2")
     with pytest.raises(ExportError, match=r"which comes before it.*--schedule interleaved"):
-        export_placement(*_training_placement(path, (0, 1, 0, 1)), "pipelining")
+        export_placement(*place_training_graph(path, (0, 1, 0, 1)), "pipelining")

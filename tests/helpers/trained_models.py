@@ -12,6 +12,7 @@ import torch
 
 import placewise as pw
 from placewise.analysis.train_plan import TrainedPlan, TrainingSetting, train_placement
+from placewise.exporters.writing import export_placement
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.torch.training import TrainingOptions
@@ -67,6 +68,28 @@ def cut_evenly(problem: Problem, pattern: Sequence[int]) -> Placement:
 def build_forward(path: Path, devices: str) -> Problem:
     """The problem of a program's forward ops."""
     return pw.build(path, devices, pw.ProblemOptions(objective="throughput"))
+
+
+def place_training_graph(path: Path, pattern: Sequence[int]) -> tuple[Problem, Placement]:
+    """The training graph of a program over two cores: forward ops cut evenly, all others where they belong."""
+    forward = build_forward(path, "2xcore")
+    where = dict(zip(forward.graph.ops.name, cut_evenly(forward, pattern).device.tolist(), strict=True))
+    problem = pw.build(path, "2xcore", pw.ProblemOptions(graph="training", objective="throughput"))
+    names = problem.graph.ops.name
+    group: dict[int, int] = {}
+    for name, number in zip(names, problem.graph.ops.group.tolist(), strict=True):
+        if name in where and number >= 0:
+            group.setdefault(number, where[name])
+    rest = zip(names, problem.graph.ops.group.tolist(), strict=True)
+    device = [where.get(name, where.get(name.rpartition("/grad:")[0], group.get(number, 1))) for name, number in rest]
+    return problem, Placement(np.array(device, np.int32))
+
+
+def write_training_files(path: Path, pattern: Sequence[int], folder: Path) -> None:
+    """Write the files of the target `pipelining` for such a placement."""
+    made = export_placement(*place_training_graph(path, pattern), "pipelining")
+    for name, text in made.exported.files.items():
+        (folder / name).write_text(str(text))
 
 
 def train(
