@@ -28,9 +28,10 @@ from placewise.runtimes.torch.training import (
     TrainingRecord,
     plan_training,
     require_whole_placement,
+    schedule_name,
     train_plan,
 )
-from placewise.simulate.step.orders import SPLITS_BACKWARD
+from placewise.simulate.step.judge import find_schedule
 from placewise.transform.training import is_training, planned_optimizer
 
 TOLERANCE = 1e-5
@@ -122,7 +123,12 @@ def forward_part(
     device = np.array([where[name] for name in forward.graph.ops.name], np.int32)
     copies = tuple(group.devices for group in placement.stages if len(group.devices) > 1)
     replicas = build_replica_column(copies, problem.n_devices) if placement.stages else placement.replicas
-    return forward, Placement(device, replicas=replicas)
+    if problem.objective.kind != "step" or placement.stage is None:
+        return forward, Placement(device, replicas=replicas)
+    stage_of = dict(zip(problem.graph.ops.name, placement.stage.tolist(), strict=True))
+    stage = np.array([stage_of[name] for name in forward.graph.ops.name], np.int32)
+    schedule = find_schedule(problem, placement)
+    return forward, Placement(device, replicas=replicas, stages=placement.stages, stage=stage, schedule=schedule)
 
 
 def require_whole_ops(problem: Problem, placement: Placement) -> None:
@@ -175,16 +181,19 @@ def training_options(
     """How to train a plan: as `given`, else as it was placed. Raises InputError."""
     ways, step = problem.ways, planned_optimizer(problem.graph.source)
     devices = len(np.unique(placement.device))
-    if placement.replicas is not None:
+    if placement.stages:
+        devices = len({device for group in placement.stages for device in group.devices})
+    elif placement.replicas is not None:
         devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
         devices *= max(int((placement.replicas == d).sum()) for d in np.unique(placement.device).tolist())
-    schedule = placement.schedule or (problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b")
+    schedule: str = problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b"
+    if problem.objective.kind == "step":
+        schedule = find_schedule(problem, placement)
     planned = ways.microbatches if ways is not None else problem.constraints.microbatches
     wished: dict[str, Any] = {
         "schedule": schedule, "optimizer": step or "adam", "microbatches": planned or ALL_MICROBATCHES * devices,
     } | dict(given)  # fmt: skip
-    if wished["schedule"] in SPLITS_BACKWARD:
-        wished["schedule"] = "zero-bubble"
+    wished["schedule"] = schedule_name(wished["schedule"])
     return TrainingOptions(**wished, **options)
 
 

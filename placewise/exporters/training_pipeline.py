@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.torch_sources import read_copy
+from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import Violation
+from placewise.simulate.step.judge import find_schedule
+from placewise.simulate.step.orders import SPLITS_BACKWARD
+from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
+from placewise.simulate.step.stage_costs import Pipeline
 from placewise.transform.stages import stage_order
 from placewise.transform.training import planned_optimizer
 
@@ -262,11 +269,76 @@ if __name__ == "__main__":
 '''
 
 
-def place_training(problem: Problem, placement: Placement) -> Placement:
-    """The placement that processes train: backward ops and updates with their forward op, the loss on the last stage.
+def plan_pipeline(problem: Problem, placement: Placement) -> Pipeline:
+    """The pipeline that processes train: all ops of a call in its stage, with backward ops and updates; ops of no call,
+    as those of the loss, in the last one.
 
-    Raises ExportError where the devices of the forward ops are no line of stages.
+    That of a plan for the objective `step` is its own, with its schedule. Raises ExportError where the forward ops are
+    no chain of stages.
     """
+    graph = problem.graph
+    if problem.objective.kind == "step":
+        found = pipeline_of(problem, placement, find_schedule(problem, placement))
+        if isinstance(found, Violation):
+            raise ExportError(found.message, remedy="place it again, or with --contiguous")
+    else:
+        found = _line_up(problem, placement)
+    stage_of_call: dict[int, int] = {}
+    for origin, backward, stage in zip(graph.ops.origin, graph.ops.backward, found.stage.tolist(), strict=True):
+        if origin and not backward:
+            stage_of_call[origin[0]] = max(stage, stage_of_call.get(origin[0], 0))
+    last = found.n_stages - 1
+    stage = [stage_of_call.get(origin[0], last) if origin else last for origin in graph.ops.origin]
+    return replace(found, stage=np.array(stage, np.int32))
+
+
+def place_pipeline(problem: Problem, placement: Placement, pipeline: Pipeline) -> Placement:
+    """The placement of a pipeline: the given one, if it is that already."""
+    made = placement_of_pipeline(pipeline)
+    if problem.objective.kind != "step":
+        return Placement(made.device)
+    if not placement.stages:
+        same = len(pipeline.replicas) == 1 and np.array_equal(made.device, placement.device)
+        return placement if same else made
+    same = made.stages == placement.stages and _listed(made.stage) == _listed(placement.stage)
+    return placement if same else made
+
+
+def write_training(
+    problem: Problem, pipeline: Pipeline, model: str, devices: Mapping[int, str]
+) -> dict[str, str | bytes]:
+    """The files of a pipeline of `plan_pipeline`; `devices` are PyTorch's names of devices.
+
+    A plan for the objective `step` has a number of micro-batches; others get two per process.
+    """
+    graph = problem.graph
+    used = [device for line in pipeline.replicas for device in line]
+    calls: dict[int, dict[str, object]] = {}
+    for name, origin, backward, stage in zip(
+        graph.ops.name, graph.ops.origin, graph.ops.backward.tolist(), pipeline.stage.tolist(), strict=True
+    ):
+        if origin and not backward:
+            own = name.partition(".")[0].partition("#")[0]
+            calls.setdefault(origin[0], {"number": origin[0], "name": own, "stage": stage})
+    said = {
+        "model": model,
+        "devices": [devices[device] for device in used],
+        "names": [problem.cluster.names[device] for device in used],
+        "calls": [calls[number] for number in sorted(calls)],
+        "stage_ranks": pipeline.stage_places(),
+        "replicas": len(pipeline.replicas),
+        "schedule": "zero-bubble" if pipeline.schedule in SPLITS_BACKWARD else pipeline.schedule,
+        "optimizer": planned_optimizer(graph.source) or "adam",
+        "microbatches": problem.constraints.microbatches or 2 * len(used),
+        "frozen": list(graph.source.options.get("frozen", ())) if graph.source is not None else [],
+        "shapes": _input_shapes(problem),
+    }
+    files: dict[str, str | bytes] = {STAGES: json.dumps(said, indent=1) + "\n", SCRIPT: _SCRIPT}
+    return files | {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}
+
+
+def _line_up(problem: Problem, placement: Placement) -> Pipeline:
+    """A stage per device, in the order in which the forward ops need each other."""
     graph, names = problem.graph, problem.cluster.names
     device_of: dict[int, int] = {}
     for origin, backward, home in zip(
@@ -281,43 +353,18 @@ def place_training(problem: Problem, placement: Placement) -> Placement:
         raise ExportError(
             f"{graph.ops.name[back[0]]!r} on {names[known[back[0]]]} feeds {graph.ops.name[back[1]]!r} on "
             f"{names[known[back[1]]]}, which comes before it, and the stages of a training run are a line",
-            remedy="place with --contiguous, or train it with placewise run --train --schedule interleaved",
+            remedy="place with --contiguous or --objective step, or train it with placewise run --train --schedule "
+            "interleaved",
         )
-    used = [home for home in order if home in set(device_of.values())]
-    return Placement(np.asarray(np.where(device < 0, used[-1], device), np.int32))
-
-
-def write_training(
-    problem: Problem, placement: Placement, model: str, devices: Mapping[int, str]
-) -> dict[str, str | bytes]:
-    """The files of a training plan placed as `place_training` does; `devices` are PyTorch's names of devices."""
-    graph = problem.graph
-    optimizer = planned_optimizer(graph.source) or "adam"
+    order = tuple(home for home in order if home in set(device_of.values()))
+    place = {home: number for number, home in enumerate(order)}
+    stage = np.array([place.get(home, len(order) - 1) for home in known.tolist()], np.int32)
     schedule = problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b"
-    order, _ = stage_order(graph, placement.device, forward=True)
-    stage = {home: number for number, home in enumerate(order)}
-    calls: dict[int, dict[str, object]] = {}
-    for name, origin, backward, home in zip(
-        graph.ops.name, graph.ops.origin, graph.ops.backward.tolist(), placement.device.tolist(), strict=True
-    ):
-        if origin and not backward:
-            own = name.partition(".")[0].partition("#")[0]
-            calls.setdefault(origin[0], {"number": origin[0], "name": own, "stage": stage[home]})
-    said = {
-        "model": model,
-        "devices": [devices[home] for home in order],
-        "names": [problem.cluster.names[home] for home in order],
-        "calls": [calls[number] for number in sorted(calls)],
-        "stage_ranks": list(range(len(order))),
-        "replicas": 1,
-        "schedule": schedule,
-        "optimizer": optimizer,
-        "microbatches": 2 * len(order),
-        "frozen": list(graph.source.options.get("frozen", ())) if graph.source is not None else [],
-        "shapes": _input_shapes(problem),
-    }
-    files: dict[str, str | bytes] = {STAGES: json.dumps(said, indent=1) + "\n", SCRIPT: _SCRIPT}
-    return files | {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}
+    return Pipeline(schedule, (order,), stage, len(order))
+
+
+def _listed(column: Ints | None) -> list[int] | None:
+    return None if column is None else column.tolist()
 
 
 def _input_shapes(problem: Problem) -> dict[str, list[int]]:

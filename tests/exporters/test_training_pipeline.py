@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import placewise as pw
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement
 
@@ -21,11 +23,15 @@ from trained_models import (  # noqa: E402
     TiedBlocks,
     build_forward,
     cut_evenly,
+    place_step,
     place_training_graph,
     save_program,
     train,
     write_training_files,
 )
+
+from placewise.analysis.train_plan import TrainingSetting, forward_part, run_training  # noqa: E402
+from placewise.runtimes.torch.training import find_training_stages  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +94,63 @@ def test_twenty_kills_at_random_moments_cost_no_step(written: tuple[Path, Path],
     moments = [(draw.randint(0, 1), draw.uniform(0.0, 15.0), 0) for _ in range(20)]
     run = run_and_kill(folder, moments, [*SLOWLY, "2000", "--checkpoint", str(tmp_path / "kept")], seconds=900)
     check_attempts(run, losses, 5)
+
+
+SCHEDULES = {
+    "gpipe": ("gpipe", [0, 1]), "1f1b": ("1f1b", [0, 1]), "interleaved": ("interleaved", [0, 1, 0, 1]),
+    "zb-h1": ("zero-bubble", [0, 1]), "zb-v": ("zero-bubble", [0, 1, 1, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_plan_is_written_with_its_schedule(written: tuple[Path, Path], tmp_path: Path, schedule: str) -> None:
+    """Its stages, and its micro-batches, in the files; nothing is projected. Plans with several stages per process
+    are run by torchrun, and one plan by `placewise run --train`. Losses are those of one process.
+    """
+    path, _ = written
+    problem, placement = place_step(path, schedule, 6)
+    made = export_placement(problem, placement, "pipelining")
+    said = json.loads(str(made.exported.files["stages.json"]))
+    assert not made.projected
+    assert (said["schedule"], said["stage_ranks"], said["microbatches"]) == (*SCHEDULES[schedule], 6)
+    if len(said["stage_ranks"]) > 2:
+        for name, text in made.exported.files.items():
+            (tmp_path / name).write_text(str(text))
+        done = torchrun(tmp_path, "train_pipeline.py", str(path), "--steps", "2")
+        assert "4 stages, losses of 2 steps as those of one process" in done.stdout, done.stderr[-2000:]
+        return
+    if schedule != "zb-h1":
+        return  # tests/runtimes/test_training.py trains under the others
+    trained = run_training(problem, placement, path, pw.ProblemOptions(), TrainingSetting(), steps=2)
+    assert trained.training.options.schedule == SCHEDULES[schedule][0]
+    assert trained.training.options.microbatches == 6 and list(trained.training.stages.ranks) == said["stage_ranks"]
+    assert len(trained.record.compared) == 2 and trained.record.loss_difference <= 1e-5
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_plan_is_run_with_its_stages(written: tuple[Path, Path], schedule: str) -> None:
+    """By `placewise run --train`: every forward op in the stage that the plan says, on the device of the stage."""
+    path, _ = written
+    problem, placement = place_step(path, schedule, 4)
+    forward, whole = forward_part(problem, placement, path, pw.ProblemOptions())
+    stages = find_training_stages(forward, whole, SCHEDULES[schedule][0])
+    assert placement.stage is not None
+    where = dict(zip(problem.graph.ops.name, placement.stage.tolist(), strict=True))
+    assert stages.stage.tolist() == [where[name] for name in forward.graph.ops.name]
+    assert stages.ranks == tuple(SCHEDULES[schedule][1]) and stages.devices == (0, 1)
+
+
+def test_copies_of_a_step_plan_are_processes(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each with its device; together they train as one process does."""
+    path, _ = written
+    made = export_placement(*place_step(path, "gpipe", 4, copies=2), "pipelining")
+    said = json.loads(str(made.exported.files["stages.json"]))
+    assert (said["replicas"], said["names"], said["stage_ranks"]) == (2, ["core:0", "core:1"], [0])
+    assert not made.projected
+    for name, text in made.exported.files.items():
+        (tmp_path / name).write_text(str(text))
+    done = torchrun(tmp_path, "train_pipeline.py", str(path), "--steps", "2")
+    assert "1 stages, losses of 2 steps as those of one process" in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("taken", [True, False])

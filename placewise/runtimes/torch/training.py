@@ -26,6 +26,7 @@ from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import require_torch, torch_device
+from placewise.simulate.step.orders import SPLITS_BACKWARD
 from placewise.transform.virtual_stages import VirtualStages, find_virtual_stages
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -166,7 +167,14 @@ def require_whole_placement(placement: Placement) -> None:
 
 
 def find_training_stages(problem: Problem, placement: Placement, schedule: str) -> VirtualStages:
-    """The stages of a placement under a schedule. Raises RunError if the schedule cannot run them."""
+    """The stages of a placement under a schedule: its own, if it has some for this schedule, else those of its devices.
+
+    Raises RunError if the schedule cannot run them.
+    """
+    if placement.stage is not None and schedule_name(placement.schedule) == schedule:
+        devices = tuple(dict.fromkeys(group.devices[0] for group in placement.stages))
+        ranks = tuple(devices.index(group.devices[0]) for group in placement.stages)
+        return VirtualStages(devices, ranks, placement.stage)
     device_of = assign_calls(problem, placement)
     origins = problem.graph.ops.origin
     device = np.array([device_of[origin[0]] if origin else home
@@ -182,6 +190,11 @@ def find_training_stages(problem: Problem, placement: Placement, schedule: str) 
             "with --schedule interleaved or zero-bubble, or place with --contiguous"
         )
     return stages
+
+
+def schedule_name(planned: str) -> str:
+    """What a schedule of the objective `step` is called here."""
+    return "zero-bubble" if planned in SPLITS_BACKWARD else planned
 
 
 def list_replicas(problem: Problem, placement: Placement, devices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
