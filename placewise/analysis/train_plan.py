@@ -162,9 +162,8 @@ def train_placement(
     )  # fmt: skip
     training = plan_training(job, options, setting.inputs, frozen)
     record = train_plan(training, on_step)
-    replicas = len(training.replicas)
     prediction = predict_training(
-        problem, training.stages, record.order, optimizer=options.optimizer, replicas=replicas, frozen=frozen
+        problem, training.stages, record.order, optimizer=options.optimizer, replicas=training.replicas, frozen=frozen
     )
     worst = max(record.loss_difference, record.gradient_difference)
     if not worst <= TOLERANCE:

@@ -93,7 +93,7 @@ def _run_copies(
 
 
 def _run_alone(pipeline: Pipeline, microbatches: int, costs: StageCosts) -> CopyRun:
-    program = make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops)
+    program = make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops, pipeline.orders)
     duration = np.concatenate((costs.seconds, costs.passed.seconds))[program.type]
     starts, ends = run_through(duration.tolist(), program.resource, program.before)
     return CopyRun(costs, program, starts, ends)

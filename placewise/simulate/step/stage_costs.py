@@ -15,7 +15,7 @@ from placewise.model.columns import Bools, Bytes8, Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import resident_bytes
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
-from placewise.simulate.step.orders import BACKWARD, FORWARD, SPLITS_BACKWARD, WEIGHT, device_of_stage
+from placewise.simulate.step.orders import BACKWARD, FORWARD, SPLITS_BACKWARD, WEIGHT, Order, device_of_stage
 from placewise.simulate.step.roles import UPDATE, op_roles
 
 KINDS = 3
@@ -27,13 +27,15 @@ NOWHERE = -1
 class Pipeline:
     """A training pipeline: its schedule, its devices and the stage [n_ops] of each op.
 
-    `replicas` are its copies; each names the devices along the pipeline, as many as every other.
+    `replicas` are its copies; each names the devices along the pipeline, as many as every other. `orders` are what the
+    devices do, where that is not what the schedule says, as with other numbers of stages per device.
     """
 
     schedule: str
     replicas: tuple[tuple[int, ...], ...]
     stage: Ints
     n_stages: int
+    orders: tuple[Order, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
