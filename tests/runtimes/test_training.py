@@ -217,6 +217,26 @@ class OwnLoss(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.second(self.first(x)).square().mean()
 
 
+class Attending(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Two layers of an encoder whose dropout drops nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)]
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def test_losses_are_compared_where_dropout_drops_nothing(tmp_path: Path) -> None:
+    """They are those of one process, and no note says that they could not be compared."""
+    path = save_program(Attending, (torch.randn(2, 4, 8),), tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    record = train(problem, cut_evenly(problem, (0, 1)), steps=2).record
+    assert len(record.compared) == 2 and record.loss_difference <= 1e-5 and not record.notes
+
+
 class Frozen(OwnLoss):
     """A model none of whose parameters trains."""
 
