@@ -1,7 +1,7 @@
 """Predicts a training step: seconds by the schedule that runs, and bytes of every process (`simulate.step`).
 
-Backward ops are those of the training graph (docs/training.md). Where the times of forward ops were measured, those of
-their backward ops are the estimates, scaled as the measurement scales the forward op.
+Backward ops are those of the training graph (docs/training.md). Where only the times of forward ops were measured,
+those of their backward ops are the estimates, scaled as the measurement scales the forward op.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import PlacewiseError
 from placewise.model.columns import Floats, Ints
+from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.simulate.step.memory import copy_peaks
@@ -52,15 +53,19 @@ def predict_training(
     optimizer: str,
     replicas: Sequence[tuple[int, ...]] = (),
     frozen: Sequence[str] = (),
+    priced: Problem | None = None,
+    blocking: bool = False,
 ) -> TrainingPrediction:
     """The prediction for a problem of forward ops, their stages, and what each process does for its micro-batches.
 
-    `replicas` are the devices of each copy of the pipeline; none for a single one.
+    `replicas` are the devices of each copy of the pipeline; none for a single one. `priced` has the times of the
+    training graph, where they are known. With `blocking`, processors copy what passes between them.
     """
     lines = tuple(replicas) or (stages.devices,)
     try:
         graph = to_training(problem.graph, optimizer=optimizer, frozen=frozen)
         step = price_step(problem, graph, copies=len(lines), microbatches=_count_microbatches(order) * len(lines))
+        step = step if priced is None else step.with_(costs=_take_times(step, priced))
     except PlacewiseError as error:
         return TrainingPrediction(math.nan, math.nan, note=f"no prediction: {error}")
     orders = tuple(tuple(Task(_TASKS[kind], stage, i) for stage, kind, i in actions) for actions in order)
@@ -69,7 +74,7 @@ def predict_training(
     schedule = ("zb-v" if there_and_back else "zb-h1") if splits else "interleaved"
     stage = _stage_of_ops(problem.graph, graph, stages)
     pipeline = Pipeline(schedule, lines, stage, len(stages.ranks), orders)
-    run = simulate_step(step, pipeline, step.constraints.microbatches)
+    run = simulate_step(step, pipeline, step.constraints.microbatches, blocking=blocking)
     if not math.isfinite(run.value):
         return TrainingPrediction(math.nan, math.nan, note="no prediction: a stage reads what a later one makes")
     own, updates = step.costs.op_seconds[:, stages.devices[0]], op_roles(step) == UPDATE
@@ -84,6 +89,20 @@ def price_step(problem: Problem, graph: Graph, *, copies: int, microbatches: int
     costs = replace(costs, op_seconds=_scale_by_measured(problem, graph, costs.op_seconds))
     constraints = Constraints(contiguous=True, replicas=copies, microbatches=microbatches)
     return Problem(graph, problem.cluster, costs, Objective("step"), constraints)
+
+
+def _take_times(step: Problem, priced: Problem) -> CostTable:
+    """The costs of a step, with those of another problem of the same devices for ops and tensors of the same names."""
+    seconds, transfers = step.costs.op_seconds.copy(), step.costs.transfer_seconds.copy()
+    ops = {name: op for op, name in enumerate(priced.graph.ops.name)}
+    tensors = {name: tensor for tensor, name in enumerate(priced.graph.tensors.name)}
+    for op, name in enumerate(step.graph.ops.name):
+        if name in ops:
+            seconds[op] = priced.costs.op_seconds[ops[name]]
+    for tensor, name in enumerate(step.graph.tensors.name):
+        if name in tensors:
+            transfers[tensor] = priced.costs.transfer_seconds[tensors[name]]
+    return replace(step.costs, op_seconds=seconds, transfer_seconds=transfers)
 
 
 def _count_microbatches(order: Order) -> int:

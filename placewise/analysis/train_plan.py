@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,9 @@ from placewise.analysis.predict_training import TrainingPrediction, predict_trai
 from placewise.core.build import build
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
+from placewise.costing.measured.load import split_device
 from placewise.errors import InputError, RunError
+from placewise.files.profile_file import is_profile, load_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.replicated_stages import build_replica_column
@@ -90,8 +92,22 @@ def run_training(
     given = {name: value for name, value in own.items() if value is not None}
     training = training_options(problem, placement, given, **wished)
     frozen = frozen_weights(problem, options)
-    forward, whole = forward_part(problem, placement, model, options, example_inputs=setting.example)
-    return train_placement(forward, whole, training, setting, frozen=frozen, on_step=on_step)
+    priced, others = price_training(problem, options.costs)
+    forward, whole = forward_part(
+        problem, placement, model, replace(options, costs=others), example_inputs=setting.example
+    )
+    return train_placement(forward, whole, training, setting, frozen=frozen, priced=priced, on_step=on_step)
+
+
+def price_training(problem: Problem, costs: Sequence[str]) -> tuple[Problem | None, tuple[str, ...]]:
+    """The problem with the times of those profiles that are of its training graph, if there are any; other costs."""
+    if not is_training(problem.graph):
+        return None, tuple(costs)
+    files = {name: split_device(name)[1] for name in costs}
+    digest = problem.graph.digest()
+    own = [name for name, file in files.items() if is_profile(file) and load_profile(file).graph_hash == digest]
+    priced = build(problem, None, ProblemOptions(costs=tuple(own))) if own else None
+    return priced, tuple(name for name in costs if name not in own)
 
 
 def without_training(options: ProblemOptions) -> ProblemOptions:
@@ -152,9 +168,13 @@ def train_placement(
     setting: TrainingSetting,
     *,
     frozen: tuple[str, ...] = (),
+    priced: Problem | None = None,
     on_step: OnStep = lambda *_: None,
 ) -> TrainedPlan:
-    """Train a placement of forward ops. Raises RunError where it cannot train, or differs from one process."""
+    """Train a placement of forward ops; `priced` has the times of the training graph, where they are known.
+
+    Raises RunError where it cannot train, or differs from one process.
+    """
     require_as_written(problem.graph)
     job = Job(
         problem, placement, bind(problem.cluster, setting.binding), setting.model, setting.example, {},
@@ -163,8 +183,9 @@ def train_placement(
     training = plan_training(job, options, setting.inputs, frozen)
     record = train_plan(training, on_step)
     prediction = predict_training(
-        problem, training.stages, record.order, optimizer=options.optimizer, replicas=training.replicas, frozen=frozen
-    )
+        problem, training.stages, record.order, optimizer=options.optimizer, replicas=training.replicas,
+        frozen=frozen, priced=priced, blocking=not training.on_gpus,
+    )  # fmt: skip
     worst = max(record.loss_difference, record.gradient_difference)
     if not worst <= TOLERANCE:
         raise RunError(
@@ -212,7 +233,8 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
     for process, device in enumerate(training.devices):
         own = [stage for stage, rank in enumerate(stages.ranks) if rank == process % ranks]
         memory = record.memory[process] if record.memory else 0
-        predicted = prediction.memory[process % ranks] if prediction.memory else math.nan
+        runtime = record.runtime[process] if record.runtime else 0
+        predicted = prediction.memory[process % ranks] + runtime if prediction.memory else math.nan
         place = str(training.job.places[device])
         rows.append(TrainingRow(process, problem.cluster.names[device], place, tuple(own), float(memory), predicted))
     quartiles = np.percentile(record.seconds[1:] or record.seconds or (math.nan,), (25, 75))

@@ -58,6 +58,7 @@ def test_losses_and_gradients_are_those_of_one_process(
     done = {action for actions in record.order for action in actions}
     assert {(stage, "F", m) for stage in range(len(pattern)) for m in range(4)} <= done
     assert np.isfinite(trained.prediction.seconds) and len(record.memory) == 2
+    assert all(0 < runtime < peak for runtime, peak in zip(record.runtime, record.memory, strict=True))
     simulated = {"zero-bubble": "zb-v" if len(pattern) > 2 else "zb-h1"}.get(schedule, schedule)
     kinds = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
     order = tuple(tuple(Task(kinds[kind], stage, i) for stage, kind, i in actions) for actions in record.order)

@@ -91,6 +91,11 @@ class TrainingJob:
         """The device of every process."""
         return tuple(device for replica in self.replicas for device in replica)
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether all processes are on GPUs, so that NCCL connects them and not gloo."""
+        return all(torch_device(self.job.places[device]).startswith("cuda") for device in self.devices)
+
     def document(self) -> dict[str, Any]:
         """What every process receives (`readers.torch.pipeline_trainer.PipelineTrainer`)."""
         graph, options = self.job.problem.graph, self.options
@@ -121,8 +126,9 @@ class TrainingJob:
 class TrainingRecord:
     """What a training run did: the loss of every step, the seconds of the steps of this run, and bytes by process.
 
-    `order` is what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says
-    what ended a process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
+    `runtime` is the part of these bytes that processes took before the first step, beyond their weights. `order` is
+    what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says what ended a
+    process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
     seconds, and the differences the largest ones: of losses as a share, of gradients as a share of the largest entry.
     """
 
@@ -137,6 +143,7 @@ class TrainingRecord:
     loss_difference: float = 0.0
     gradient_difference: float = 0.0
     notes: tuple[str, ...] = ()
+    runtime: tuple[int, ...] = ()
 
 
 OnStep = Callable[[int, float, float], None]
@@ -256,6 +263,7 @@ class _Run:
         self._restarts: list[str] = []
         self._order: Any = ()
         self._memory: list[int] = []
+        self._runtime: list[int] = []
         self._gradients: dict[str, npt.NDArray[Any]] = {}
 
     def finish(self) -> TrainingRecord:
@@ -278,6 +286,7 @@ class _Run:
             losses=tuple(self._losses),
             seconds=tuple(self._seconds),
             memory=tuple(self._memory),
+            runtime=tuple(self._runtime),
             order=self._order,
             first=self._first,
             restarts=tuple(self._restarts),
@@ -302,7 +311,7 @@ class _Run:
             if checkpoint is not None and (number % options.every == 0 or number == options.steps):
                 processes.save(checkpoint.files(number))
                 checkpoint.commit(number, self._losses)
-        self._memory = processes.peak_memory()
+        self._memory, self._runtime = processes.peak_memory(), processes.runtime_memory()
         if checkpoint is not None and checkpoint.last is not None:
             processes.merge(checkpoint.files(checkpoint.last.step), str(checkpoint.path / WEIGHTS))
 
@@ -389,6 +398,10 @@ class TrainingProcesses(Closing):
     def peak_memory(self) -> list[int]:
         """Bytes that training took in every process."""
         return self._ask("peak_memory")
+
+    def runtime_memory(self) -> list[int]:
+        """Bytes that every process took beyond its weights before the first step."""
+        return self._ask("runtime_memory")
 
     def save(self, files: Sequence[str]) -> None:
         """Write the state of the first replica."""

@@ -18,7 +18,15 @@ from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.replicas import ring_bandwidth
 from placewise.simulate.step.program import Program, make_program, run_through
-from placewise.simulate.step.stage_costs import NOWHERE, Hops, Pipeline, StageCosts, cost_stages, sum_by
+from placewise.simulate.step.stage_costs import (
+    NOWHERE,
+    Hops,
+    Pipeline,
+    StageCosts,
+    block_transfers,
+    cost_stages,
+    sum_by,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,15 +56,21 @@ class StepRun:
     updated: Floats
 
 
-def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int) -> StepRun:
-    """Simulate a step of so many micro-batches, which the copies of the pipeline share."""
+def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, blocking: bool = False) -> StepRun:
+    """Simulate a step of so many micro-batches, which the copies of the pipeline share.
+
+    With `blocking`, both devices of a transfer work for all of it. Then copies do not disturb each other.
+    """
     count, places = len(pipeline.devices), pipeline.stage_places()
     own = microbatches // len(pipeline.replicas)
     costs = cost_stages(problem, pipeline)
     nothing = np.zeros(count)
     if not costs.runs or not np.isfinite(costs.seconds).all() or not np.isfinite(costs.update).all():
         return StepRun(np.inf, own, pipeline, (), nothing, nothing, nothing)
-    runs, queue = _run_copies(problem, pipeline, own, costs)
+    if blocking:
+        runs, queue = (_run_alone(pipeline, own, block_transfers(costs)),), problem.cluster.queue
+    else:
+        runs, queue = _run_copies(problem, pipeline, own, costs)
     done = np.zeros(count)
     free: dict[int, float] = {}
     for run in runs:

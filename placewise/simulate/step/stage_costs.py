@@ -6,7 +6,7 @@ weights belong to the backward task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -131,6 +131,16 @@ def cost_stages(problem: Problem, pipeline: Pipeline, copy: int = 0) -> StageCos
         alive,
         _can_run(uses, count),
     )
+
+
+def block_transfers(costs: StageCosts) -> StageCosts:
+    """The figures where both devices of a transfer work for all of it, as where processors copy messages themselves."""
+    seconds, hops = costs.seconds.copy(), costs.passed
+    for hop, own in zip(hops.hops, hops.seconds.tolist(), strict=True):
+        for task in (hop.source, hop.target):
+            if task != NOWHERE:
+                seconds[task] += own
+    return replace(costs, seconds=seconds, passed=hops._replace(seconds=np.zeros(len(hops.hops))))
 
 
 def sum_by(index: Ints | Longs | list[int], weights: Floats, count: int) -> Floats:
