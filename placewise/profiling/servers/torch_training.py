@@ -69,7 +69,7 @@ class TorchTrainingServer:
         updates: dict[str, list[float]] = {name: [] for name in self._optimizers}
 
         def whole() -> None:
-            self._trainer.loss(self._trainer.module(*tensors), None).backward()
+            self._trainer.loss(self._trainer.module(*tensors), None).backward()  # type: ignore[no-untyped-call]
             for optimizer in self._optimizers.values():
                 optimizer.step()
             self._clock.wait()

@@ -67,10 +67,8 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     nothing = np.zeros(count)
     if not costs.runs or not np.isfinite(costs.seconds).all() or not np.isfinite(costs.update).all():
         return StepRun(np.inf, own, pipeline, (), nothing, nothing, nothing)
-    if blocking:
-        runs, queue = (_run_alone(pipeline, own, block_transfers(costs)),), problem.cluster.queue
-    else:
-        runs, queue = _run_copies(problem, pipeline, own, costs)
+    costs = block_transfers(costs) if blocking else costs
+    runs, queue = _run_copies(problem, pipeline, own, costs, alone=blocking or not problem.cluster.wires)
     done = np.zeros(count)
     free: dict[int, float] = {}
     for run in runs:
@@ -91,12 +89,12 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
 
 
 def _run_copies(
-    problem: Problem, pipeline: Pipeline, microbatches: int, costs: StageCosts
+    problem: Problem, pipeline: Pipeline, microbatches: int, costs: StageCosts, *, alone: bool
 ) -> tuple[tuple[CopyRun, ...], Ints]:
-    """The copies of a pipeline, or the first alone where none disturbs another; and the queue of every link."""
+    """The copies of a pipeline, or the first `alone` where none disturbs another; and the queue of every link."""
     queue = problem.cluster.queue
     first = _run_alone(pipeline, microbatches, costs)
-    if not problem.cluster.wires:
+    if alone:
         return (first,), queue
     rest = range(1, len(pipeline.replicas))
     runs = (first, *(_run_alone(pipeline, microbatches, cost_stages(problem, pipeline, copy)) for copy in rest))
