@@ -1,29 +1,35 @@
-"""Predicts a training step: seconds by the schedule that runs, and bytes of every process.
+"""Predicts a training step: seconds by the schedule that runs, and bytes of every process (`simulate.step`).
 
-Backward ops are those of the training graph (docs/training.md). Where the times of forward ops were measured, those of
-their backward ops are the estimates, scaled as the measurement scales the forward op.
+Backward ops are those of the training graph (docs/training.md). Where only the times of forward ops were measured,
+those of their backward ops are the estimates, scaled as the measurement scales the forward op.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import PlacewiseError
-from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.columns import Floats, Ints
+from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
-from placewise.model.problem import Problem
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.simulate.step.memory import copy_peaks
+from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task
+from placewise.simulate.step.roles import UPDATE, op_roles
+from placewise.simulate.step.simulate import simulate_step
+from placewise.simulate.step.stage_costs import Pipeline
 from placewise.transform.training import to_training
 from placewise.transform.virtual_stages import VirtualStages
 
 Order = Sequence[Sequence[tuple[int, str, int]]]
 """By process of a replica: stage, kind of action (F, B, or I and W of a backward pass in two) and micro-batch."""
-_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
+_TASKS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,129 +45,68 @@ class TrainingPrediction:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StageCosts:
-    """By stage: seconds of a forward and of a backward pass of a micro-batch, and of passing its values on; bytes kept
-    from one to the other. By process: seconds of an optimizer step, and bytes of weights, gradients and its state.
-    """
-
-    forward: Floats
-    backward: Floats
-    passing: Floats
-    saved: Floats
-    update: Floats
-    held: Floats
-
-
 def predict_training(
     problem: Problem,
     stages: VirtualStages,
     order: Order,
     *,
     optimizer: str,
-    replicas: int = 1,
+    replicas: Sequence[tuple[int, ...]] = (),
     frozen: Sequence[str] = (),
+    priced: Problem | None = None,
+    blocking: bool = False,
 ) -> TrainingPrediction:
-    """The prediction for a problem of forward ops, their stages, and what each process does for its micro-batches."""
+    """The prediction for a problem of forward ops, their stages, and what each process does for its micro-batches.
+
+    `replicas` are the devices of each copy of the pipeline; none for a single one. `priced` has the times of the
+    training graph, where they are known. With `blocking`, processors copy what passes between them.
+    """
+    lines = tuple(replicas) or (stages.devices,)
     try:
         graph = to_training(problem.graph, optimizer=optimizer, frozen=frozen)
-        costs = price_stages(problem, graph, stages)
+        step = price_step(problem, graph, copies=len(lines), microbatches=_count_microbatches(order) * len(lines))
+        step = step if priced is None else step.with_(costs=_take_times(step, priced))
     except PlacewiseError as error:
         return TrainingPrediction(math.nan, math.nan, note=f"no prediction: {error}")
-    finish = play_schedule(order, costs)
-    weights = _gradient_bytes(graph, _stage_of_ops(problem.graph, graph, stages), len(stages.ranks))
-    by_rank = np.bincount(np.array(stages.ranks), weights, len(stages.devices))
-    exchange = [_all_reduce_seconds(problem, size, replicas) for size in by_rank.tolist()]
-    seconds = max(end + update + more for end, update, more in zip(finish, costs.update, exchange, strict=True))
-    microbatches = replicas * len({action[2] for actions in order for action in actions})
-    alone = microbatches * float((costs.forward + costs.backward).sum()) + float(costs.update.sum())
-    peaks = count_in_flight(order, costs.saved)
-    memory = tuple(int(held + peak) for held, peak in zip(costs.held, peaks, strict=True))
-    return TrainingPrediction(seconds, alone, memory)
-
-
-def price_stages(problem: Problem, graph: Graph, stages: VirtualStages) -> StageCosts:
-    """The costs of stages, from the training graph of a problem of forward ops. Raises InputError."""
-    n_stages, n_ranks = len(stages.ranks), len(stages.devices)
+    orders = tuple(tuple(Task(_TASKS[kind], stage, i) for stage, kind, i in actions) for actions in order)
+    splits = any(kind == "W" for actions in order for _, kind, _ in actions)
+    there_and_back = len(stages.devices) > 1 and stages.ranks[-1] == 0
+    schedule = ("zb-v" if there_and_back else "zb-h1") if splits else "interleaved"
     stage = _stage_of_ops(problem.graph, graph, stages)
-    device = np.array([stages.devices[stages.ranks[s]] for s in stage.tolist()], np.int32)
-    every = np.arange(graph.n_ops)
-    estimated = cost_table(graph, problem.cluster, work=work_of(graph)).op_seconds[every, device]
-    seconds = _scale_by_measured(problem, graph, device, estimated)
-    updates = np.char.startswith(np.array([str(kind) for kind in graph.ops.kind] or [""]), "optimizer::")[: graph.n_ops]
-    backward = graph.ops.backward & ~updates
-
-    def by_stage(mask: Bools, values: Floats) -> Floats:
-        return np.bincount(stage[mask], values[mask], n_stages).astype(np.float64)
-
-    rank = np.array(stages.ranks)[stage]
-    gradients = _gradient_bytes(graph, stage, n_stages)
-    held = np.bincount(np.array(stages.ranks), gradients + _weight_bytes(problem.graph, stages), n_ranks)
-    held = held + np.bincount(rank, np.maximum(graph.ops.state_bytes, 0).astype(np.float64), n_ranks)
-    return StageCosts(
-        forward=by_stage(~graph.ops.backward, seconds),
-        backward=by_stage(backward, seconds),
-        passing=_passing_seconds(problem, stages),
-        saved=_saved_bytes(graph, stage, n_stages),
-        update=np.bincount(rank[updates], seconds[updates], n_ranks).astype(np.float64),
-        held=held.astype(np.float64),
-    )
+    pipeline = Pipeline(schedule, lines, stage, len(stages.ranks), orders)
+    run = simulate_step(step, pipeline, step.constraints.microbatches, blocking=blocking)
+    if not math.isfinite(run.value):
+        return TrainingPrediction(math.nan, math.nan, note="no prediction: a stage reads what a later one makes")
+    own, updates = step.costs.op_seconds[:, stages.devices[0]], op_roles(step) == UPDATE
+    alone = step.constraints.microbatches * float(own[~updates].sum()) + float(own[updates].sum())
+    memory = tuple(int(peak) for peak in copy_peaks(run, 0)[1].tolist())
+    return TrainingPrediction(float(run.value), alone, memory)
 
 
-def play_schedule(order: Order, costs: StageCosts) -> list[float]:
-    """When each process ends its actions, if each starts as soon as the values that it needs have arrived."""
-    done: dict[tuple[int, str, int], float] = {}
-    clock, place = [0.0] * len(order), [0] * len(order)
-    last = len(costs.forward) - 1
-    moved = True
-    while moved:
-        moved = False
-        for rank, actions in enumerate(order):
-            while place[rank] < len(actions):
-                stage, kind, number = actions[place[rank]]
-                ready = _ready(done, stage, kind, number, last, costs.passing)
-                if ready is None:
-                    break
-                half = 0.5 if kind in ("I", "W") else 1.0
-                length = costs.forward[stage] if kind == "F" else half * costs.backward[stage]
-                clock[rank] = max(clock[rank], ready) + float(length)
-                done[stage, "B" if kind == "I" else kind, number] = clock[rank]
-                place[rank] += 1
-                moved = True
-    return clock
+def price_step(problem: Problem, graph: Graph, *, copies: int, microbatches: int) -> Problem:
+    """The problem of a step on the training graph of a problem of forward ops, with its times. Raises InputError."""
+    costs = cost_table(graph, problem.cluster, work=work_of(graph))
+    costs = replace(costs, op_seconds=_scale_by_measured(problem, graph, costs.op_seconds))
+    constraints = Constraints(contiguous=True, replicas=copies, microbatches=microbatches)
+    return Problem(graph, problem.cluster, costs, Objective("step"), constraints)
 
 
-def count_in_flight(order: Order, saved: Floats) -> list[float]:
-    """The most bytes that each process keeps between forward and backward passes."""
-    peaks = []
-    for actions in order:
-        splits = any(kind == "W" for _, kind, _ in actions)
-        now = peak = 0.0
-        for stage, kind, _ in actions:
-            if kind == "F":
-                now += float(saved[stage])
-                peak = max(peak, now)
-            elif kind == ("W" if splits else "B") or kind == "B":
-                now -= float(saved[stage])
-        peaks.append(peak)
-    return peaks
+def _take_times(step: Problem, priced: Problem) -> CostTable:
+    """The costs of a step, with those of another problem of the same devices for ops and tensors of the same names."""
+    seconds, transfers = step.costs.op_seconds.copy(), step.costs.transfer_seconds.copy()
+    ops = {name: op for op, name in enumerate(priced.graph.ops.name)}
+    tensors = {name: tensor for tensor, name in enumerate(priced.graph.tensors.name)}
+    for op, name in enumerate(step.graph.ops.name):
+        if name in ops:
+            seconds[op] = priced.costs.op_seconds[ops[name]]
+    for tensor, name in enumerate(step.graph.tensors.name):
+        if name in tensors:
+            transfers[tensor] = priced.costs.transfer_seconds[tensors[name]]
+    return replace(step.costs, op_seconds=seconds, transfer_seconds=transfers)
 
 
-def _ready(
-    done: Mapping[tuple[int, str, int], float], stage: int, kind: str, number: int, last: int, passing: Floats
-) -> float | None:
-    """When an action can start; None if what it needs is not done."""
-    if kind == "F":
-        if stage == 0:
-            return 0.0
-        before = done.get((stage - 1, "F", number))
-        return None if before is None else before + float(passing[stage - 1])
-    if kind == "W":
-        return done.get((stage, "B", number))
-    if stage == last:
-        return done.get((stage, "F", number))
-    after = done.get((stage + 1, "B", number))
-    return None if after is None else after + float(passing[stage])
+def _count_microbatches(order: Order) -> int:
+    return len({number for actions in order for _, _, number in actions})
 
 
 def _stage_of_ops(forward: Graph, graph: Graph, stages: VirtualStages) -> Ints:
@@ -181,85 +126,21 @@ def _stage_of_ops(forward: Graph, graph: Graph, stages: VirtualStages) -> Ints:
     return stage
 
 
-def _scale_by_measured(problem: Problem, graph: Graph, device: Ints, estimated: Floats) -> Floats:
-    """Seconds of each op: those of the problem for forward ops, and estimates scaled alike for their backward ops."""
-    forward = problem.graph
-    base = cost_table(forward, problem.cluster).op_seconds
-    place = {name: op for op, name in enumerate(forward.ops.name)}
+def _scale_by_measured(problem: Problem, graph: Graph, estimated: Floats) -> Floats:
+    """Seconds [n_ops, n_devices]: those of the problem for forward ops, and estimates scaled alike for their backward
+    ops.
+    """
+    base = cost_table(problem.graph, problem.cluster).op_seconds
+    place = {name: op for op, name in enumerate(problem.graph.ops.name)}
     seconds: Floats = estimated.copy()
     for op, name in enumerate(graph.ops.name):
         own = place.get(name)
-        source = place.get(name.rpartition("/grad:")[0]) if own is None else own
-        if source is None:
-            continue
-        given, guess = problem.costs.op_seconds[source, device[op]], base[source, device[op]]
         if own is not None:
-            seconds[op] = given
-        elif guess > 0 and math.isfinite(given):
-            seconds[op] = estimated[op] * given / guess
+            seconds[op] = problem.costs.op_seconds[own]
+            continue
+        source = place.get(name.rpartition("/grad:")[0])
+        if source is not None:
+            given, guess = problem.costs.op_seconds[source], base[source]
+            known = (guess > 0) & np.isfinite(guess) & np.isfinite(given)
+            seconds[op] = np.where(known, estimated[op] * given / np.where(known, guess, 1.0), estimated[op])
     return seconds
-
-
-def _passing_seconds(problem: Problem, stages: VirtualStages) -> Floats:
-    """Seconds in which the values that leave each stage, its own and those passed through, reach the next one."""
-    graph, cluster = problem.graph, problem.cluster
-    passing = np.zeros(max(len(stages.ranks) - 1, 0))
-    location = cluster.location[list(stages.devices)]
-    for tensor in range(graph.n_tensors):
-        maker = int(graph.tensors.producer[tensor])
-        born = int(stages.stage[maker]) if maker >= 0 else 0
-        readers = graph.consumers_of(tensor)
-        until = int(stages.stage[readers].max(initial=0)) if len(readers) else 0
-        for stage in range(born, until):
-            here, there = stages.ranks[stage], stages.ranks[stage + 1]
-            kind = int(cluster.link_class[location[here], location[there]])
-            passing[stage] += problem.costs.transfer_seconds[tensor, kind]
-    return passing
-
-
-def _saved_bytes(graph: Graph, stage: Ints, n_stages: int) -> Floats:
-    """Bytes of forward tensors that the backward ops of each stage read, views as what they are views of."""
-    saved: set[tuple[int, int]] = set()
-    producer, kinds = graph.tensors.producer, graph.ops.kind
-    for op in np.flatnonzero(graph.ops.backward).tolist():
-        for tensor in graph.inputs_of(op).tolist():
-            while (maker := int(producer[tensor])) >= 0 and kinds[maker] in _VIEWS and len(graph.inputs_of(maker)):
-                tensor = int(graph.inputs_of(maker)[0])
-            if maker >= 0 and not graph.ops.backward[maker]:
-                saved.add((int(stage[op]), tensor))
-    found = np.zeros(n_stages)
-    for where, tensor in saved:
-        found[where] += max(int(graph.tensors.bytes[tensor]), 0)
-    return found
-
-
-def _weight_bytes(graph: Graph, stages: VirtualStages) -> Floats:
-    """Bytes of the weights that each stage reads; one that several read counts in each of their processes once."""
-    seen: set[tuple[int, int]] = set()
-    found = np.zeros(len(stages.ranks))
-    for op in range(graph.n_ops):
-        stage = int(stages.stage[op])
-        for weight in graph.weights_of(op).tolist():
-            key = (stages.ranks[stage], int(graph.weights.storage[weight]))
-            if key not in seen:
-                seen.add(key)
-                found[stage] += int(graph.weights.bytes[weight])
-    return found
-
-
-def _gradient_bytes(graph: Graph, stage: Ints, n_stages: int) -> Floats:
-    """Bytes of the gradients of the weights that each stage updates."""
-    found = np.zeros(n_stages)
-    for op, kind in enumerate(graph.ops.kind):
-        if str(kind).startswith("optimizer::") and not str(kind).endswith("Renew"):
-            found[stage[op]] += sum(max(int(graph.tensors.bytes[t]), 0) for t in graph.inputs_of(op).tolist())
-    return found
-
-
-def _all_reduce_seconds(problem: Problem, size: float, replicas: int) -> float:
-    """Seconds of a ring over the slowest link of the cluster."""
-    speeds = problem.cluster.class_bandwidth[1:]
-    if replicas < 2 or not len(speeds):
-        return 0.0
-    latency = float(problem.cluster.class_latency[1:].max())
-    return 2 * (replicas - 1) * (size / replicas / float(speeds.min()) + latency)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,9 @@ from placewise.analysis.predict_training import TrainingPrediction, predict_trai
 from placewise.core.build import build
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
+from placewise.costing.measured.load import split_device
 from placewise.errors import InputError, RunError
+from placewise.files.profile_file import is_profile, load_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.replicated_stages import build_replica_column
@@ -28,9 +30,10 @@ from placewise.runtimes.torch.training import (
     TrainingRecord,
     plan_training,
     require_whole_placement,
+    schedule_name,
     train_plan,
 )
-from placewise.simulate.step.orders import SPLITS_BACKWARD
+from placewise.simulate.step.judge import find_schedule
 from placewise.transform.training import is_training, planned_optimizer
 
 TOLERANCE = 1e-5
@@ -89,8 +92,22 @@ def run_training(
     given = {name: value for name, value in own.items() if value is not None}
     training = training_options(problem, placement, given, **wished)
     frozen = frozen_weights(problem, options)
-    forward, whole = forward_part(problem, placement, model, options, example_inputs=setting.example)
-    return train_placement(forward, whole, training, setting, frozen=frozen, on_step=on_step)
+    priced, others = price_training(problem, options.costs)
+    forward, whole = forward_part(
+        problem, placement, model, replace(options, costs=others), example_inputs=setting.example
+    )
+    return train_placement(forward, whole, training, setting, frozen=frozen, priced=priced, on_step=on_step)
+
+
+def price_training(problem: Problem, costs: Sequence[str]) -> tuple[Problem | None, tuple[str, ...]]:
+    """The problem with the times of those profiles that are of its training graph, if there are any; other costs."""
+    if not is_training(problem.graph):
+        return None, tuple(costs)
+    files = {name: split_device(name)[1] for name in costs}
+    digest = problem.graph.digest()
+    own = [name for name, file in files.items() if is_profile(file) and load_profile(file).graph_hash == digest]
+    priced = build(problem, None, ProblemOptions(costs=tuple(own))) if own else None
+    return priced, tuple(name for name in costs if name not in own)
 
 
 def without_training(options: ProblemOptions) -> ProblemOptions:
@@ -122,7 +139,12 @@ def forward_part(
     device = np.array([where[name] for name in forward.graph.ops.name], np.int32)
     copies = tuple(group.devices for group in placement.stages if len(group.devices) > 1)
     replicas = build_replica_column(copies, problem.n_devices) if placement.stages else placement.replicas
-    return forward, Placement(device, replicas=replicas)
+    if problem.objective.kind != "step" or placement.stage is None:
+        return forward, Placement(device, replicas=replicas)
+    stage_of = dict(zip(problem.graph.ops.name, placement.stage.tolist(), strict=True))
+    stage = np.array([stage_of[name] for name in forward.graph.ops.name], np.int32)
+    schedule = find_schedule(problem, placement)
+    return forward, Placement(device, replicas=replicas, stages=placement.stages, stage=stage, schedule=schedule)
 
 
 def require_whole_ops(problem: Problem, placement: Placement) -> None:
@@ -146,9 +168,13 @@ def train_placement(
     setting: TrainingSetting,
     *,
     frozen: tuple[str, ...] = (),
+    priced: Problem | None = None,
     on_step: OnStep = lambda *_: None,
 ) -> TrainedPlan:
-    """Train a placement of forward ops. Raises RunError where it cannot train, or differs from one process."""
+    """Train a placement of forward ops; `priced` has the times of the training graph, where they are known.
+
+    Raises RunError where it cannot train, or differs from one process.
+    """
     require_as_written(problem.graph)
     job = Job(
         problem, placement, bind(problem.cluster, setting.binding), setting.model, setting.example, {},
@@ -156,10 +182,10 @@ def train_placement(
     )  # fmt: skip
     training = plan_training(job, options, setting.inputs, frozen)
     record = train_plan(training, on_step)
-    replicas = len(training.replicas)
     prediction = predict_training(
-        problem, training.stages, record.order, optimizer=options.optimizer, replicas=replicas, frozen=frozen
-    )
+        problem, training.stages, record.order, optimizer=options.optimizer, replicas=training.replicas,
+        frozen=frozen, priced=priced, blocking=not training.on_gpus,
+    )  # fmt: skip
     worst = max(record.loss_difference, record.gradient_difference)
     if not worst <= TOLERANCE:
         raise RunError(
@@ -175,16 +201,19 @@ def training_options(
     """How to train a plan: as `given`, else as it was placed. Raises InputError."""
     ways, step = problem.ways, planned_optimizer(problem.graph.source)
     devices = len(np.unique(placement.device))
-    if placement.replicas is not None:
+    if placement.stages:
+        devices = len({device for group in placement.stages for device in group.devices})
+    elif placement.replicas is not None:
         devices = max(devices, len(set(placement.replicas.tolist()) & set(placement.device.tolist())))
         devices *= max(int((placement.replicas == d).sum()) for d in np.unique(placement.device).tolist())
-    schedule = placement.schedule or (problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b")
+    schedule: str = problem.objective.schedule if problem.objective.kind == "throughput" else "1f1b"
+    if problem.objective.kind == "step":
+        schedule = find_schedule(problem, placement)
     planned = ways.microbatches if ways is not None else problem.constraints.microbatches
     wished: dict[str, Any] = {
         "schedule": schedule, "optimizer": step or "adam", "microbatches": planned or ALL_MICROBATCHES * devices,
     } | dict(given)  # fmt: skip
-    if wished["schedule"] in SPLITS_BACKWARD:
-        wished["schedule"] = "zero-bubble"
+    wished["schedule"] = schedule_name(wished["schedule"])
     return TrainingOptions(**wished, **options)
 
 
@@ -204,7 +233,8 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
     for process, device in enumerate(training.devices):
         own = [stage for stage, rank in enumerate(stages.ranks) if rank == process % ranks]
         memory = record.memory[process] if record.memory else 0
-        predicted = prediction.memory[process % ranks] if prediction.memory else math.nan
+        runtime = record.runtime[process] if record.runtime else 0
+        predicted = prediction.memory[process % ranks] + runtime if prediction.memory else math.nan
         place = str(training.job.places[device])
         rows.append(TrainingRow(process, problem.cluster.names[device], place, tuple(own), float(memory), predicted))
     quartiles = np.percentile(record.seconds[1:] or record.seconds or (math.nan,), (25, 75))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.with_problem_options("dims", "view", "cache")
+@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "cache")
 def profile(
     model: opt.Model,
     devices: opt.Devices = "cores",

@@ -33,7 +33,8 @@ class ExportInfo:
     `suffix` is that of the file (``.json``), or "" for a target that writes several files into a folder. `takes` says
     which models it accepts, `disk` whether weights may be on a disk, and `precisions` which ones its files ask the tool
     for (docs/costs.md). `library` is the package that writing needs, and `extra` the extra that installs it. `splits`
-    says whether it can express ops that are split over devices, and `cannot_split` what it cannot keep of such plans.
+    says whether it can express ops that are split over devices, and `cannot_split` what it cannot keep of such plans;
+    `pipelines`, whether it keeps the stages, the schedule and the replicas of a training pipeline.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ExportInfo:
     options: Mapping[str, ExportOption] = field(default_factory=dict)
     splits: bool = False
     cannot_split: str = ""
+    pipelines: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

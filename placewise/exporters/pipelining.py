@@ -18,7 +18,7 @@ from placewise.exporters.module_units import list_prefixes
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Space, sets_of, sharing
 from placewise.exporters.torch_sources import read_copy
-from placewise.exporters.training_pipeline import place_training, write_training
+from placewise.exporters.training_pipeline import place_pipeline, plan_pipeline, write_training
 from placewise.model.columns import Ints
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
@@ -219,21 +219,24 @@ class PipeliningExporter:
         writes=f"{STAGES} (call → stage), {SCRIPT} (for torchrun) and the modules that it needs",
         loaded_by="PyTorch 2.13 (torch.distributed.pipelining)",
         verified="executed",
-        cannot_say="devices that feed each other in a circle; replicas",
+        cannot_say="devices that feed each other in a circle, or replicas, except in training pipelines",
         takes="programs of torch.export and modules that it can take",
         library="torch",
         extra="torch",
+        pipelines=True,
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
         source = _require_program(problem)
+        pipeline = plan_pipeline(problem, placement) if is_training(problem.graph) else None
         placement = self.project(problem, placement)
         path = source.path if source.format == "torch-export" else "model.pt2"
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
-        if is_training(problem.graph):
-            names = {device: _torch_device(problem, device) for device in np.unique(placement.device).tolist()}
-            return Exported(write_training(problem, placement, path, names), placement, notes)
+        if pipeline is not None:
+            used = [device for line in pipeline.replicas for device in line]
+            names = {device: _torch_device(problem, device) for device in used}
+            return Exported(write_training(problem, pipeline, path, names), placement, notes)
         order, _ = stage_order(problem.graph, placement.device)
         devices = [_torch_device(problem, device) for device in order]
         document = {
@@ -264,14 +267,15 @@ class PipeliningExporter:
         """See `RunningExporter`."""
         _require_program(problem)
         if is_training(problem.graph):
-            return place_training(problem, placement)
+            return place_pipeline(problem, placement, plan_pipeline(problem, placement))
         _, back = stage_order(problem.graph, placement.device)
         return placement if back is None else _project_to_line(problem, placement)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         document = json.loads(str(exported.files[STAGES]))
-        device = [problem.cluster.index(name) for name in document["names"]]
+        names, ranks = document["names"], document.get("stage_ranks")
+        device = [problem.cluster.index(name) for name in (names if ranks is None else [names[r] for r in ranks])]
         stage: dict[int, int] = {}
         for call in document["calls"]:
             if call["number"] in stage:

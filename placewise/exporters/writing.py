@@ -62,8 +62,9 @@ def export_placement(
     exporter = create_exporter(target)
     values = complete_options(exporter.info, options or {})
     require_library(exporter.info)
-    placement = _flat_stages(placement, target)
-    if placement.stages and not exporter.info.splits:
+    pipelined = bool(placement.schedule) and exporter.info.pipelines
+    placement = placement if pipelined else _flat_stages(placement, target)
+    if placement.stages and not pipelined and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
             remedy="export to torch, vllm, megatron, deepspeed or trace, or place without --tensor-parallel",
@@ -87,7 +88,7 @@ def export_placement(
 
 
 def _flat_stages(placement: Placement, target: str) -> Placement:
-    """The devices of a training pipeline, for exporters write where ops run; any other placement as it is.
+    """The devices of a training pipeline, for exporters that write where ops run; any other placement as it is.
 
     Raises ExportError where devices hold several stages or stages have replicas.
     """
@@ -96,7 +97,8 @@ def _flat_stages(placement: Placement, target: str) -> Placement:
     used = [device for group in placement.stages for device in group.devices]
     if len(set(used)) < len(used) or any(len(group.devices) > 1 for group in placement.stages):
         message = f"{target} takes one stage per device and no replicas from a training pipeline"
-        raise ExportError(message, remedy="place with --schedule 1f1b, gpipe or zb-h1, and without --replicas")
+        remedy = "export to pipelining, or place with --schedule 1f1b, gpipe or zb-h1, and without --replicas"
+        raise ExportError(message, remedy=remedy)
     return Placement(placement.device)
 
 

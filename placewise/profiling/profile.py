@@ -42,6 +42,7 @@ from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.gpus import Gpu, list_gpus
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
+from placewise.transform.training import is_training
 
 CALLS = 200
 """Calls of a tiny model, which give the overhead of a call."""
@@ -110,8 +111,12 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
     gpus, ops_of = _list_gpus(places), OPS_OF.get(runtime, runtime)
+    trains = is_training(graph)
+    if trains and ops_of != "torch":
+        raise InputError(f"{runtime} does not train", remedy="profile a PyTorch program, with --runtime pipelining")
+    what = f"{ops_of}, training" if trains else ops_of
     devices = [
-        _DeviceState(place, (ops_of, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
+        _DeviceState(place, (what, release, describe_processor(place, gpus, find_tf32(graph)))) for place in places
     ]
     beside = " ".join(sorted(device.about[2] for device in devices))
     cache = how.cache
@@ -133,6 +138,8 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     if ops_of != runtime:
         made = made.model_copy(update={"borders": measure_borders(places, seconds=how.seconds)})
         how = replace(how, pilots=how.pilots and 0)  # borders are known, and pilots are single samples
+    if trains:
+        how = replace(how, pilots=None)
     return made if how.pilots is None else _with_runs(problem, made, places, how, (runtime, release, beside))
 
 

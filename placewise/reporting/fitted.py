@@ -55,8 +55,8 @@ class Fitted:
     """The answer: `result` is the placement for `target`, "" for the host alone; `command` runs it ("": nothing fits).
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
-    speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each accelerator that
-    are kept for the target's compute buffer.
+    speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each
+    accelerator that are kept for the target's compute buffer.
     """
 
     result: Result

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
+import random
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import placewise as pw
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement
-from placewise.model.placement import Placement
 
 torch = pytest.importorskip("torch")
-from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
+from torchrun_kills import QUIET, check_attempts, living, losses_of, run_and_kill, torchrun  # noqa: E402
+from trained_models import (  # noqa: E402
+    TiedBlocks,
+    build_forward,
+    cut_evenly,
+    place_step,
+    place_training_graph,
+    save_program,
+    train,
+    write_training_files,
+)
 
-QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-
-def _training_placement(path: Path, pattern: tuple[int, ...]) -> tuple[pw.Problem, Placement]:
-    """The training graph of a program over two cores: forward ops cut evenly, all others where they belong."""
-    forward = build_forward(path, "2xcore")
-    where = dict(zip(forward.graph.ops.name, cut_evenly(forward, pattern).device.tolist(), strict=True))
-    problem = pw.build(path, "2xcore", pw.ProblemOptions(graph="training", objective="throughput"))
-    names = problem.graph.ops.name
-    group: dict[int, int] = {}
-    for name, number in zip(names, problem.graph.ops.group.tolist(), strict=True):
-        if name in where and number >= 0:
-            group.setdefault(number, where[name])
-    rest = zip(names, problem.graph.ops.group.tolist(), strict=True)
-    device = [where.get(name, where.get(name.rpartition("/grad:")[0], group.get(number, 1))) for name, number in rest]
-    return problem, Placement(np.array(device, np.int32))
+from placewise.analysis.train_plan import TrainingSetting, forward_part, run_training  # noqa: E402
+from placewise.runtimes.torch.training import find_training_stages  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -44,33 +39,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A program, and the folder of the files of its training plan."""
     folder = tmp_path_factory.mktemp("training")
     path = save_program(TiedBlocks, (torch.arange(12).reshape(2, 6),), folder / "model.pt2")
-    made = export_placement(*_training_placement(path, (0, 1)), "pipelining")
-    for name, text in made.exported.files.items():
-        (folder / name).write_text(str(text))
+    write_training_files(path, (0, 1), folder)
     return path, folder
-
-
-def _torchrun(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
-    return subprocess.run(
-        [sys.executable, *command], env=os.environ | QUIET | environment, cwd=folder,
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-
-
-def _losses(text: str) -> dict[int, float]:
-    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.e+-]+),", text)}
 
 
 def test_torchrun_trains_as_placewise_does(written: tuple[Path, Path]) -> None:
     """The losses of the written files are those of `placewise run --train`, of one process, and they fall."""
     path, folder = written
-    done = _torchrun(folder, "train_pipeline.py", str(path), "--steps", "4", "--learning-rate", "0.01")
+    done = torchrun(folder, "train_pipeline.py", str(path), "--steps", "4", "--learning-rate", "0.01")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "2 stages, losses of 2 steps as those of one process" in done.stdout
     forward = build_forward(path, "2xcore")
     own = train(forward, cut_evenly(forward, (0, 1)), steps=4, learning_rate=0.01, compared=0).record.losses
-    assert list(_losses(done.stdout).values()) == pytest.approx(own, rel=1e-5)
+    assert list(losses_of(done.stdout).values()) == pytest.approx(own, rel=1e-5)
     assert own[-1] < own[0]
 
 
@@ -78,11 +59,98 @@ def test_the_files_start_again_from_a_checkpoint(written: tuple[Path, Path], tmp
     """A second run goes on after the last step of the first one, with the same losses."""
     path, folder = written
     common = ["train_pipeline.py", str(path), "--compare", "0", "--checkpoint-every", "2"]
-    whole = _losses(_torchrun(folder, *common, "--steps", "4").stdout)
+    whole = losses_of(torchrun(folder, *common, "--steps", "4").stdout)
     kept = ["--checkpoint", str(tmp_path / "kept")]
-    first = _losses(_torchrun(folder, *common, *kept, "--steps", "2").stdout)
-    second = _losses(_torchrun(folder, *common, *kept, "--steps", "4").stdout)
+    first = losses_of(torchrun(folder, *common, *kept, "--steps", "2").stdout)
+    second = losses_of(torchrun(folder, *common, *kept, "--steps", "4").stdout)
     assert list(first) == [1, 2] and list(second) == [3, 4] and first | second == whole
+
+
+SLOWLY = ["train_pipeline.py", "model.pt2", "--compare", "0", "--checkpoint-every", "5", "--steps"]
+
+
+def test_a_killed_process_costs_no_step(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """torchrun starts all processes again, which go on after the last checkpoint, as if nobody had died; the comparison
+    with one process covers steps of the attempt that ended. Nothing outlives the run, and the dead one is named.
+    """
+    _, folder = written
+    losses = losses_of(torchrun(folder, *SLOWLY, "60").stdout)
+    moments = [(1, 0.0, 12), (0, 0.0, 33)]
+    arguments = [*SLOWLY, "60", "--compare", "3", "--checkpoint", str(tmp_path / "kept")]
+    run = run_and_kill(folder, moments, arguments)
+    check_attempts(run, losses, 5)
+    assert len(run.attempts) == 3 and not living(run)
+    assert "2 stages, losses of 3 steps as those of one process" in run.output
+    assert "process 1 on core:1 (process" in run.errors and "process 0 on core:0 (process" in run.errors
+    assert len(list((tmp_path / "kept").glob("step-*"))) == 2
+
+
+@pytest.mark.soak
+def test_twenty_kills_at_random_moments_cost_no_step(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """While processes start, train, exchange gradients or write checkpoints."""
+    _, folder = written
+    losses = losses_of(torchrun(folder, *SLOWLY, "2000").stdout)
+    draw = random.Random(0)
+    moments = [(draw.randint(0, 1), draw.uniform(0.0, 15.0), 0) for _ in range(20)]
+    run = run_and_kill(folder, moments, [*SLOWLY, "2000", "--checkpoint", str(tmp_path / "kept")], seconds=900)
+    check_attempts(run, losses, 5)
+
+
+SCHEDULES = {
+    "gpipe": ("gpipe", [0, 1]), "1f1b": ("1f1b", [0, 1]), "interleaved": ("interleaved", [0, 1, 0, 1]),
+    "zb-h1": ("zero-bubble", [0, 1]), "zb-v": ("zero-bubble", [0, 1, 1, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_plan_is_written_with_its_schedule(written: tuple[Path, Path], tmp_path: Path, schedule: str) -> None:
+    """Its stages, and its micro-batches, in the files; nothing is projected. Plans with several stages per process
+    are run by torchrun, and one plan by `placewise run --train`. Losses are those of one process.
+    """
+    path, _ = written
+    problem, placement = place_step(path, schedule, 6)
+    made = export_placement(problem, placement, "pipelining")
+    said = json.loads(str(made.exported.files["stages.json"]))
+    assert not made.projected
+    assert (said["schedule"], said["stage_ranks"], said["microbatches"]) == (*SCHEDULES[schedule], 6)
+    if len(said["stage_ranks"]) > 2:
+        for name, text in made.exported.files.items():
+            (tmp_path / name).write_text(str(text))
+        done = torchrun(tmp_path, "train_pipeline.py", str(path), "--steps", "2")
+        assert "4 stages, losses of 2 steps as those of one process" in done.stdout, done.stderr[-2000:]
+        return
+    if schedule != "zb-h1":
+        return  # tests/runtimes/test_training.py trains under the others
+    trained = run_training(problem, placement, path, pw.ProblemOptions(), TrainingSetting(), steps=2)
+    assert trained.training.options.schedule == SCHEDULES[schedule][0]
+    assert trained.training.options.microbatches == 6 and list(trained.training.stages.ranks) == said["stage_ranks"]
+    assert len(trained.record.compared) == 2 and trained.record.loss_difference <= 1e-5
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_plan_is_run_with_its_stages(written: tuple[Path, Path], schedule: str) -> None:
+    """By `placewise run --train`: every forward op in the stage that the plan says, on the device of the stage."""
+    path, _ = written
+    problem, placement = place_step(path, schedule, 4)
+    forward, whole = forward_part(problem, placement, path, pw.ProblemOptions())
+    stages = find_training_stages(forward, whole, SCHEDULES[schedule][0])
+    assert placement.stage is not None
+    where = dict(zip(problem.graph.ops.name, placement.stage.tolist(), strict=True))
+    assert stages.stage.tolist() == [where[name] for name in forward.graph.ops.name]
+    assert stages.ranks == tuple(SCHEDULES[schedule][1]) and stages.devices == (0, 1)
+
+
+def test_copies_of_a_step_plan_are_processes(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each with its device; together they train as one process does."""
+    path, _ = written
+    made = export_placement(*place_step(path, "gpipe", 4, copies=2), "pipelining")
+    said = json.loads(str(made.exported.files["stages.json"]))
+    assert (said["replicas"], said["names"], said["stage_ranks"]) == (2, ["core:0", "core:1"], [0])
+    assert not made.projected
+    for name, text in made.exported.files.items():
+        (tmp_path / name).write_text(str(text))
+    done = torchrun(tmp_path, "train_pipeline.py", str(path), "--steps", "2")
+    assert "1 stages, losses of 2 steps as those of one process" in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -106,4 +174,4 @@ def test_devices_in_turns_are_refused(tmp_path: Path) -> None:
     """The files train a line of stages only, and the error names an edge that goes back."""
     path = save_program(TiedBlocks, (torch.arange(12).reshape(2, 6),), tmp_path / "model.pt2")
     with pytest.raises(ExportError, match=r"which comes before it.*--schedule interleaved"):
-        export_placement(*_training_placement(path, (0, 1, 0, 1)), "pipelining")
+        export_placement(*place_training_graph(path, (0, 1, 0, 1)), "pipelining")

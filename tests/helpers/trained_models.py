@@ -12,9 +12,14 @@ import torch
 
 import placewise as pw
 from placewise.analysis.train_plan import TrainedPlan, TrainingSetting, train_placement
+from placewise.exporters.writing import export_placement
+from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.torch.training import TrainingOptions
+from placewise.simulate.step.orders import count_stages
+from placewise.simulate.step.pipelines import placement_of_pipeline
+from placewise.simulate.step.stage_costs import Pipeline
 
 
 class TiedBlocks(torch.nn.Module):
@@ -67,6 +72,44 @@ def cut_evenly(problem: Problem, pattern: Sequence[int]) -> Placement:
 def build_forward(path: Path, devices: str) -> Problem:
     """The problem of a program's forward ops."""
     return pw.build(path, devices, pw.ProblemOptions(objective="throughput"))
+
+
+def place_training_graph(path: Path, pattern: Sequence[int]) -> tuple[Problem, Placement]:
+    """The training graph of a program over two cores: forward ops cut evenly, all others where they belong."""
+    problem = pw.build(path, "2xcore", pw.ProblemOptions(graph="training", objective="throughput"))
+    return problem, Placement(_follow_forward(path, problem, pattern))
+
+
+def place_step(path: Path, schedule: str, microbatches: int, copies: int = 1) -> tuple[Problem, Placement]:
+    """The same as a plan for the objective `step` under a schedule, with stages of equal runs of calls."""
+    options: dict[str, Any] = {"schedule": schedule, "microbatches": microbatches, "replicas": copies}
+    problem = pw.build(path, "2xcore", pw.ProblemOptions(graph="training", objective="step", **options))
+    devices = 2 // copies
+    count = count_stages(schedule, devices)
+    stage = _follow_forward(path, problem, range(count))
+    lines = tuple(tuple(range(copy * devices, (copy + 1) * devices)) for copy in range(copies))
+    return problem, placement_of_pipeline(Pipeline(schedule, lines, stage, count))
+
+
+def _follow_forward(path: Path, problem: Problem, pattern: Sequence[int]) -> Ints:
+    """Forward ops in runs of calls with these numbers, backward ops and updates with them, others with the last."""
+    forward = build_forward(path, "2xcore")
+    where = dict(zip(forward.graph.ops.name, cut_evenly(forward, pattern).device.tolist(), strict=True))
+    names, groups = problem.graph.ops.name, problem.graph.ops.group.tolist()
+    group: dict[int, int] = {}
+    for name, number in zip(names, groups, strict=True):
+        if name in where and number >= 0:
+            group.setdefault(number, where[name])
+    rest = zip(names, groups, strict=True)
+    own = [where.get(n, where.get(n.rpartition("/grad:")[0], group.get(number, pattern[-1]))) for n, number in rest]
+    return np.array(own, np.int32)
+
+
+def write_training_files(path: Path, pattern: Sequence[int], folder: Path) -> None:
+    """Write the files of the target `pipelining` for such a placement."""
+    made = export_placement(*place_training_graph(path, pattern), "pipelining")
+    for name, text in made.exported.files.items():
+        (folder / name).write_text(str(text))
 
 
 def train(

@@ -21,10 +21,9 @@ from placewise.model.placement import Placement
 torch = pytest.importorskip("torch")
 from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
-from placewise.analysis.predict_training import StageCosts, count_in_flight, play_schedule  # noqa: E402
 from placewise.analysis.train_plan import TrainingSetting, train_placement  # noqa: E402
-from placewise.readers.torch.pipeline_trainer import list_actions  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
+from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task, device_orders  # noqa: E402
 
 IDS = (torch.arange(12).reshape(2, 6),)
 
@@ -47,7 +46,9 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_losses_and_gradients_are_those_of_one_process(
     blocks: Path, schedule: str, pattern: Sequence[int], optimizer: str
 ) -> None:
-    """Under every schedule; the tied weight is on both devices, and whole numbers pass through."""
+    """Under every schedule; the tied weight is on both devices, and whole numbers pass through. Processes do what the
+    objective `step` simulates, in its order.
+    """
     problem = build_forward(blocks, "2xcore")
     placement = cut_evenly(problem, pattern)
     trained = train(problem, placement, steps=4, schedule=schedule, optimizer=optimizer, compared=4, learning_rate=0.01)
@@ -57,6 +58,11 @@ def test_losses_and_gradients_are_those_of_one_process(
     done = {action for actions in record.order for action in actions}
     assert {(stage, "F", m) for stage in range(len(pattern)) for m in range(4)} <= done
     assert np.isfinite(trained.prediction.seconds) and len(record.memory) == 2
+    assert all(0 < runtime < peak for runtime, peak in zip(record.runtime, record.memory, strict=True))
+    simulated = {"zero-bubble": "zb-v" if len(pattern) > 2 else "zb-h1"}.get(schedule, schedule)
+    kinds = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
+    order = tuple(tuple(Task(kinds[kind], stage, i) for stage, kind, i in actions) for actions in record.order)
+    assert order == device_orders(simulated, 2, 4)
 
 
 def test_replicas_average_their_gradients(blocks: Path) -> None:
@@ -212,6 +218,26 @@ class OwnLoss(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.second(self.first(x)).square().mean()
 
 
+class Attending(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Two layers of an encoder whose dropout drops nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)]
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def test_losses_are_compared_where_dropout_drops_nothing(tmp_path: Path) -> None:
+    """They are those of one process, and no note says that they could not be compared."""
+    path = save_program(Attending, (torch.randn(2, 4, 8),), tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    record = train(problem, cut_evenly(problem, (0, 1)), steps=2).record
+    assert len(record.compared) == 2 and record.loss_difference <= 1e-5 and not record.notes
+
+
 class Frozen(OwnLoss):
     """A model none of whose parameters trains."""
 
@@ -283,15 +309,3 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     """Each with one sentence."""
     with pytest.raises(InputError):
         runs.TrainingOptions(**wrong)
-
-
-def test_the_prediction_plays_the_schedule() -> None:
-    """Two stages of 1 s forward and 2 s backward each, worked by hand, with and without 0.5 s between them."""
-    one, none = np.ones(2), np.zeros(2)
-    costs = StageCosts(forward=one, backward=2 * one, passing=np.zeros(1), saved=one, update=none, held=none)
-    assert play_schedule(list_actions("gpipe", 2, 3), costs) == [12.0, 10.0]
-    assert play_schedule(list_actions("1f1b", 2, 3), costs) == [12.0, 10.0]
-    late = StageCosts(forward=one, backward=2 * one, passing=np.full(1, 0.5), saved=one, update=none, held=none)
-    assert play_schedule(list_actions("gpipe", 2, 1), late) == [7.0, 4.5]
-    assert count_in_flight(list_actions("gpipe", 2, 3), one) == [3.0, 3.0]
-    assert count_in_flight(list_actions("1f1b", 2, 3), one) == [2.0, 1.0]

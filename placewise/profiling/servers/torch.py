@@ -73,17 +73,22 @@ class TorchServer:
 
     def call_seconds(self, least: int) -> tuple[float, ...]:
         """Seconds of calls of a tiny model: the overhead of every call."""
-        graph = fx.Graph()
-        graph.output((graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),)),))
-        tiny, tensors = fx.GraphModule(torch.nn.Module(), graph), torch.zeros(1, device=self._device)
+        return time_tiny_calls(self._device, self._clock, least)
 
-        def call() -> None:
-            tiny(tensors)
-            self._clock.wait()
 
-        with torch.no_grad():
-            (times,) = time_in_turns([call], TimeWindow(least))
-        return tuple(times)
+def time_tiny_calls(device: str, clock: Clock, least: int) -> tuple[float, ...]:
+    """Seconds of calls of a tiny model on a device."""
+    graph = fx.Graph()
+    graph.output((graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),)),))
+    tiny, tensors = fx.GraphModule(torch.nn.Module(), graph), torch.zeros(1, device=device)
+
+    def call() -> None:
+        tiny(tensors)
+        clock.wait()
+
+    with torch.no_grad():
+        (times,) = time_in_turns([call], TimeWindow(least))
+    return tuple(times)
 
 
 class TimingInterpreter(fx.Interpreter):
@@ -92,7 +97,7 @@ class TimingInterpreter(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, clock: Clock) -> None:
         super().__init__(module)
         self._clock = clock
-        self._marks: list[tuple[str, Any, Any]] = []
+        self.marks: list[tuple[str, Any, Any]] = []
         self.seconds: dict[str, list[float]] = {}
         self.kinds: dict[str, str] = {}
 
@@ -100,9 +105,9 @@ class TimingInterpreter(fx.Interpreter):
         """Run once. Calls follow each other as they do without a clock, which is read after the last one."""
         self.run(*args)
         self._clock.wait()
-        for name, begin, end in self._marks:
+        for name, begin, end in self.marks:
             self.seconds.setdefault(name, []).append(self._clock.seconds(begin, end))
-        self._marks.clear()
+        self.marks.clear()
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op != "call_function":
@@ -110,6 +115,6 @@ class TimingInterpreter(fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         begin = self._clock.mark()
         result = n.target(*args, **kwargs)  # type: ignore[operator]
-        self._marks.append((n.name, begin, self._clock.mark()))
+        self.marks.append((n.name, begin, self._clock.mark()))
         self.kinds[n.name] = getattr(n.target, "__name__", str(n.target))
         return result

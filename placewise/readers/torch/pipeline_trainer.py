@@ -86,7 +86,7 @@ class PipelineTrainer:
         look = {"device": self.device, "border": border, "owned": plan["schedule"] == "zero-bubble"}
         self.modules = [TrainingStage(trained, cut, stage, borders, held, **look) for stage in own]
         self.parameters, self.buffers = _name_weights(trained, held)
-        self.aliases = {other: names[0] for names in map(trained.names_of, trained.same) for other in names[1:]}
+        self.aliases = _find_aliases(trained)
         self._ties = self._make_tie_groups(trained, cut)
         self.optimizer = make_optimizer(plan, list(self.parameters.values()))
         stages = [
@@ -124,6 +124,11 @@ class PipelineTrainer:
     def gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of the last step, by the parameter's name in the model."""
         return {name: value.grad for name, value in self.parameters.items() if value.grad is not None}
+
+    def held_bytes(self) -> int:
+        """Bytes of the parameters and buffers of this process."""
+        held = [*self.parameters.values(), *self.buffers.values()]
+        return sum(value.numel() * value.element_size() for value in held)
 
     def state(self) -> dict[str, Any]:
         """Parameters, buffers and the optimizer's state of this process: tensors and numbers only."""
@@ -232,9 +237,10 @@ class WholeTrainer:
         piece = build_piece(
             program, cut.nodes[0], outputs, weights_of(program), device=device, reads=list(trained.inputs), moved=held
         )
-        self._module, self._loss, self.is_random = piece.module, trained.loss, trained.is_random
+        self.module, self.loss, self.is_random = piece.module, trained.loss, trained.is_random
         self.source = Rows(trained, plan["seed"], plan["microbatches"], data)
         self.parameters, self.buffers = _name_weights(trained, held)
+        self.aliases = _find_aliases(trained)
         self._optimizer = make_optimizer(plan, list(self.parameters.values()))
 
     def step(self, number: int) -> Step:
@@ -246,8 +252,8 @@ class WholeTrainer:
             parameter.grad = None
         total = 0.0
         for row in rows:
-            outputs = self._module(*(value.to(self._device) for value in row.inputs))
-            loss = self._loss(outputs, row.target) / count
+            outputs = self.module(*(value.to(self._device) for value in row.inputs))
+            loss = self.loss(outputs, row.target) / count
             loss.backward()
             total += float(loss.detach())
         self._optimizer.step()
@@ -395,6 +401,11 @@ def _hold_weights(
     read = {name for stage in stages for name in _read_weights(trained, cut.nodes[stage])}
     read |= {name for stage in stages for name in cut.makes[stage] if name in trained.targets}
     return {(name, str(device)): value for name, value in trained.hold(sorted(read), device).items()}
+
+
+def _find_aliases(trained: TrainedProgram) -> dict[str, str]:
+    """Other names in the model of weights, with the name by which they are known here."""
+    return {other: names[0] for names in map(trained.names_of, trained.same) for other in names[1:]}
 
 
 def _name_weights(

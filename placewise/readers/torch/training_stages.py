@@ -265,9 +265,15 @@ def _find_ties(held: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _is_random(node: fx.Node) -> bool:
-    """Whether a call draws random numbers; dropout with a constant False does not."""
-    random = torch.Tag.nondeterministic_seeded in (getattr(node.target, "tags", None) or ())
-    return random and not ("dropout" in str(node.target) and node.args[2:3] == (False,))
+    """Whether a call draws random numbers that matter: dropout that drops nothing, or is switched off, has none."""
+    if torch.Tag.nondeterministic_seeded not in (getattr(node.target, "tags", None) or ()):
+        return False
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]  # noqa: SLF001
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
+    rates = [given[name] for name in ("p", "dropout_p", "dropout") if name in given]
+    switches = [given[name] for name in ("train", "training") if name in given]
+    return not (rates and all(rate == 0 for rate in rates)) and not any(switch is False for switch in switches)
 
 
 def _first_line(error: Exception) -> str:

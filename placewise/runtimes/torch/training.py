@@ -26,6 +26,7 @@ from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import require_torch, torch_device
+from placewise.simulate.step.orders import SPLITS_BACKWARD
 from placewise.transform.virtual_stages import VirtualStages, find_virtual_stages
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -90,6 +91,11 @@ class TrainingJob:
         """The device of every process."""
         return tuple(device for replica in self.replicas for device in replica)
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether all processes are on GPUs, so that NCCL connects them and not gloo."""
+        return all(torch_device(self.job.places[device]).startswith("cuda") for device in self.devices)
+
     def document(self) -> dict[str, Any]:
         """What every process receives (`readers.torch.pipeline_trainer.PipelineTrainer`)."""
         graph, options = self.job.problem.graph, self.options
@@ -120,8 +126,9 @@ class TrainingJob:
 class TrainingRecord:
     """What a training run did: the loss of every step, the seconds of the steps of this run, and bytes by process.
 
-    `order` is what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says
-    what ended a process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
+    `runtime` is the part of these bytes that processes took before the first step, beyond their weights. `order` is
+    what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says what ended a
+    process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
     seconds, and the differences the largest ones: of losses as a share, of gradients as a share of the largest entry.
     """
 
@@ -136,6 +143,7 @@ class TrainingRecord:
     loss_difference: float = 0.0
     gradient_difference: float = 0.0
     notes: tuple[str, ...] = ()
+    runtime: tuple[int, ...] = ()
 
 
 OnStep = Callable[[int, float, float], None]
@@ -166,7 +174,14 @@ def require_whole_placement(placement: Placement) -> None:
 
 
 def find_training_stages(problem: Problem, placement: Placement, schedule: str) -> VirtualStages:
-    """The stages of a placement under a schedule. Raises RunError if the schedule cannot run them."""
+    """The stages of a placement under a schedule: its own, if it has some for this schedule, else those of its devices.
+
+    Raises RunError if the schedule cannot run them.
+    """
+    if placement.stage is not None and schedule_name(placement.schedule) == schedule:
+        devices = tuple(dict.fromkeys(group.devices[0] for group in placement.stages))
+        ranks = tuple(devices.index(group.devices[0]) for group in placement.stages)
+        return VirtualStages(devices, ranks, placement.stage)
     device_of = assign_calls(problem, placement)
     origins = problem.graph.ops.origin
     device = np.array([device_of[origin[0]] if origin else home
@@ -182,6 +197,11 @@ def find_training_stages(problem: Problem, placement: Placement, schedule: str) 
             "with --schedule interleaved or zero-bubble, or place with --contiguous"
         )
     return stages
+
+
+def schedule_name(planned: str) -> str:
+    """What a schedule of the objective `step` is called here."""
+    return "zero-bubble" if planned in SPLITS_BACKWARD else planned
 
 
 def list_replicas(problem: Problem, placement: Placement, devices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -243,6 +263,7 @@ class _Run:
         self._restarts: list[str] = []
         self._order: Any = ()
         self._memory: list[int] = []
+        self._runtime: list[int] = []
         self._gradients: dict[str, npt.NDArray[Any]] = {}
 
     def finish(self) -> TrainingRecord:
@@ -265,6 +286,7 @@ class _Run:
             losses=tuple(self._losses),
             seconds=tuple(self._seconds),
             memory=tuple(self._memory),
+            runtime=tuple(self._runtime),
             order=self._order,
             first=self._first,
             restarts=tuple(self._restarts),
@@ -289,7 +311,7 @@ class _Run:
             if checkpoint is not None and (number % options.every == 0 or number == options.steps):
                 processes.save(checkpoint.files(number))
                 checkpoint.commit(number, self._losses)
-        self._memory = processes.peak_memory()
+        self._memory, self._runtime = processes.peak_memory(), processes.runtime_memory()
         if checkpoint is not None and checkpoint.last is not None:
             processes.merge(checkpoint.files(checkpoint.last.step), str(checkpoint.path / WEIGHTS))
 
@@ -376,6 +398,10 @@ class TrainingProcesses(Closing):
     def peak_memory(self) -> list[int]:
         """Bytes that training took in every process."""
         return self._ask("peak_memory")
+
+    def runtime_memory(self) -> list[int]:
+        """Bytes that every process took beyond its weights before the first step."""
+        return self._ask("runtime_memory")
 
     def save(self, files: Sequence[str]) -> None:
         """Write the state of the first replica."""

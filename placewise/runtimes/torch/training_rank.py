@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from placewise.errors import RunError
-from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrainer
+from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrainer, make_optimizer
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
@@ -57,7 +57,9 @@ class TrainingRank:
             self._trainer = PipelineTrainer(load_program(payload), plan, data=_tensors(data))
         except ValueError as error:
             raise RunError(f"this plan cannot train: {error}") from None
+        _train_nothing(plan, device)
         self._memory.restart(device)
+        self._runtime = self._memory.now(device) - self._trainer.held_bytes()
 
     def step(self, number: int) -> tuple[float, float]:
         """Run a training step: its loss and its seconds."""
@@ -75,6 +77,10 @@ class TrainingRank:
     def peak_memory(self) -> int:
         """The most bytes that training took so far."""
         return self._memory.peak(self._device)
+
+    def runtime_memory(self) -> int:
+        """Bytes that this process took before the first step beyond its weights: libraries, connections, code."""
+        return max(self._runtime, 0)
 
     def save(self, path: str) -> None:
         """Write the state of this process into a file, whole or not at all."""
@@ -141,11 +147,26 @@ class PeakMemory:
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
+    def now(self, device: torch.device) -> int:
+        """Bytes that it takes now; on a GPU, those that PyTorch allocated."""
+        if device.type == "cuda":
+            return torch.cuda.memory_allocated(device)
+        return max(_status("VmRSS") - self._before, 0)
+
     def peak(self, device: torch.device) -> int:
         """Bytes; on a GPU, those that PyTorch allocated."""
         if device.type == "cuda":
             return torch.cuda.max_memory_allocated(device)
         return max(_status("VmHWM") - self._before, 0)
+
+
+def _train_nothing(plan: Mapping[str, Any], device: torch.device) -> None:
+    """A step of a tiny model, so that libraries are loaded and threads started before memory is counted."""
+    layer = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 4)).to(device)
+    optimizer = make_optimizer(plan, list(layer.parameters()))
+    layer(torch.zeros(1, 1, 8, 8, device=device)).sum().backward()
+    optimizer.step()
+    dist.all_reduce(torch.zeros(1, device=device))
 
 
 def _status(name: str) -> int:

@@ -32,6 +32,15 @@ def judge_step(problem: Problem, placement: Placement) -> Judgement:
     return min(judged, key=lambda one: (not one.valid, one.value))
 
 
+def find_schedule(problem: Problem, placement: Placement) -> str:
+    """The schedule under which `judge_step` judges a placement."""
+    schedules = schedules_of(problem, placement)
+    if len(schedules) == 1:
+        return schedules[0]
+    judged = judge_step(problem, placement).pipeline
+    return schedules[0] if judged is None else judged.schedule
+
+
 def price_pipeline(problem: Problem, pipeline: Pipeline) -> tuple[float, StepRun]:
     """The bytes that a pipeline is short of over all devices, and its step; without looking at other rules."""
     run = simulate_step(problem, pipeline, problem.constraints.microbatches)

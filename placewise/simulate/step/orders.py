@@ -7,7 +7,7 @@ test compares. Devices are numbered along the pipeline. Interleaved 1F1B and ZB-
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -155,13 +155,17 @@ def _full_zb_v(device: int, n_devices: int, microbatches: int) -> Iterator[Task]
 
 @lru_cache(maxsize=256)
 def global_order(schedule: str, n_devices: int, microbatches: int) -> Order:
-    """All tasks of a pipeline, each after those of its device and those that it waits for.
+    """All tasks of a pipeline, each after those of its device and those that it waits for."""
+    return join_orders(device_orders(schedule, n_devices, microbatches), count_stages(schedule, n_devices) - 1)
+
+
+def join_orders(orders: Sequence[Order], last: int) -> Order:
+    """The tasks of all devices, each after those of its device and those that it waits for; `last` is the last stage.
 
     A forward task waits for that of the stage before, a backward task for that of the stage behind and for its own
-    forward task, and gradients of weights for their backward task.
+    forward task, and gradients of weights for their backward task. Raises InternalError for orders that never end.
     """
-    orders = device_orders(schedule, n_devices, microbatches)
-    last, done, at = count_stages(schedule, n_devices) - 1, set[Task](), [0] * n_devices
+    done, at = set[Task](), [0] * len(orders)
     result: list[Task] = []
     waiting = sum(map(len, orders))
     while len(result) < waiting:
@@ -172,7 +176,7 @@ def global_order(schedule: str, n_devices: int, microbatches: int) -> Order:
                 result.append(order[at[device]])
                 at[device] += 1
         if len(result) == before:
-            raise InternalError(f"{schedule} with {microbatches} micro-batches on {n_devices} devices never ends")
+            raise InternalError(f"{waiting - before} tasks of {len(orders)} devices wait for each other")
     return tuple(result)
 
 

@@ -8,7 +8,15 @@ from functools import lru_cache
 import numpy as np
 
 from placewise.model.columns import Floats, Ints, frozen
-from placewise.simulate.step.orders import Task, device_of_stage, global_order, tasks_before
+from placewise.simulate.step.orders import (
+    Order,
+    Task,
+    count_stages,
+    device_of_stage,
+    global_order,
+    join_orders,
+    tasks_before,
+)
 from placewise.simulate.step.stage_costs import KINDS, NOWHERE, Hop
 
 
@@ -29,10 +37,12 @@ class Program:
 
 
 @lru_cache(maxsize=64)
-def make_program(schedule: str, n_devices: int, microbatches: int, hops: tuple[Hop, ...]) -> Program:
-    """The program of a schedule with these hops."""
-    order = global_order(schedule, n_devices, microbatches)
-    count = max(task.stage for task in order) + 1
+def make_program(
+    schedule: str, n_devices: int, microbatches: int, hops: tuple[Hop, ...], orders: tuple[Order, ...] = ()
+) -> Program:
+    """The program of a schedule with these hops; `orders` are what the devices do, where not as the schedule has it."""
+    count = max((task.stage + 1 for own in orders for task in own), default=count_stages(schedule, n_devices))
+    order = join_orders(orders, count - 1) if orders else global_order(schedule, n_devices, microbatches)
     places = [device_of_stage(schedule, s, n_devices) for s in range(count)]
     links = tuple(dict.fromkeys(hop.link for hop in hops))
     number = {link: n_devices + k for k, link in enumerate(links)}

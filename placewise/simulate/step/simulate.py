@@ -18,7 +18,15 @@ from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.replicas import ring_bandwidth
 from placewise.simulate.step.program import Program, make_program, run_through
-from placewise.simulate.step.stage_costs import NOWHERE, Hops, Pipeline, StageCosts, cost_stages, sum_by
+from placewise.simulate.step.stage_costs import (
+    NOWHERE,
+    Hops,
+    Pipeline,
+    StageCosts,
+    block_transfers,
+    cost_stages,
+    sum_by,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,15 +56,19 @@ class StepRun:
     updated: Floats
 
 
-def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int) -> StepRun:
-    """Simulate a step of so many micro-batches, which the copies of the pipeline share."""
+def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, blocking: bool = False) -> StepRun:
+    """Simulate a step of so many micro-batches, which the copies of the pipeline share.
+
+    With `blocking`, both devices of a transfer work for all of it. Then copies do not disturb each other.
+    """
     count, places = len(pipeline.devices), pipeline.stage_places()
     own = microbatches // len(pipeline.replicas)
     costs = cost_stages(problem, pipeline)
     nothing = np.zeros(count)
     if not costs.runs or not np.isfinite(costs.seconds).all() or not np.isfinite(costs.update).all():
         return StepRun(np.inf, own, pipeline, (), nothing, nothing, nothing)
-    runs, queue = _run_copies(problem, pipeline, own, costs)
+    costs = block_transfers(costs) if blocking else costs
+    runs, queue = _run_copies(problem, pipeline, own, costs, alone=blocking or not problem.cluster.wires)
     done = np.zeros(count)
     free: dict[int, float] = {}
     for run in runs:
@@ -77,12 +89,12 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int) -> St
 
 
 def _run_copies(
-    problem: Problem, pipeline: Pipeline, microbatches: int, costs: StageCosts
+    problem: Problem, pipeline: Pipeline, microbatches: int, costs: StageCosts, *, alone: bool
 ) -> tuple[tuple[CopyRun, ...], Ints]:
-    """The copies of a pipeline, or the first alone where none disturbs another; and the queue of every link."""
+    """The copies of a pipeline, or the first `alone` where none disturbs another; and the queue of every link."""
     queue = problem.cluster.queue
     first = _run_alone(pipeline, microbatches, costs)
-    if not problem.cluster.wires:
+    if alone:
         return (first,), queue
     rest = range(1, len(pipeline.replicas))
     runs = (first, *(_run_alone(pipeline, microbatches, cost_stages(problem, pipeline, copy)) for copy in rest))
@@ -93,7 +105,7 @@ def _run_copies(
 
 
 def _run_alone(pipeline: Pipeline, microbatches: int, costs: StageCosts) -> CopyRun:
-    program = make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops)
+    program = make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops, pipeline.orders)
     duration = np.concatenate((costs.seconds, costs.passed.seconds))[program.type]
     starts, ends = run_through(duration.tolist(), program.resource, program.before)
     return CopyRun(costs, program, starts, ends)

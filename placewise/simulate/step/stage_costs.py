@@ -6,7 +6,7 @@ weights belong to the backward task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from placewise.model.columns import Bools, Bytes8, Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import resident_bytes
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
-from placewise.simulate.step.orders import BACKWARD, FORWARD, SPLITS_BACKWARD, WEIGHT, device_of_stage
+from placewise.simulate.step.orders import BACKWARD, FORWARD, SPLITS_BACKWARD, WEIGHT, Order, device_of_stage
 from placewise.simulate.step.roles import UPDATE, op_roles
 
 KINDS = 3
@@ -27,13 +27,15 @@ NOWHERE = -1
 class Pipeline:
     """A training pipeline: its schedule, its devices and the stage [n_ops] of each op.
 
-    `replicas` are its copies; each names the devices along the pipeline, as many as every other.
+    `replicas` are its copies; each names the devices along the pipeline, as many as every other. `orders` are what the
+    devices do, where that is not what the schedule says, as with other numbers of stages per device.
     """
 
     schedule: str
     replicas: tuple[tuple[int, ...], ...]
     stage: Ints
     n_stages: int
+    orders: tuple[Order, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -129,6 +131,16 @@ def cost_stages(problem: Problem, pipeline: Pipeline, copy: int = 0) -> StageCos
         alive,
         _can_run(uses, count),
     )
+
+
+def block_transfers(costs: StageCosts) -> StageCosts:
+    """The figures where both devices of a transfer work for all of it, as where processors copy messages themselves."""
+    seconds, hops = costs.seconds.copy(), costs.passed
+    for hop, own in zip(hops.hops, hops.seconds.tolist(), strict=True):
+        for task in (hop.source, hop.target):
+            if task != NOWHERE:
+                seconds[task] += own
+    return replace(costs, seconds=seconds, passed=hops._replace(seconds=np.zeros(len(hops.hops))))
 
 
 def sum_by(index: Ints | Longs | list[int], weights: Floats, count: int) -> Floats:

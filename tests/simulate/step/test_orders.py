@@ -6,6 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from placewise.errors import InternalError
@@ -25,7 +26,7 @@ from placewise.simulate.step.orders import (
     tasks_before,
 )
 from placewise.simulate.step.program import make_program, run_through
-from placewise.simulate.step.stage_costs import Hop
+from placewise.simulate.step.stage_costs import Hop, Hops, StageCosts, block_transfers
 
 SIZES = [(1, 1), (1, 4), (2, 2), (2, 6), (3, 3), (3, 9), (4, 4), (4, 8), (4, 16), (8, 16)]
 
@@ -178,3 +179,17 @@ def test_the_example_of_the_judge_page() -> None:
         duration = [seconds[t // stages] * 2 / stages if t < 3 * stages else 1.0 for t in program.type.tolist()]
         found[schedule] = float(run_through(duration, program.resource, program.before)[1].max())
     assert found == {"gpipe": 32, "1f1b": 34, "interleaved": 33, "zb-h1": 30, "zb-v": 29}
+
+
+@pytest.mark.parametrize(("microbatches", "beside", "blocked"), [(1, 7.0, 8.0), (2, 10.0, 12.0)])
+def test_blocking_transfers_take_the_time_of_both_devices(microbatches: int, beside: float, blocked: float) -> None:
+    """Two stages under GPipe, 1 s forward and 2 s backward each, 0.5 s between them, worked by hand."""
+    hops = Hops((Hop(0, -1, 1, (0, 1), False), Hop(3, -1, 2, (1, 0), False)), np.full(2, 0.5), np.zeros(2))
+    none = Hops((), np.zeros(0), np.zeros(0))
+    zero, six = np.zeros(2), np.zeros(6)
+    seconds = np.array([1.0, 1.0, 2.0, 2.0, 0.0, 0.0])
+    costs = StageCosts(seconds, zero, hops, none, none, zero, zero, six, six, runs=True)
+    program = make_program("gpipe", 2, microbatches, hops.hops)
+    for own, wanted in ((costs, beside), (block_transfers(costs), blocked)):
+        duration = np.concatenate((own.seconds, own.passed.seconds))[program.type]
+        assert run_through(duration.tolist(), program.resource, program.before)[1].max() == wanted

@@ -1,0 +1,166 @@
+"""Training steps that are really computed, beside their predictions: two processes on two cores, three models.
+
+    python benchmarks/real/training_steps.py [--rounds 5] [--steps 12]
+
+In every round, each model is profiled (`placewise profile --graph training --runtime pipelining --loaded`), and its
+plan, 1F1B with eight micro-batches, trained with these costs; models take turns, so that a busy machine disturbs all of
+them alike. Reported are the medians over rounds of measured and predicted seconds per step and of their ratio, the
+memory of each process, and the largest difference of losses from those of one process. Writes
+results/real_training_steps.json and .md; exits with 1 if the median ratio of a model is off by more than 10 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from common import command, report
+from torch import Tensor, nn
+
+import placewise as pw
+from placewise._util.units import format_bytes, format_seconds
+from placewise.analysis.train_plan import tabulate_training
+
+MICROBATCHES, WORST = 8, 0.1
+
+
+class Layers(nn.Module):
+    """Eight layers with residuals, and their loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return (x - 1).square().mean()
+
+
+class Convolutions(nn.Module):
+    """Seven convolutions with normalization, and their loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.layers = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(32) for _ in range(6))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.first(images)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = torch.relu(norm(layer(x)))
+        return (x.mean((2, 3)) - 1).square().mean()
+
+
+class Encoder(nn.Module):
+    """Four layers of an encoder without dropout, and their loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(4))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return (x - 1).square().mean()
+
+
+MODELS = {
+    "linear layers": (Layers, (64, 512)),
+    "convolutions": (Convolutions, (4, 3, 32, 32)),
+    "encoder": (Encoder, (4, 64, 128)),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    options = parser.parse_args()
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in MODELS}
+    with tempfile.TemporaryDirectory() as scratch:
+        plans = {name: _plan(name, Path(scratch)) for name in MODELS}
+        for _ in range(options.rounds):
+            for name, (model, plan) in plans.items():
+                rows[name].append(_measure(model, plan, options.steps))
+                print(name, rows[name][-1], flush=True)
+    wrong = []
+    for name, own in rows.items():
+        ratio = median(row["predicted"] / row["measured"] for row in own)
+        if abs(ratio - 1) > WORST:
+            wrong.append(f"{name}: predictions are off by {ratio - 1:+.0%}")
+    document = [{"model": name, **row} for name, own in rows.items() for row in own]
+    return report("training_steps", document, wrong, _describe(rows, options.rounds), ("torch", "placewise"))
+
+
+def _plan(name: str, folder: Path) -> tuple[Path, Path]:
+    """The program of a model, and the file of its plan."""
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    path, plan = folder / f"{name}.pt2", folder / f"{name}.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(make().train(), (torch.randn(shape),)), path)
+    options: dict[str, Any] = {"graph": "training", "objective": "step", "schedule": "1f1b"}
+    pw.place(path, "2xcore", **options, microbatches=MICROBATCHES, time_limit=5.0).save(plan)
+    return path, plan
+
+
+def _measure(model: Path, plan: Path, steps: int) -> dict[str, Any]:
+    costs = plan.with_suffix(".profile")
+    options: dict[str, Any] = {"graph": "training", "cache": False}
+    pw.profile(model, "2xcore", costs, runtime="pipelining", loaded=True, **options)
+    run = pw.run(plan, train=True, steps=steps, costs=[str(costs)])
+    table = tabulate_training(run.trained)
+    return {
+        "measured": table.seconds,
+        "spread": table.spread,
+        "predicted": float(table.predicted),
+        "losses differ by": table.loss_difference,
+        "memory": [row.memory for row in table.rows],
+        "memory predicted": [row.predicted for row in table.rows],
+        "memory of the runtime": list(run.trained.record.runtime),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _describe(rows: dict[str, list[dict[str, Any]]], rounds: int) -> str:
+    loads = [row["load"] for own in rows.values() for row in own]
+    lines = [
+        "# Training steps, predicted and measured",
+        "",
+        f"`{command()}`; two processes on {os.cpu_count()} shared processors (load {min(loads):.0f} to "
+        f"{max(loads):.0f}, with this), 1F1B with {MICROBATCHES} micro-batches, Adam. Medians of {rounds} rounds; the "
+        "profile of a round is up to a minute older than its run. Runtime: bytes that a process takes before its first "
+        "step, beyond its weights "
+        "(libraries, gloo, threads); it is part of the prediction.",
+        "",
+        "| model | per step | predicted | off by | in rounds | losses differ by | memory | predicted | of it runtime |",
+        "|---|--:|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    for name, own in rows.items():
+        ratios = sorted(row["predicted"] / row["measured"] - 1 for row in own)
+        worst = max(row["losses differ by"] for row in own)
+        sizes = [
+            format_bytes(median(max(row[which]) for row in own))
+            for which in ("memory", "memory predicted", "memory of the runtime")
+        ]
+        lines.append(
+            f"| {name} | {format_seconds(median(row['measured'] for row in own))} | "
+            f"{format_seconds(median(row['predicted'] for row in own))} | {median(ratios):+.0%} | "
+            f"{ratios[0]:+.0%} … {ratios[-1]:+.0%} | {worst:.1e} | {' | '.join(sizes)} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
