@@ -1,4 +1,4 @@
-"""The real llama.cpp loads every family of models, and allocates the bytes that the graph counts."""
+"""The graph of a model counts what llama.cpp's own arithmetic does; the real llama.cpp is asked about other types."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ from pathlib import Path
 
 import pytest
 from gguf_models import FAMILIES, write_model
-from llama_cpp_loads import ROUNDED, load
 
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_bytes
 from placewise.readers.gguf.reader import read_gguf
+from placewise.runtimes.llama_cpp.log import ROUNDED
+from placewise.runtimes.llama_cpp.runtime import run_llama
 
-pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 CONTEXT = 4096
 
 
-def assert_counted(path: Path, cache: tuple[str, str] = ("f16", "f16"), context: int = CONTEXT) -> None:
-    """Weights and cache are those of llama.cpp's log, to its last digit."""
-    loaded = load(path, context=context, cache=cache)
+def counted(path: Path, cache: tuple[str, str] = ("f16", "f16"), context: int = CONTEXT) -> tuple[int, int]:
+    """Bytes of weights and of the cache of the graph."""
     graph = read_gguf(path, dims={"prompt": 16, "tokens": 8, "context": context}, cache_type=",".join(cache)).graph
-    counted = {"model": int(graph.weights.bytes.sum()), "KV": int(graph.ops.state_bytes.sum())}
-    for what, nbytes in counted.items():
-        off = loaded.nbytes[what] - nbytes
-        assert abs(off) <= 1.2 * ROUNDED * loaded.buffers[what] + 0.003 * nbytes, f"{what}: {off} of {nbytes} bytes"
+    return int(graph.weights.bytes.sum()), int(graph.ops.state_bytes.sum())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_weights_and_cache_are_what_llama_cpp_allocates(family: str, tmp_path: Path) -> None:
-    """Windows, latent attention, grouped queries, tied embeddings, experts: every family generates, as counted."""
-    assert_counted(write_model(tmp_path / "model.gguf", family, kind="Q4_0"))
+def test_the_graph_has_the_bytes_of_the_flags(family: str, tmp_path: Path) -> None:
+    """Windows, latent attention, grouped queries, tied embeddings, experts; tests of the runtime ask the real one."""
+    path = write_model(tmp_path / "model.gguf", family)
+    for cache in (("f16", "f16"), ("q8_0", "q4_0")):
+        flags = LlamaFlags(context=CONTEXT, cache=cache, repack=False)
+        theirs = count_bytes(read_header(path), flags)["CPU"]
+        assert counted(path, cache) == (theirs.weights, theirs.cache)
 
 
-@pytest.mark.parametrize("cache", [("q8_0", "q8_0"), ("q4_0", "q4_0"), ("f16", "q8_0"), ("f32", "f32")])
-def test_types_of_the_cache(cache: tuple[str, str], tmp_path: Path) -> None:
-    """The cache has the bytes of the types of its keys and of its values."""
-    assert_counted(write_model(tmp_path / "model.gguf", "llama"), cache)
-
-
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q4_1", "MXFP4"])
-def test_types_of_weights(kind: str, tmp_path: Path) -> None:
-    """Matrices of other types have the bytes of their type."""
-    assert_counted(write_model(tmp_path / "model.gguf", "mixtral", kind=kind), context=512)
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q5_1", "MXFP4"])
+def test_types_of_weights_in_the_real_llama_cpp(kind: str, tmp_path: Path) -> None:
+    """Matrices have the bytes of their type there, too."""
+    pytest.importorskip("xllamacpp")
+    path = write_model(tmp_path / "model.gguf", "mixtral", kind=kind)
+    found = run_llama(path, LlamaFlags(context=512, repack=False), prompt=4, tokens=1, repeats=1).allocation
+    for ours, real in zip(counted(path, context=512), (found.weights, found.cache), strict=True):
+        assert abs(sum(real.values()) - ours) <= 0.003 * ours + 2 * ROUNDED
