@@ -60,6 +60,7 @@ import torch
 import torch.distributed as dist
 
 from attempt import join_attempt
+from cutting import calls_of
 from loading import load_program
 from pipeline_trainer import PipelineTrainer, WholeTrainer
 from rank_watch import GRACE, RankWatch, say
@@ -159,7 +160,14 @@ def save(trainer, folder, step, rank, losses, run):
 def find_last(folder, rank, run):
     """The step of the last checkpoint, which the first process reads for all; 0 if there is none."""
     said = [0, ""]
-    if rank == 0 and folder is not None and (folder / "last.json").exists():
+    if rank == 0 and folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(folder / "probe", lambda file: None)
+            (folder / "probe").unlink()
+        except OSError as error:
+            said = [0, f"the checkpoint {{folder}} cannot be written ({{error.strerror or error}})"]
+    if rank == 0 and folder is not None and not said[1] and (folder / "last.json").exists():
         try:
             last = json.loads((folder / "last.json").read_text())
             said = [int(last["step"]), "" if last["run"] == run else f"{{folder}} is of another run: name another one"]
@@ -204,6 +212,9 @@ def train(rank, options):
     plan["schedule"] = options.schedule or plan["schedule"]
     plan["optimizer"] = options.optimizer or plan["optimizer"]
     program, data = read_program(options), read_inputs(options.inputs)
+    names = [call.name for call in calls_of(program)]
+    if any(call["number"] >= len(names) or names[call["number"]] != call["name"] for call in plan["calls"]):
+        raise Refusal(f"{{options.model}} is not the program that {STAGES} is for")
     try:
         trainer = PipelineTrainer(program, plan, data=data)
     except ValueError as error:

@@ -238,6 +238,27 @@ def test_losses_are_compared_where_dropout_drops_nothing(tmp_path: Path) -> None
     assert len(record.compared) == 2 and record.loss_difference <= 1e-5 and not record.notes
 
 
+class Rectified(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Residual layers, each with an activation whose gradient needs its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return x
+
+
+def test_zero_bubble_cuts_behind_an_activation(tmp_path: Path) -> None:
+    """What a stage passes on is needed again for the gradients of its weights, which come later."""
+    path = save_program(Rectified, (torch.randn(4, 8),), tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    record = train(problem, cut_evenly(problem, (0, 1, 1, 0)), steps=2, schedule="zero-bubble").record
+    assert len(record.order) == 2 and len(record.compared) == 2 and record.loss_difference <= 1e-5
+
+
 class Frozen(OwnLoss):
     """A model none of whose parameters trains."""
 
@@ -291,6 +312,9 @@ def test_micro_batches_that_do_not_fit_are_refused(blocks: Path) -> None:
     inputs = TrainingSetting(inputs={"ids": np.zeros((10, 6), np.int64)})
     with pytest.raises(RunError, match="'ids' has 10 rows, which 4 micro-batches of 2 rows do not divide"):
         train(problem, placement, inputs, steps=1)
+    unknown = TrainingSetting(inputs={"words": np.zeros((2, 6), np.int64)})
+    with pytest.raises((RunError, InputError), match="has no input 'words'"):
+        train(problem, placement, unknown, steps=1)
     with pytest.raises(RunError, match="1f1b needs as many micro-batches as stages, 2, and there are 1"):
         train(problem, placement, steps=1, microbatches=1)
     copies = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))

@@ -275,14 +275,18 @@ class Rows:
     """The inputs and targets of every micro-batch of every step: `data` in turn, or numbers drawn from `seed`.
 
     Arrays of `data` have the shape of one micro-batch, and are then used for all of them, or the rows of several
-    micro-batches one after the other. Raises ValueError for arrays of other shapes, or whose rows the micro-batches do
-    not divide.
+    micro-batches one after the other. Raises ValueError for unknown inputs, for arrays of other shapes, and for rows
+    that the micro-batches do not divide.
     """
 
     def __init__(self, trained: TrainedProgram, seed: int, microbatches: int, data: Data | None) -> None:
         self._inputs, self._seed, self._count = trained.inputs, seed, microbatches
         self._data = dict(data or {})
         self.has_target = TARGET in self._data and TARGET not in trained.inputs
+        unknown = next((name for name in self._data if name not in trained.inputs and name != TARGET), None)
+        if unknown is not None:
+            known = ", ".join(repr(name) for name in trained.inputs)
+            raise ValueError(f"the program has no input {unknown!r}, but {known}")
         if self.has_target and trained.loss.own is not None:
             raise ValueError("the program's own output is its loss, so it takes no target")
         for name, (shape, _) in trained.inputs.items():

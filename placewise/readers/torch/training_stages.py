@@ -159,7 +159,8 @@ class TrainingStage(nn.Module):
     """A stage on its `device`; values cross its borders contiguous, on the device `border`, with their gradients.
 
     Inputs and outputs of the whole pipeline have a first dimension more, along which schedules cut micro-batches. With
-    `owned`, no result is a view, as schedules that split the backward pass need.
+    `owned`, results are copies: schedules that split the backward pass detach them, which neither a view allows nor a
+    value that gradients of weights need later.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class TrainingStage(nn.Module):
             (value if border.trains else value.detach()).to(self._border).contiguous()
             for border, value in zip(self.makes, results, strict=True)
         )
-        return tuple(value.clone() if value._is_view() else value for value in results) if self._owned else results  # noqa: SLF001
+        return tuple(value.clone() for value in results) if self._owned else results
 
     def example(self, values: Sequence[Value], *, whole: bool) -> tuple[torch.Tensor, ...]:
         """Tensors like these values, with the dimension of micro-batches where they are those of the `whole`."""
