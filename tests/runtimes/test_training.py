@@ -243,7 +243,7 @@ class Rectified(torch.nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(6))
 
     def forward(self, x: Any) -> Any:
         for layer in self.layers:
