@@ -26,7 +26,7 @@ LESS = [
 ]
 SMALLER = [
     (re.compile(r"(compare .*--time-limit) 0.5s"), r"\1 0.1s"),
-    (re.compile(r"profile (?=\S)"), "profile --repeats 3 --pilots 0 "),
+    (re.compile(r"(?<![\w.])profile (?=\S)"), "profile --repeats 3 --pilots 0 "),
     (re.compile(r"--rounds \d+"), "--rounds 1"),
     (re.compile(r" --(controllers|workers) \d+"), ""),
     (re.compile(r"hf:(llama-3-\d+b|mixtral-8x7b)"), "hf:gpt2"),
