@@ -114,6 +114,21 @@ FAMILIES: Mapping[str, Family] = {
     "gpt2": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
                    {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
                    {"position_embd": (2048, WIDTH), "output_norm.bias": (WIDTH,)}),
+    "cohere2": Family({name: shape for name, shape in _separate(**DENSE).items() if name != "ffn_norm"},
+                      {"attention.layer_norm_epsilon": 1e-5, "logit_scale": 1.0, "attention.sliding_window": 32},
+                      tied=True),
+    "stablelm": Family(_separate(**DENSE, **NORM_BIASES), {"attention.layer_norm_epsilon": 1e-5},
+                       {"output_norm.bias": (WIDTH,)}),
+    "internlm2": Family(_separate(**DENSE)),
+    "bloom": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
+                    {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
+                    {"token_embd_norm": (WIDTH,), "token_embd_norm.bias": (WIDTH,), "output_norm.bias": (WIDTH,)}),
+    "glm4moe": Family(
+        {**{name: shape for name, shape in _separate().items() if name != "ffn_norm"}, **BIASES, **NORMED,
+         "post_attention_norm": (WIDTH,), **EXPERTS, "exp_probs_b.bias": (4,), **SHARED},
+        {**MIXED, "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_feed_forward_length": INNER,
+         "expert_gating_func": 2, "expert_weights_scale": 1.0}, first_dense=1,
+    ),
 }  # fmt: skip
 """By name; "mixtral" is written as the architecture llama."""
 
@@ -162,7 +177,7 @@ def _list_tensors(family: str, known: Family, layers: int) -> Sequence[tuple[str
     if not known.tied:
         found.append(("output.weight", (VOCABULARY, WIDTH)))
     found += [(name if "." in name else f"{name}.weight", shape) for name, shape in known.last.items()]
-    qkv = QUERY * 3 if family == "gpt2" else QUERY + 2 * KV
+    qkv = QUERY * 3 if family in ("gpt2", "bloom") else QUERY + 2 * KV
     for layer in range(layers):
         parts = dict(known.parts)
         if layer < known.first_dense:

@@ -18,7 +18,7 @@ from placewise.runtimes.llama_cpp.runtime import run_llama
 pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 NEAR = 0.03
-OTHER_ORDER = {"phi2": 0.05, "command-r": 0.07, "gpt2": 0.09}
+OTHER_ORDER = {"phi2": 0.05, "command-r": 0.07, "gpt2": 0.09, "cohere2": 0.09, "bloom": 0.09}
 """Families whose layers order their results in another way, and how far their compute buffer is off at most."""
 
 
