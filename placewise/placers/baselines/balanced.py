@@ -126,8 +126,8 @@ def _split_order(
 ) -> Ints | None:
     """A split without host devices if possible; else with as few bytes as possible on hosts, and the rest even."""
     order = (np.arange(n, dtype=np.int32),)
-    # One more byte per op, so that ops without bytes spread as well.
-    amounts = (count_first_uses(graph) + 1.0)[:, None]
+    held = count_first_uses(graph)
+    amounts = (held + 1.0)[:, None]  # one more byte per op, so that ops without bytes spread as well
 
     def split(room: Floats, loads: Floats) -> LineSplit:
         if not allowed.all():
@@ -136,9 +136,10 @@ def _split_order(
             _build_load_problem(problem, graph, sealed(loads)), group, order, room, lambda *_: not watch.out
         )
 
-    alone = split(capacity, np.where(host, np.inf, amounts))
-    if alone.device is not None or not host.any():
-        return alone.device
+    if not host.any() or held.sum() <= capacity[~host].sum():
+        alone = split(capacity, np.where(host, np.inf, amounts))
+        if alone.device is not None or not host.any():
+            return alone.device
     least = split(capacity, np.where(host, amounts, 0.0)).value
     tight = np.where(host, np.minimum(capacity, np.ceil(least * (1 + 1e-9))), capacity)
     return split(tight, np.where(host, 0.0, amounts)).device
