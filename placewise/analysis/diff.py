@@ -178,6 +178,7 @@ def _make_side(side: _LoadedPlan, name: str, notes: list[str]) -> PlanSide:
             holds=dict(
                 zip(side.problem.cluster.names, describe_device_parts(side.problem, side.placement), strict=True)
             ),
+            nodes={device.name: device.node for device in side.problem.cluster if device.node},
         )
     assert side.plan is not None
     return _read_side(side.plan, name, notes)

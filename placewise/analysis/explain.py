@@ -119,19 +119,20 @@ def _find_targets(problem: Problem, placement: Placement, here: int, names: Sequ
 def _judge_choice(
     problem: Problem, placement: Placement, judged: Judgement, together: Bools, d: int, *, chosen: bool
 ) -> Choice:
-    name = problem.cluster.names[d]
+    name, node = problem.cluster.names[d], problem.cluster.nodes[d]
     if placement.replicas is not None and int(placement.replicas[d]) != d:
         lead = problem.cluster.names[int(placement.replicas[d])]
-        return Choice(device=name, refusal=f"it runs the stage of {lead} as well")
+        return Choice(device=name, node=node, refusal=f"it runs the stage of {lead} as well")
     refusal = "" if chosen else _find_refusal(problem, together, d)
     if refusal:
-        return Choice(device=name, refusal=refusal)
+        return Choice(device=name, node=node, refusal=refusal)
     moved = placement if chosen else move_ops(placement, together, d)
     judgement = judged if chosen else judge_placement(problem, moved)
     copies, tensors, size = _sum_copies(problem, moved, judgement, together)
     use = judgement.devices[d]
     return Choice(
         device=name,
+        node=node,
         chosen=chosen,
         compute=float(problem.costs.op_seconds[together, d].sum()),
         copies=copies,

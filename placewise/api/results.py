@@ -124,10 +124,11 @@ class Plan:
         -------
         dict of str to list of dict
             Device name → its parts, those that take longest first: ``name``, such as "layers 0–12" or "experts of
-            layers 0–31"; ``ops``, how many; ``bytes`` of distinct weights and state; ``seconds`` per sample. Every op
-            is in exactly one part. A device that runs nothing, or a replica of another's stage, has none. Where most
-            ops have no module, parts are ranges of ops in the order of the graph. Of more than 100 parts of a device,
-            the last one contains all smaller ones.
+            layers 0–31"; ``ops``, how many; ``bytes`` of distinct weights and state; ``seconds`` per sample; ``node``,
+            the machine that holds the device, "" where the cluster names none. Every op is in exactly one part. A
+            device that runs nothing, or a replica of another's stage, has none. Where most ops have no module, parts
+            are ranges of ops in the order of the graph. Of more than 100 parts of a device, the last one contains all
+            smaller ones.
 
         Examples
         --------

@@ -162,11 +162,17 @@ def parts_of(problem: Problem, placement: Placement) -> ModuleParts:
 
 
 def list_parts(problem: Problem, placement: Placement) -> dict[str, list[dict[str, Any]]]:
-    """Device name → its parts, largest first, as plain data: name, ops, bytes, seconds."""
-    parts = parts_of(problem, placement)
+    """Device name → its parts, largest first, as plain data: name, ops, bytes, seconds, the node of the device."""
+    parts, nodes = parts_of(problem, placement), problem.cluster.nodes
     return {
         name: [
-            {"name": part.name, "ops": part.ops, "bytes": part.bytes, "seconds": part.seconds}
+            {
+                "name": part.name,
+                "ops": part.ops,
+                "bytes": part.bytes,
+                "seconds": part.seconds,
+                "node": nodes[device],
+            }
             for part in parts.on(device)
         ]
         for device, name in enumerate(problem.cluster.names)

@@ -59,11 +59,12 @@ def place(
     evaluate: Evaluate | None = None,
     on_progress: OnProgress = ignore,
     project: Project | None = None,
+    compare: bool = True,
 ) -> Result:
     """Place `problem` with a placer, or one of the registry by name: checked, judged, bounded, beside naive answers.
 
     `project` makes of every placement, naive ones too, one that may be an answer, before it is judged; None if it
-    cannot.
+    cannot. Without `compare`, no naive answers are made: for callers that want the placement only.
     An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
     problem; a proof that contradicts a value raises InternalError.
     """
@@ -83,7 +84,7 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project)
+    naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project) if compare else Baselines()
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(method, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)

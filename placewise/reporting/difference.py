@@ -44,7 +44,8 @@ class PlanSide:
     """One of the two plans: its name, what its value measures, the value and its lower bound in seconds.
 
     `parts` add up to the value; None if they are unknown. `uses` maps each device to its ops, seconds (compute,
-    copies, idle) and bytes (peak). `holds` says in words what each device holds; empty without the model.
+    copies, idle) and bytes (peak). `holds` says in words what each device holds, and `nodes` which
+    machine it is in, where the cluster names any; both are empty without the model.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PlanSide:
     parts: tuple[ValuePart, ...] | None
     uses: Mapping[str, DeviceFigures]
     holds: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +203,7 @@ def _side_document(side: PlanSide) -> dict[str, Any]:
         "value": finite(side.value),
         "lower_bound": finite(side.lower_bound),
         "holds": dict(side.holds),
+        "nodes": dict(side.nodes),
         "devices": {name: {key: finite(value) for key, value in use.items()} for name, use in side.uses.items()},
     }
 
@@ -229,7 +232,7 @@ def _devices_table(diff: Difference) -> RenderableType:
         seconds = [_change_cell(a, b, key, format_seconds) for key in ("compute", "copies", "idle")]
         ops = _change_cell(a, b, "ops", lambda ops: f"{ops:.0f}")
         rows.append((name, ops, *seconds, _change_cell(a, b, "peak", format_bytes)))
-    table = rows_table(("device", "ops ", "compute ", "copies ", "idle ", "memory "), rows)
+    table = _by_device(diff, ("device", "ops ", "compute ", "copies ", "idle ", "memory "), rows)
     left = len(names) - MAX_DEVICES
     return Group(table, Text(f"… and {left} more devices: --json has them", style="dim")) if left > 0 else table
 
@@ -241,7 +244,17 @@ def _device_parts_table(diff: Difference) -> list[RenderableType]:
     if not names or not old or not new:
         return []
     rows = [(name, old.get(name) or "nothing", new.get(name) or "nothing") for name in names[:MAX_DEVICES]]
-    return [Text(), rows_table(("holds", diff.before.name, diff.after.name), rows)]
+    return [Text(), _by_device(diff, ("holds", diff.before.name, diff.after.name), rows)]
+
+
+def _by_device(diff: Difference, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    """A table whose rows begin with a device; its node is beside it, where any of them is in one."""
+    sides = diff.before.nodes, diff.after.nodes
+    named = [" → ".join(dict.fromkeys(side[row[0]] for side in sides if side.get(row[0]))) for row in rows]
+    if not any(named):
+        return rows_table(columns, rows)
+    beside = [(row[0], node, *row[1:]) for row, node in zip(rows, named, strict=True)]
+    return rows_table((columns[0], "node", *columns[1:]), beside)
 
 
 def _change_cell(a: DeviceFigures | None, b: DeviceFigures | None, key: str, form: Callable[[Any], str]) -> str:

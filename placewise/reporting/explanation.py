@@ -27,7 +27,7 @@ class Choice:
     `refusal` says why the device may not run them at all. `compute` is their seconds there; `copies` the seconds that
     links spend on the `tensors` that they read or make, `bytes` in all. `adds` is the bytes that the device must hold
     for them throughout, `peak` of `capacity` what it holds in all. `value` is the value of that plan in seconds,
-    `broken` the rules that it violates.
+    `broken` the rules that it violates. `node` is the machine that holds the device, "" where none is named.
     """
 
     device: str
@@ -42,6 +42,7 @@ class Choice:
     capacity: float = 0.0
     value: float = math.inf
     broken: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,12 @@ def _choices_table(explanation: OpExplanation) -> RenderableType:
     ranked = sorted(explanation.choices, key=lambda c: (not c.chosen, c.device not in forced, c.value))
     names = {choice.device for choice in ranked[:MAX_CHOICES]}
     shown = [choice for choice in explanation.choices if choice.device in names]
-    table = rows_table(_COLUMNS, [_choice_row(explanation, choice) for choice in shown])
+    rows = [_choice_row(explanation, choice) for choice in shown]
+    if any(choice.node for choice in shown):
+        rows = [(row[0], choice.node, *row[1:]) for row, choice in zip(rows, shown, strict=True)]
+        table = rows_table((_COLUMNS[0], "node", *_COLUMNS[1:]), rows)
+    else:
+        table = rows_table(_COLUMNS, rows)
     lines = [f"{choice.device}: {objection}" for choice in shown if (objection := _objection(choice))]
     left = len(explanation.choices) - len(shown)
     lines += [f"… and {left} more devices: --json has them"] if left else []

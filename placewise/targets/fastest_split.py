@@ -97,5 +97,5 @@ def _find_better(
 def _search(problem: Problem, start: Placement, target: str, seconds: float) -> Placement | None:
     with suppress(PlacewiseError):
         budget = Budget(seconds=seconds)
-        return place_for(problem, target, budget=budget, hints=Hints((start,)), advise=False).placement
+        return place_for(problem, target, budget=budget, hints=Hints((start,)), advise=False, compare=False).placement
     return None

@@ -44,12 +44,13 @@ def place_for(
     hints: Hints = NO_HINTS,
     on_progress: OnProgress = ignore,
     advise: bool = True,
+    compare: bool = True,
 ) -> Result:
     """Place a problem for a target: every placement that is looked at, naive ones too, is one that it can express.
 
     The result's problem is run as the target runs it; its bound holds for what the target can express. Raises
     InputError for an unknown target, ExportError for one that cannot take the model or the devices. With `advise`, a
-    proof that nothing fits names the targets for which something does.
+    proof that nothing fits names the targets for which something does; without `compare`, no naive answers are made.
     """
     exporter = find_exporter(target)
     asked = _without_disks(problem, exporter)
@@ -71,7 +72,7 @@ def place_for(
             known = replace(known, placements=(*known.placements, *_chained(on_target, limits)))
         given = None if space.lines else options
         search = partial(place, placer=chosen, options=given, hints=known, on_progress=on_progress, project=project)
-        found = _place_with_room(on_target, limits, search)
+        found = _place_with_room(on_target, limits, partial(search, compare=compare))
         if not space.lines:
             found = _bounded(found, assignment_bound(on_target))
         results.append(replace(found, problem=_as_asked(found.problem, problem)))
@@ -99,8 +100,10 @@ def _advice(problem: Problem, target: str) -> str:
     able = []
     for other in TARGETS:
         with suppress(PlacewiseError):
-            limits = Budget(seconds=ADVICE_SECONDS)
-            if other != target and place_for(problem, other, "auto", limits, advise=False).placement is not None:
+            if other == target:
+                continue
+            found = place_for(problem, other, budget=Budget(seconds=ADVICE_SECONDS), advise=False, compare=False)
+            if found.placement is not None:
                 able.append(other)
     return f"; {', '.join(able)} could run it: place --for {able[0]}" if able else ""
 

@@ -52,5 +52,6 @@ def _weight_bytes(graph: Graph) -> int:
 
 def _fits(problem: Problem, target: str) -> bool:
     budget = Budget(seconds=SECONDS)
-    found = place_for(problem, target, budget=budget, advise=False) if target else place(problem, "pack", budget)
-    return found.placement is not None
+    if target:
+        return place_for(problem, target, budget=budget, advise=False, compare=False).placement is not None
+    return place(problem, "pack", budget, compare=False).placement is not None

@@ -29,6 +29,8 @@ MOST_LEFT = 4096
 """Combinations of devices that may be left; with more, the rest of a split may use every device again."""
 MOST_SPLITS, MOST_PARTS = 20_000, 2_000_000
 """Splits that are priced, and parts that wait, at most."""
+MANY_SPLITS, CLOSE = 2_000, 1e-4
+"""After so many priced splits, a best one within this share of the bound will do: equal layers make equal splits."""
 CHECKED = 256
 """Parts between two looks at the clock."""
 ALWAYS_PUSHED = 20_000
@@ -137,6 +139,8 @@ class _LineSearch:
         while self.parts:
             least, _, number, part = heapq.heappop(self.parts)
             if least >= self.best.value * (1 - OPTIMAL_GAP):
+                return least
+            if self.best.priced >= MANY_SPLITS and least >= self.best.value * (1 - CLOSE):
                 return least
             full = self.best.priced >= MOST_SPLITS or len(self.parts) > MOST_PARTS
             enough = self.best.placement is not None or self.pushed > ALWAYS_PUSHED

@@ -407,3 +407,26 @@ def test_python_answers_show_themselves() -> None:
     assert hostile in why.summary() and why.plans[0].assignment[hostile] == "d1"
     found = changed.difference
     assert headline(found) in changed.summary() and plain(difference_view(found)) == changed.summary()
+
+
+def test_answers_name_the_nodes_of_devices(tmp_path: Path) -> None:
+    """In a cluster of several machines, explain, diff and by_module say which one holds a device."""
+    nodes = tmp_path / "nodes.toml"
+    machines = "".join(f'[[nodes]]\nname = "{name}"\ndevices = [{{ model = "L4" }}]\n' for name in ("left", "right"))
+    nodes.write_text(f'{machines}[node_link]\nbandwidth = "25Gb/s"\nlatency = "30us"\n')
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    plan = pw.place("zoo:bert-base", nodes, placer="balanced")
+    plan.save(one)
+    pw.place("zoo:bert-base", nodes, placer="single").save(two)
+    assert {part["node"] for part in plan.by_module()["cuda:0"]} == {"left"}
+    assert {part["node"] for part in plan.by_module()["cuda:1"]} == {"right"}
+    code, text = ran("diff", str(one), str(two))
+    assert code == 0 and ["device", "node", "ops"] in [line.split()[:3] for line in text.splitlines()]
+    assert sum(line.split()[:2] == ["cuda:1", "right"] for line in text.splitlines()) == 2
+    op = load_plan(one).assignment
+    code, text = ran("explain", str(one), next(iter(op)))
+    assert code == 0 and ["cuda:0", "left"] in [line.split()[:2] for line in text.splitlines()]
+    flat = pw.place("zoo:bert-base", "2xL4", placer="balanced")
+    flat.save(one)
+    code, text = ran("explain", str(one), next(iter(op)))
+    assert code == 0 and " node " not in text and flat.by_module()["cuda:0"][0]["node"] == ""

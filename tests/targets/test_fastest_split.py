@@ -111,3 +111,20 @@ def test_what_runs_one_piece_after_another_is_priced_so() -> None:
     assert "run so, the plan takes 2 s instead of 1 s (place --for deepspeed" in words
     kept = list_kept(replace(place(problem, "etf"), placement=both, judgement=judge_placement(problem, both)))
     assert {one.target: (one.loss, one.gains) for one in kept}["deepspeed"] == (1.0, False)
+
+
+def test_a_search_without_comparison_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naive answers are for people: a search for the placement alone asks for none, and finds the same."""
+    problem = slow_host()
+    compared = place_for(problem, "llama.cpp")
+    alone = place_for(problem, "llama.cpp", compare=False)
+    assert compared.baselines and not alone.baselines
+    assert alone.placement == compared.placement and alone.bound == compared.bound
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("naive answers were asked for")
+
+    monkeypatch.setattr("placewise.core.place.collect_baselines", refuse)
+    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    nearest = export_placement(problem, placement, "llama.cpp").exported.placement
+    assert find_faster(problem, placement, "llama.cpp", nearest) is not None

@@ -148,3 +148,25 @@ def test_a_split_however_short_the_time(seed: int) -> None:
     whole = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
     short = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget(seconds=1e-9)))
     assert (short.placement is None) == (whole.placement is None)
+
+
+def test_a_search_among_equal_splits_ends_close_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once many splits are priced, a best one close to the bound is enough; the bound stays below every split."""
+    monkeypatch.setattr("placewise.targets.split_search.MANY_SPLITS", 1)
+    monkeypatch.setattr("placewise.targets.split_search.CLOSE", 0.5)
+    ended = 0
+    for seed in range(40):
+        problem, line = drawn_problem(seed)
+        proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
+        if proposal.placement is None:
+            continue
+        values = [
+            judged.value
+            for devices, bounds in all_splits(line)
+            if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
+        ]
+        found = judge_placement(problem, proposal.placement).value
+        assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
+        assert found <= 2 * min(values) * (1 + 1e-9)
+        ended += found > min(values) * (1 + 1e-9)
+    assert ended
