@@ -73,6 +73,15 @@ def all_splits(line: Line) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return found
 
 
+def valid_values(problem: Problem, line: Line) -> list[float]:
+    """The values of all splits that keep the rules, as the judge has them."""
+    return [
+        judged.value
+        for devices, bounds in all_splits(line)
+        if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
+    ]
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_no_split_is_better(seed: int) -> None:
     """The judge prices every split one by one: the search finds the best that keeps the rules, and proves it."""
@@ -131,11 +140,7 @@ def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.Monk
         proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
         if proposal.placement is None:
             continue
-        values = [
-            judged.value
-            for devices, bounds in all_splits(line)
-            if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
-        ]
+        values = valid_values(problem, line)
         assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
         below += proposal.bound.method.startswith("bounds")
     assert below
@@ -160,11 +165,7 @@ def test_a_search_among_equal_splits_ends_close_to_its_bound(monkeypatch: pytest
         proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
         if proposal.placement is None:
             continue
-        values = [
-            judged.value
-            for devices, bounds in all_splits(line)
-            if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
-        ]
+        values = valid_values(problem, line)
         found = judge_placement(problem, proposal.placement).value
         assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
         assert found <= 2 * min(values) * (1 + 1e-9)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import InputError
+from placewise.readers.gguf.types import CACHE_TYPES
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""What -ctk and -ctv take."""
 FLASH = ("auto", "on", "off")
 EXPERT = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """The weights of experts that --n-cpu-moe keeps in host memory."""

@@ -15,13 +15,12 @@ from placewise.readers.gguf.llama_compute import size_buffer
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
 from placewise.readers.gguf.llama_graph import list_results
 from placewise.readers.gguf.shape import ModelShape, read_shape
-from placewise.readers.gguf.types import TYPES
+from placewise.readers.gguf.types import find_type
 
 HOST = "CPU"
 PADDED = 256
 """Positions of a cache come in multiples of this."""
 REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
-_BY_NAME = {kind.name.lower(): kind for kind in TYPES.values()}
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _FIRST = ("token_embd", "position_embd", "token_types", "token_embd_norm")
 """Tensors of the input, which stay in host memory."""
@@ -93,7 +92,7 @@ def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
     counted = []
     for heads, window in zip(shape.kv_heads, shape.windows, strict=True):
         kept = window_cells if window else cells
-        kinds = [_BY_NAME[name] for name in flags.cache[: len(widths)]]
+        kinds = [find_type(name) for name in flags.cache[: len(widths)]]
         heads = 1 if shape.latent else heads
         counted.append(
             sum(
