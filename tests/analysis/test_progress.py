@@ -64,6 +64,7 @@ def test_a_notebook_shows_a_line_and_a_bar(notebook: Display) -> None:
     assert "<progress" not in notebook.shown[-2]
 
 
+@pytest.mark.soak
 def test_functions_show_their_progress_in_notebooks(notebook: Display) -> None:
     """Without a listener; who gives one gets the words, and the notebook shows nothing."""
     size, heard = {"n_ops": 20}, list[Progress]()

@@ -154,7 +154,7 @@ def test_layers_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
     pinned = placed(model, cluster, *ONE, *(word for pin in pins for word in ("--pin", pin)))
     homes = [pinned["assignment"][f"/layers.{n}/up"] for n in range(48)]
     assert homes == ["gpu0"] * 30 + ["rpc0"] * 10 + ["cpu"] * 8 and pinned["violations"] == []
-    filled = placed(model, cluster, *ONE, "--in-order", "--gap", "10%")
+    filled = placed(model, cluster, *ONE, "--in-order", "--gap", "10%", "--time-limit", "5s")
     homes = [filled["assignment"][f"/layers.{n}/up"] for n in range(48)]
     assert homes == sorted(homes, key=["gpu0", "rpc0", "cpu"].index) and filled["violations"] == []
     assert 0 < homes.count("gpu0") <= 30 and 0 < homes.count("rpc0") <= 11 and filled["value"] < 1.05 * pinned["value"]

@@ -59,6 +59,7 @@ def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> Non
     assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
 
 
+@pytest.mark.soak
 def test_torchrun_runs_replicas(tmp_path: Path) -> None:
     """Two cores take micro-batches in turns, and average their gradients."""
     said, printed = export_and_run("resnet", [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")

@@ -40,6 +40,7 @@ def test_a_profile_of_pipelining_has_borders(tmp_path: Path) -> None:
     assert (costed.costs.transfer_seconds[:, host] == problem.costs.transfer_seconds[:, host]).all()
 
 
+@pytest.mark.soak
 def test_runs_of_whole_placements_leave_measured_borders_alone(tmp_path: Path) -> None:
     """The runtime's own threads are timed as well; no pilots are run, and they do not price the border."""
     pytest.importorskip("torch")

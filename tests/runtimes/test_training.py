@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from soak import seeds
+from soak import later, seeds
 
 from placewise.errors import InputError, ModelFileError, RunError
 from placewise.model.placement import Placement
@@ -36,10 +36,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("schedule", "pattern", "optimizer"),
     [
-        ("gpipe", (0, 1), "sgd"),
-        ("1f1b", (0, 1), "adam"),
+        later("gpipe", (0, 1), "sgd"),
+        later("1f1b", (0, 1), "adam"),
         ("interleaved", (0, 1, 0, 1), "momentum"),
-        ("zero-bubble", (0, 1), "adam"),
+        later("zero-bubble", (0, 1), "adam"),
         ("zero-bubble", (0, 1, 1, 0), "sgd"),
     ],
 )
@@ -98,6 +98,7 @@ def test_losses_and_weights_are_those_of_the_module(tmp_path: Path) -> None:
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.soak
 def test_inputs_and_targets_take_turns(tmp_path: Path) -> None:
     """Rows of a file are the micro-batches in turn, and whole numbers are targets of a cross-entropy."""
     path = save_program(TiedBlocks, IDS, tmp_path / "model.pt2")
@@ -230,6 +231,7 @@ class Attending(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.layers(x)
 
 
+@pytest.mark.soak
 def test_losses_are_compared_where_dropout_drops_nothing(tmp_path: Path) -> None:
     """They are those of one process, and no note says that they could not be compared."""
     path = save_program(Attending, (torch.randn(2, 4, 8),), tmp_path / "model.pt2")
@@ -251,6 +253,7 @@ class Rectified(torch.nn.Module):  # type: ignore[misc, name-defined]
         return x
 
 
+@pytest.mark.soak
 def test_zero_bubble_cuts_behind_an_activation(tmp_path: Path) -> None:
     """What a stage passes on is needed again for the gradients of its weights, which come later."""
     path = save_program(Rectified, (torch.randn(4, 8),), tmp_path / "model.pt2")
@@ -292,9 +295,9 @@ class Bare(torch.nn.Module):  # type: ignore[misc, name-defined]
     ("module", "message"),
     [
         (Frozen, "none of the 4 parameters of the program trains: all of them are frozen"),
-        (Choosing, "all outputs of the program are whole numbers, which have no gradient"),
-        (Detached, "no output of the program depends on a parameter through calls that have gradients"),
-        (Bare, "the program has no parameters, so there is nothing to train"),
+        later(Choosing, "all outputs of the program are whole numbers, which have no gradient"),
+        later(Detached, "no output of the program depends on a parameter through calls that have gradients"),
+        later(Bare, "the program has no parameters, so there is nothing to train"),
     ],
 )
 def test_what_cannot_train_is_one_sentence(tmp_path: Path, module: Any, message: str) -> None:
@@ -306,20 +309,26 @@ def test_what_cannot_train_is_one_sentence(tmp_path: Path, module: Any, message:
 
 
 def test_micro_batches_that_do_not_fit_are_refused(blocks: Path) -> None:
-    """Rows of inputs that they do not divide, replicas, stages of 1f1b, and devices in turns under gpipe."""
+    """Rows of inputs that they do not divide, replicas, and stages of 1f1b."""
     problem = build_forward(blocks, "2xcore")
     placement = cut_evenly(problem, (0, 1))
     inputs = TrainingSetting(inputs={"ids": np.zeros((10, 6), np.int64)})
     with pytest.raises(RunError, match="'ids' has 10 rows, which 4 micro-batches of 2 rows do not divide"):
         train(problem, placement, inputs, steps=1)
-    unknown = TrainingSetting(inputs={"words": np.zeros((2, 6), np.int64)})
-    with pytest.raises((RunError, InputError), match="has no input 'words'"):
-        train(problem, placement, unknown, steps=1)
     with pytest.raises(RunError, match="1f1b needs as many micro-batches as stages, 2, and there are 1"):
         train(problem, placement, steps=1, microbatches=1)
     copies = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))
     with pytest.raises(InputError, match="3 micro-batches do not divide among 2 replicas"):
         train(problem, copies, steps=1, microbatches=3)
+
+
+@pytest.mark.soak
+def test_inputs_and_devices_that_do_not_fit_are_refused(blocks: Path) -> None:
+    """An input that the program does not have, and devices in turns under gpipe."""
+    problem = build_forward(blocks, "2xcore")
+    unknown = TrainingSetting(inputs={"words": np.zeros((2, 6), np.int64)})
+    with pytest.raises((RunError, InputError), match="has no input 'words'"):
+        train(problem, cut_evenly(problem, (0, 1)), unknown, steps=1)
     with pytest.raises(RunError, match=r"gpipe runs one stage per device.*4 \(core:0, core:1, core:0, core:1\)"):
         train(problem, cut_evenly(problem, (0, 1, 0, 1)), steps=1, schedule="gpipe")
 

@@ -14,7 +14,7 @@ from export_models import on, stack_graph, stack_problem
 from huggingface_configs import SMALL
 from locations import EXAMPLES
 from onnx_files import make_node, model, saved, weight
-from soak import FACTOR
+from soak import SOAKS
 from tensorflow_files import DATA as TENSORFLOW
 
 import placewise as pw
@@ -44,7 +44,7 @@ def require_same(plan: pw.Plan, target: str, path: Path) -> None:
     assert again.result.target == target
 
 
-@pytest.fixture(scope="module", params=["llama", "mixtral", "gpt2"] if FACTOR == 1 else [*SMALL])
+@pytest.fixture(scope="module", params=[*SMALL] if SOAKS else ["llama", "mixtral", "gpt2"])
 def transformer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Problem:
     """A small transformer on a GPU that is too small, one that is not, and a CPU."""
     pytest.importorskip("transformers")
@@ -84,7 +84,7 @@ def test_families_of_transformers(transformer: Problem, target: str) -> None:
     try:
         result = place_for(transformer, target, "auto", pw.Budget(seconds=1))
     except ExportError as error:
-        assert FACTOR > 1 and target in str(error)
+        assert SOAKS and target in str(error)
         return
     assert result.placement is not None
     made = export_placement(result.problem, result.placement, target)
@@ -114,7 +114,7 @@ def test_onnx(target: str, objective: str, tmp_path: Path) -> None:
 )
 def test_examples(target: str, name: str, dims: dict[str, int], tmp_path: Path) -> None:
     """The models that come with Placewise: as they are, or refused in one sentence."""
-    if FACTOR == 1 and name == "gpt2" and target.startswith("onnx"):
+    if not SOAKS and name == "gpt2" and target.startswith("onnx"):
         pytest.skip("as BERT, but larger: make soak")
     try:
         plan = pw.place(EXAMPLES / f"{name}.onnx", "2xL4,cpu", target=target, dims=dims, time_limit="1s")

@@ -265,6 +265,7 @@ def test_one_process_and_two_end_in_the_same_parameters() -> None:
     assert any(not np.array_equal(other[name], array) for name, array in alone.state()[1].items() if "policy" in name)
 
 
+@pytest.mark.soak
 def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers as actors of a cluster on this machine: every array equal to the last bit."""
     ray = pytest.importorskip("ray")
@@ -541,6 +542,7 @@ def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.Mo
     same(whole.state()[1], study().state()[1])
 
 
+@pytest.mark.soak
 def test_a_worker_that_dies_costs_its_part_of_an_update() -> None:
     """Killed in the middle: its update lacks it, somebody new comes, and training ends as planned."""
     pool = DistributedPool(worker_spec(), Processes(1, 0))

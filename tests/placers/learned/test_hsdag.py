@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ir_files import unpacked
 from simulate_problems import random_problem, seeded
-from soak import examples
+from soak import examples, later
 from strategies import problems
 
 from placewise.core.build import build
@@ -347,9 +347,9 @@ def optimum(problem: Problem) -> float:
 @pytest.mark.parametrize(
     ("family", "execution"),
     [
-        ("layered", "operator"),
-        pytest.param("branchy", "operator", marks=pytest.mark.soak),
-        pytest.param("series-parallel", "sequential", marks=pytest.mark.soak),
+        later("layered", "operator"),
+        later("branchy", "operator"),
+        ("series-parallel", "sequential"),
     ],
 )
 def test_known_optima_are_found(family: str, execution: str) -> None:
