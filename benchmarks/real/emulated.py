@@ -1,12 +1,13 @@
-"""Predicted and measured times of many plans on emulated clusters: latency and throughput, six models, four clusters.
+"""Predicted and measured times of many plans on emulated clusters: six models, four clusters, three objectives.
 
     python benchmarks/real/emulated.py [--plans 12] [--seconds 1] [--only two-nodes]
 
 Nothing is computed: a process per device sleeps as long as its ops take, and tensors move as paced bytes (see
 docs/runtimes.md,
 "An emulated cluster"). What is tested is the judge's idea of order, waiting, queues and shared wires, not the costs.
-The plans of a cell (a model on a cluster, for one objective): auto, an even split by work in the order of the ops,
-expert, heft, the best single device, random contiguous splits, and runs of ops on random devices. Reported: errors
+The plans of a cell (a model on a cluster, for latency, throughput or a training step of eight micro-batches): auto, an
+even split by work in the order of the ops, expert, heft, the best single device, random contiguous splits, and, but for
+steps, runs of ops on random devices. Reported: errors
 of the predictions; per cell the rank correlation of predicted and measured times, and whether auto's plan is measured
 best or within 3 %; auto against the even split. Writes results/real_emulated.json and .md. Exits with 1 if a goal is
 missed: median error 3 %, 95 % of cases within 8 %, rank correlation 0.95 in each cell, auto best or within 3 % in 90 %
@@ -41,6 +42,7 @@ from placewise.profiling.calibrate import rank_correlation
 from placewise.runtimes.base import Job
 from placewise.runtimes.emulated.runtime import Emulated, PreparedEmulation
 from placewise.simulate import judge_placement
+from placewise.simulate.contiguity import contract
 
 MODELS = ("transformer-xl-2", "resnet-50", "wavenet-2x18", "inception-v3", "bert-base", "rnnlm-2")
 CLUSTERS: dict[str, tuple[str, str, str, bool]] = {
@@ -92,6 +94,7 @@ default_link = { bandwidth = "20GB/s", latency = "10us", shared = "switch" }
     ),
 }
 """Execution, communication, cluster file, and whether its devices are unequal."""
+KINDS = ("latency", "throughput", "step")
 MEDIAN, WITHIN, RANK, BEST, SHARE, GAIN = 0.03, 0.08, 0.95, 0.03, 0.90, 1.3
 LATE, ATTEMPTS = 0.04, 4
 """A measurement in which a process was later than this, in seconds, is repeated, up to so many in all; the least
@@ -100,7 +103,8 @@ disturbed one counts, whatever it says."""
 
 def even_split(problem: Problem) -> Placement:
     """Contiguous stages of equal work, at the mean seconds of every op."""
-    return contiguous(problem, np.arange(1, problem.n_devices) / problem.n_devices, np.arange(problem.n_devices))
+    cut = stages_along if problem.objective.kind == "step" else contiguous
+    return cut(problem, np.arange(1, problem.n_devices) / problem.n_devices, np.arange(problem.n_devices))
 
 
 def contiguous(problem: Problem, cuts: np.ndarray, devices: np.ndarray) -> Placement:
@@ -109,6 +113,15 @@ def contiguous(problem: Problem, cuts: np.ndarray, devices: np.ndarray) -> Place
     work = np.where(np.isfinite(seconds), seconds, 0.0).mean(axis=1)
     share = (np.cumsum(work) - work / 2) / work.sum()
     return Placement(devices[np.searchsorted(cuts, share)].astype(np.int32))
+
+
+def stages_along(problem: Problem, cuts: np.ndarray, devices: np.ndarray) -> Placement:
+    """The same for a training step: what must be together, as an op and its gradient, is cut as one."""
+    parts, seconds = contract(problem), problem.costs.op_seconds
+    work = np.where(np.isfinite(seconds), seconds, 0.0).mean(axis=1)
+    own = np.bincount(parts.component, weights=work, minlength=parts.n)
+    share = (np.cumsum(own) - own / 2) / own.sum()
+    return Placement(devices[np.searchsorted(cuts, share)][parts.component].astype(np.int32))
 
 
 def scattered(problem: Problem, rng: np.random.Generator) -> Placement:
@@ -128,11 +141,13 @@ def draw_plans(problem: Problem, count: int, seconds: float, seed: int) -> dict[
         if found is not None:
             plans[placer] = found
     plans["even split"] = even_split(problem)
-    for number in range(100):
+    step = problem.objective.kind == "step"
+    cut = stages_along if step else contiguous
+    for number in range(0, 400, 1 + step):
         if len(plans) >= count:
             break
         cuts = np.sort(rng.uniform(size=problem.n_devices - 1))
-        plan = scattered(problem, rng) if number % 2 else contiguous(problem, cuts, rng.permutation(problem.n_devices))
+        plan = scattered(problem, rng) if number % 2 else cut(problem, cuts, rng.permutation(problem.n_devices))
         if math.isfinite(judge_placement(problem, plan).value):
             plans[f"{'scattered' if number % 2 else 'random split'} {number // 2}"] = plan
     return plans
@@ -144,7 +159,7 @@ FILLED = 48
 
 def measure_once(prepared: PreparedEmulation, problem: Problem) -> tuple[float, float]:
     """Seconds of one sample alone, or of one in a full pipeline, and by how much a process was late at worst."""
-    if problem.objective.kind == "latency":
+    if problem.objective.kind != "throughput":
         (seconds,) = prepared.time([{}])
     else:
         in_flight = 2 * (problem.n_devices + len(problem.cluster.wires)) + 4
@@ -169,27 +184,35 @@ def measure_case(prepared: PreparedEmulation, job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_cells(clusters: Sequence[str], count: int, budget: float, until: float) -> Iterator[dict[str, Any]]:
+def run_cells(
+    clusters: Sequence[str], kinds: Sequence[str], count: int, budget: float, until: float
+) -> Iterator[dict[str, Any]]:
     """All cells, model by model, a cluster in the same processes throughout; no model begins after `until`."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         emulations: dict[str, PreparedEmulation] = {}
         for row, model in enumerate(MODELS):
             if time.monotonic() > until:
                 return
-            for name, kind in product(clusters, ("latency", "throughput")):
+            for name, kind in product(clusters, kinds):
                 execution, communication, text, _ = CLUSTERS[name]
                 path = Path(folder) / f"{name}.toml"
                 path.write_text(text)
-                problem = build(f"zoo:{model}", str(path), ProblemOptions(graph="inference"))
-                objective = Objective(kind, communication=communication, execution=execution)
-                problem = problem.with_(objective=objective)
+                problem = build_problem(model, str(path), Objective(kind, communication, execution=execution))
                 cases = []
                 for plan, placement in draw_plans(problem, count, budget, row).items():
                     job = Job(problem, placement, ())
                     if name not in emulations:
                         emulations[name] = stack.enter_context(Emulated().prepare(job))
                     cases.append({"plan": plan, **measure_case(emulations[name], job)})
-                yield {"cluster": name, "model": model, "objective": str(objective), "cases": cases}
+                yield {"cluster": name, "model": model, "objective": str(problem.objective), "cases": cases}
+
+
+def build_problem(model: str, cluster: str, objective: Objective) -> Problem:
+    """A model of the zoo for an objective; a step has eight micro-batches and chooses its schedule."""
+    if objective.kind == "step":
+        options = ProblemOptions(graph="training", objective="step", schedule="auto", microbatches=8)
+        return build(f"zoo:{model}", cluster, options)
+    return build(f"zoo:{model}", cluster, ProblemOptions(graph="inference")).with_(objective=objective)
 
 
 def summarize(cell: dict[str, Any]) -> dict[str, Any]:
@@ -262,13 +285,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each placer")
     parser.add_argument("--minutes", type=float, default=25.0, help="no model begins after them")
     parser.add_argument("--only", choices=CLUSTERS)
+    parser.add_argument("--objective", choices=KINDS, help="measure this alone, and keep the other cells")
     options = parser.parse_args()
     until, cells = time.monotonic() + 60 * options.minutes, []
     clusters = list(CLUSTERS) if options.only is None else [options.only]
-    others = [] if options.only is None else [cell for cell in kept() if cell["cluster"] != options.only]
+    kinds = KINDS if options.objective is None else (options.objective,)
+    others = [c for c in kept() if c["cluster"] not in clusters or c["objective"].split(" ")[0] not in kinds]
     stopped: list[str] = []
     try:
-        for cell in run_cells(clusters, options.plans, options.seconds, until):
+        for cell in run_cells(clusters, kinds, options.plans, options.seconds, until):
             cells.append(cell)
             show_cell(cell)
     except RunError as error:

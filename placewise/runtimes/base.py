@@ -143,6 +143,8 @@ class Runtime(Protocol):
 def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
     """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
     objective = problem.objective
+    if info.emulates and objective.kind == "step":
+        return problem
     if pipelined and info.stages:
         return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
     if pipelined:

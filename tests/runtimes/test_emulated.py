@@ -22,13 +22,9 @@ from placewise.runtimes.emulated.runtime import Emulated, PreparedEmulation
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.throughput import loads
 from placewise.simulate.problem_arrays import arrays_of
+from tests.helpers.emulated_runs import run_on_time
 from tests.helpers.processes_seen import gone
 from tests.helpers.simulate_problems import random_placement, random_problem, seeded
-
-ATTEMPTS = 5
-"""A busy machine wakes processes late; what it delayed is run again."""
-ON_TIME = 0.02
-"""Seconds up to which delays are caught up, so that all moments are exact."""
 
 
 def drawn(seed: int, objective: Objective, **options: object) -> tuple[Problem, Placement]:
@@ -46,15 +42,6 @@ def drawn(seed: int, objective: Objective, **options: object) -> tuple[Problem, 
         if spread and np.isfinite(judge_placement(problem, placement).value):
             return problem, replace(placement, replicas=None)
     raise AssertionError("nothing that can run was drawn")
-
-
-def run_on_time(prepared: PreparedEmulation, samples: int = 1, in_flight: int = 1) -> float:
-    """The seconds of a run in which no process was later than what is caught up."""
-    for _ in range(ATTEMPTS):
-        seconds = prepared.time([{}] * samples, in_flight=in_flight)[0]
-        if max(report.late for report in prepared.reports) < ON_TIME:
-            return seconds
-    pytest.skip("this machine is too busy to keep time")
 
 
 def starts_of(prepared: PreparedEmulation, problem: Problem) -> dict[int, float]:

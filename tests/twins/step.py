@@ -102,11 +102,14 @@ class PlainStep:
         self.up: dict[object, tuple[tuple[int, int], float, float]] = {}
         self.down: list[tuple[object, object, tuple[int, int], float, float]] = []
         self.direct: list[tuple[object, object, tuple[int, int], float, float]] = []
+        self.homes: list[tuple[object, object]] = []
         leaving: dict[object, set[int]] = {}
         for (source, target, here, there), tensors in self.passed.items():
             nbytes = float(sum(max(0, int(size[t])) for t in tensors))
             if staged and here != self.host:
                 leaving.setdefault((source, here), set()).update(tensors)
+                if there == self.host and target is not None:
+                    self.homes.append((source, target))
             if staged and there != self.host:
                 hop = (self.host, there)
                 self.down.append((source, target, hop, self._hop(tensors, *hop), nbytes))
@@ -156,9 +159,13 @@ class PlainStep:
             if kind == 2:
                 needs = [(1, s, i)]
             comes = [row for rows in requests.values() for _, row in rows if row[1] == (kind, s)]  # type: ignore[index]
-            return all(need in self.ends and self.ends[need] <= now for need in needs) and all(
-                (row[0], row[1], i) in arrived
-                for row in comes  # type: ignore[index]
+            return (
+                all(need in self.ends and self.ends[need] <= now for need in needs)
+                and all(
+                    (row[0], row[1], i) in arrived
+                    for row in comes  # type: ignore[index]
+                )
+                and all((source, "host", i) in arrived for source, reader in self.homes if reader == (kind, s))
             )
 
         def start() -> None:
@@ -196,6 +203,7 @@ class PlainStep:
                 links[name].busy = False  # type: ignore[index]
                 self.moved.append((source, target, i, begun[name], now, nbytes, link))  # type: ignore[arg-type]
                 if target == "host":
+                    arrived.add((source, target, i))  # type: ignore[arg-type]
                     ask(("up", source), i)  # type: ignore[arg-type]
                 else:
                     arrived.add((source, target, i))  # type: ignore[arg-type]
@@ -237,11 +245,13 @@ class PlainStep:
         """When each device has what others send it once per step."""
         staged, arrived = self.problem.cluster.transfers == "staged", dict[int, float]()
         sums: dict[tuple[int, object, tuple[int, int]], set[int]] = {}
+        homes: set[tuple[int, int]] = set()
         for tensor, maker, reader in uses:
             here, there, s, t = self.place(maker), self.place(reader), self.stage[maker], self.stage[reader]
             if staged:
                 if here != self.host:
                     sums.setdefault((s, "host", (here, self.host)), set()).add(tensor)
+                    homes |= {(s, t)} if there == self.host else set()
                 if there != self.host:
                     sums.setdefault((s, t, (self.host, there)), set()).add(tensor)
             else:
@@ -252,6 +262,9 @@ class PlainStep:
             free[link] = max(ready, free.get(link, 0.0)) + self._hop(sorted(tensors), *link)
             if t == "host":
                 up[s] = free[link]
+                for t_home in (t for of, t in homes if of == s):
+                    d = self.device[t_home]
+                    arrived[d] = max(arrived.get(d, 0.0), up[s])
             else:
                 d = self.device[t]  # type: ignore[call-overload]
                 arrived[d] = max(arrived.get(d, 0.0), free[link])

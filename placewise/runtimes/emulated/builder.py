@@ -11,7 +11,15 @@ import numpy as np
 from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.runtimes.emulated.program import ADMITTED, PeerProgram, Resource, Step, Task
+from placewise.runtimes.emulated.program import (
+    ADMITTED,
+    PeerProgram,
+    Resource,
+    Step,
+    Task,
+    value_of_input,
+    value_of_op,
+)
 from placewise.simulate.in_place import in_place_ops
 
 Group = tuple[int, ...]
@@ -56,6 +64,7 @@ class ProgramBuilder:
             problem.graph.consumers[first:last].tolist()
             for first, last in zip(problem.graph.consumer_offsets[:-1], problem.graph.consumer_offsets[1:], strict=True)
         ]
+        self.outputs: list[int] = np.flatnonzero(problem.graph.tensors.output).tolist()
         self.producer: list[int] = problem.graph.tensors.producer.tolist()
         self.output: list[bool] = problem.graph.tensors.output.tolist()
         self.makes = [
@@ -67,10 +76,39 @@ class ProgramBuilder:
         for tensor, readers in enumerate(self.readers):
             for reader in readers:
                 self.reads[reader].append(tensor)
+        self._given = list(range(int(problem.graph.out_offsets[0])))
+        self._flow = [Step(op, tuple(self.reads[op]), self.makes[op]) for op in range(problem.n_ops)]
 
     @property
     def n_tasks(self) -> int:
         return len(self._drafts)
+
+    def forget_ops(self) -> None:
+        """Begin with no tensors: tasks will be steps of `new_step`, and devices that share a stage all work."""
+        self.groups = [(peer,) for peer in range(self.count)]
+        self.size, self.output, self.producer = [], [], []
+        self.outputs, self._given, self._flow = [], [], []
+
+    def new_tensor(self, nbytes: int, *, given: bool = False) -> int:
+        """The number of a tensor of so many bytes; `given`: it is an input."""
+        self.size.append(nbytes)
+        self.output.append(False)
+        self.producer.append(-1)
+        self._given += [len(self.size) - 1] * given
+        return len(self.size) - 1
+
+    def new_step(self, reads: tuple[int, ...], makes: tuple[int, ...]) -> Step:
+        """A step that comes after all steps so far."""
+        self._flow.append(Step(len(self._flow), reads, makes))
+        return self._flow[-1]
+
+    def expected_outputs(self, sample: int) -> tuple[int, ...]:
+        """What stands for the outputs of a sample: every op after the tensors that it reads."""
+        values = dict.fromkeys(self._given, value_of_input(sample))
+        for step in self._flow:
+            value = value_of_op(step.op, ((tensor, values[tensor]) for tensor in step.reads))
+            values.update(dict.fromkeys(step.makes, value))
+        return tuple(values[tensor] for tensor in self.outputs)
 
     def bytes_moved(self) -> int:
         """The bytes of all tensors that go from one process to another, per sample."""
@@ -153,11 +191,12 @@ class ProgramBuilder:
         key: Sequence[int] = (),
         order: tuple[int, int, int] = (-1, -1, -1),
         ops: Sequence[int] = (),
+        steps: tuple[Step, ...] = (),
         sends: int = -1,
         latency: float = 0.0,
     ) -> int:
         """A task of a process (or of all that share its stage) that waits for others; its number."""
-        steps = tuple(self.step(op) for op in ops)
+        steps = steps or tuple(self.step(op) for op in ops)
         waits = dict.fromkeys(number for number in after if number >= 0)
         made = _Draft(self.groups[peer], seconds, resource, tuple(key), order, waits, steps, sends, latency)
         self._drafts.append(made)
@@ -193,7 +232,6 @@ class ProgramBuilder:
 
     def finish(self) -> list[PeerProgram]:
         """The program of every process."""
-        outputs = tuple(np.flatnonzero(self.problem.graph.tensors.output).tolist())
         dependents: dict[int, list[int]] = defaultdict(list)
         for number, draft in enumerate(self._drafts):
             for other in draft.after or (ADMITTED,):
@@ -216,7 +254,7 @@ class ProgramBuilder:
         head = programs[self.host]
         programs[self.host] = PeerProgram(
             head.tasks, head.resources, head.waiters, head.brings, head.orders, head.uses, head.size, head.kept,
-            head.told, 0, 1, len(groups), admits, outputs,
+            head.told, 0, 1, len(groups), admits, tuple(self.outputs),
         )  # fmt: skip
         return programs
 

@@ -21,7 +21,8 @@ from placewise.runtimes.base import Closing, Job, Realised, RuntimeInfo
 from placewise.runtimes.emulated.builder import ProgramBuilder
 from placewise.runtimes.emulated.latency import add_operator_tasks, add_sequential_tasks, add_subgraph_tasks
 from placewise.runtimes.emulated.pipeline import add_pipeline_tasks
-from placewise.runtimes.emulated.program import Clock, PeerProgram, Report, value_of_input, value_of_op
+from placewise.runtimes.emulated.program import Clock, PeerProgram, Report
+from placewise.runtimes.emulated.step import add_step_tasks
 from placewise.runtimes.inputs import Arrays
 from placewise.simulate import judge_placement
 
@@ -87,13 +88,15 @@ class PreparedEmulation(Closing):
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """Run one sample; what stands for its outputs. Raises RunError."""
         self._stream(1, 1)
-        tensors = self._programs[self._job.problem.n_devices].outputs
-        names, values = self._job.problem.graph.tensors.name, self.reports[self._job.problem.n_devices].values
-        return {names[t]: np.array([v], np.uint64) for t, v in zip(tensors, values.get(0, ()), strict=True)}
+        problem, values = self._job.problem, self.reports[self._job.problem.n_devices].values.get(0, ())
+        names = [f"update {k}" for k in range(len(values))]
+        if problem.objective.kind != "step":
+            names = [problem.graph.tensors.name[tensor] for tensor in self._builder.outputs]
+        return {name: np.array([value], np.uint64) for name, value in zip(names, values, strict=True)}
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
         """As `PreparedPlacement.time`, in seconds of the plan; a pipeline is timed while it is full."""
-        if in_flight == 1 and self._job.problem.objective.kind == "latency":
+        if in_flight == 1 and self._job.problem.objective.kind != "throughput":
             return [self._stream(1, 1) for _ in samples]
         self._stream(len(samples), in_flight)
         done = sorted(self.reports[self._job.problem.n_devices].done.values())
@@ -143,10 +146,11 @@ class PreparedEmulation(Closing):
             raise RunError("calls wait for each other in a circle, so the placement cannot run")
         self._judged = judged
         pipelined = problem.objective.kind == "throughput"
-        add = add_pipeline_tasks if pipelined else _ADD[problem.objective.execution]
+        alone = add_step_tasks if problem.objective.kind == "step" else _ADD[problem.objective.execution]
+        add = add_pipeline_tasks if pipelined else alone
         builder = ProgramBuilder(problem, placement)
         add(builder, placement)
-        self._reads = builder.reads
+        self._builder = builder
         tasks = builder.n_tasks
         least = max(STEP_SECONDS if pipelined else LATENCY_SECONDS, TASK_SECONDS * tasks + OP_SECONDS * problem.n_ops)
         given = job.options.get("time-scale", "")
@@ -175,14 +179,13 @@ class PreparedEmulation(Closing):
 
     def _check_values(self, samples: int) -> None:
         """Raise RunError if an output does not follow from the model's inputs as the graph says."""
-        problem = self._job.problem
-        found = self.reports[problem.n_devices].values
-        for sample in range(samples) if problem.graph.tensors.output.any() else ():
-            if found.get(sample) != _expected_outputs(problem, self._reads, sample):
+        found = self.reports[self._job.problem.n_devices].values
+        for sample in range(samples) if self._builder.outputs else ():
+            if found.get(sample) != self._builder.expected_outputs(sample):
                 raise RunError(f"the outputs of sample {sample} do not follow from its inputs as the graph says")
 
     def _describe_memory(self) -> list[str]:
-        if not self.reports:
+        if not self.reports or self._job.problem.objective.kind == "step":  # what a stage keeps is not followed there
             return []
         uses, held = self._judged.devices, self.peaks()
         parts = [
@@ -236,14 +239,3 @@ def _parse_scale(text: str) -> float:
     if not 0 < scale < math.inf:
         raise InputError(f"time-scale is {text!r}", remedy="give a number above zero, as 1000")
     return scale
-
-
-def _expected_outputs(problem: Problem, reads: Sequence[Sequence[int]], sample: int) -> tuple[int, ...]:
-    """What stands for the outputs of a sample: every op after the tensors that it `reads`."""
-    graph = problem.graph
-    values: dict[int, int] = dict.fromkeys(range(int(graph.out_offsets[0])), value_of_input(sample))
-    for op in range(problem.n_ops):
-        value = value_of_op(op, ((tensor, values[tensor]) for tensor in reads[op]))
-        for tensor in range(int(graph.out_offsets[op]), int(graph.out_offsets[op + 1])):
-            values[tensor] = value
-    return tuple(values[tensor] for tensor in np.flatnonzero(graph.tensors.output).tolist())

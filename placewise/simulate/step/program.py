@@ -49,8 +49,8 @@ def make_program(
     needed: dict[int, list[int]] = {}
     sent: dict[int, list[int]] = {}
     for h, hop in enumerate(hops):
-        if hop.target != NOWHERE:
-            needed.setdefault(hop.target, []).append(h)
+        for reader in hop.readers:
+            needed.setdefault(reader, []).append(h)
         if not hop.by_receiver:
             sent.setdefault(hop.source, []).append(h)
     types: list[int] = []

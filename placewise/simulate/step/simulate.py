@@ -147,9 +147,8 @@ def _exchange(hops: Hops, done: Floats, free: dict[int, float], queue: Ints, pla
         ready = ends[hop.after] if hop.after != NOWHERE else float(done[places[hop.source]])
         key = int(queue[hop.link])
         ends[number] = free[key] = max(ready, free.get(key, 0.0)) + seconds
-        if hop.target != NOWHERE:
-            target = places[hop.target]
-            arrived[target] = max(arrived[target], ends[number])
+        for reader in hop.readers:
+            arrived[places[reader]] = max(arrived[places[reader]], ends[number])
     return arrived
 
 

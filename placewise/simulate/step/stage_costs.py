@@ -54,8 +54,9 @@ class Pipeline:
 class Hop(NamedTuple):
     """Tensors that pass over a link: the types of the tasks before and after, and the link as a pair of locations.
 
-    `after` is the hop before it, where tensors go through host memory. What leaves host memory goes in the order in
-    which its receiver needs it, everything else in the order in which its sender makes it.
+    `after` is the hop before it, where tensors go through host memory; `homes` are the tasks of CPUs that read there
+    what goes on to anywhere. What leaves host memory goes in the order in which its receiver needs it, everything else
+    in the order in which its sender makes it.
     """
 
     source: int
@@ -63,6 +64,12 @@ class Hop(NamedTuple):
     target: int
     link: tuple[int, int]
     by_receiver: bool
+    homes: tuple[int, ...] = ()
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The tasks that wait for it."""
+        return self.homes if self.target == NOWHERE else (self.target, *self.homes)
 
 
 class Hops(NamedTuple):
@@ -242,6 +249,7 @@ def _make_hops(
     host = len(a.location)
     sums: dict[tuple[int, int, int, int], list[float]] = {}
     ups: dict[int, int] = {}
+    homes: dict[int, set[int]] = {}
     seconds = a.transfer
     if a.staged:
         leaves = start != host
@@ -250,6 +258,9 @@ def _make_hops(
         for one, of, at in zip(*(column.tolist() for column in columns), strict=True):
             _add(sums, (of, NOWHERE, at, host), seconds[one, a.link_class[at, host]], size[one])
         ups = {key[0]: number for number, key in enumerate(sums)}
+        at_home = leaves & (end == host) & (target != NOWHERE)
+        for of, to in zip(source[at_home].tolist(), target[at_home].tolist(), strict=True):
+            homes.setdefault(of, set()).add(to)
         comes = end != host
         rows = (tensor[comes], source[comes], target[comes], end[comes])
         for one, of, to, at in zip(*(column.tolist() for column in rows), strict=True):
@@ -259,9 +270,12 @@ def _make_hops(
             _add(sums, (of, to, at, there), seconds[one, a.link_class[at, there]], size[one])
     keys = [*list(sums)[: len(ups)], *sorted(list(sums)[len(ups) :])]
     hops = tuple(
-        Hop(of, ups.get(of, NOWHERE) if at == host else NOWHERE, to, (at, there), at == host)
+        Hop(
+            of, ups.get(of, NOWHERE) if at == host else NOWHERE, to, (at, there), at == host,
+            tuple(sorted(homes.get(of, ()))) if there == host else (),
+        )
         for of, to, at, there in keys
-    )
+    )  # fmt: skip
     figures = np.array([sums[key] for key in keys], np.float64).reshape(-1, 2)
     return Hops(hops, figures[:, 0], figures[:, 1])
 

@@ -13,8 +13,11 @@ from soak import seeds
 from step_problems import random_step_pipeline, step_problem
 from twins.step import PlainStep
 
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.ways import StageGroup
 from placewise.simulate import judge_placement
 from placewise.simulate.step.judge import price_pipeline
@@ -51,7 +54,7 @@ def test_seconds_and_bytes_are_those_of_the_definition() -> None:
         )
         seen[pipeline.schedule] += 1
         seen["tied"] += bool(run.copies[0].costs.gradients.hops)
-    assert all(seen[what] > 2 for what in ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v", "tied"))
+    assert all(seen[what] for what in ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v", "tied"))
 
 
 def test_shared_wires_carry_one_transfer_at_a_time() -> None:
@@ -122,6 +125,29 @@ def test_a_plan_that_does_not_fit_says_how_many_bytes_are_missing() -> None:
     broken = judge_placement(tight, copies_of(tight, 1, "gpipe")).violations
     assert {violation.kind for violation in broken} == {"memory"}
     assert max(violation.bytes_short for violation in broken) == max(peaks["gpipe"]) - limit
+
+
+@pytest.mark.parametrize("transfers", ["direct", "staged"])
+def test_a_cpu_waits_for_what_it_reads(transfers: str) -> None:
+    """A GPU and the CPU behind it, one second per task, ten for the transfer: 1 + 10 + 1 + 1 + 0 + 1."""
+    builder = GraphBuilder()
+    forward, backward = [], []
+    tensor = builder.add_tensor(-1, nbytes=0)
+    for layer in range(2):
+        forward.append(builder.add_op(f"f{layer}", "Op", group=layer))
+        builder.add_edge(tensor, forward[-1])
+        tensor = builder.add_tensor(forward[-1], nbytes=100 * (layer == 0))
+    for layer in (1, 0):
+        backward.append(builder.add_op(f"d{layer}", "Op", backward=True, group=layer))
+        builder.add_edge(tensor, backward[-1])
+        tensor = builder.add_tensor(backward[-1], nbytes=0)
+    graph = builder.build()
+    links = (Link("gpu", HOST, 10.0), Link(HOST, "gpu", 10.0))
+    cluster = Cluster((Device("gpu", "accelerator"), Device("cpu", "cpu")), links, transfers)  # type: ignore[arg-type]
+    costs = CostTable.given(np.ones((4, 2)), transfer_seconds_of(graph, cluster))
+    rules = Constraints(contiguous=True, microbatches=1)
+    problem = Problem(graph, cluster, costs, Objective("step", schedule="1f1b"), rules)
+    assert judge_placement(problem, Placement(np.array([0, 1, 1, 0], np.int32))).value == 14
 
 
 def test_rules_of_a_pipeline() -> None:
