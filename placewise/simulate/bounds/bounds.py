@@ -124,14 +124,17 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
     capacity = problem.capacity[classes.example] * classes.count
     usable = np.isfinite(times)
     width = machines / classes.count * _sharers(problem, classes)
-    best = max(_lagrangian_bound(times, usable, weight, capacity, machines), float((times / width).min(axis=1).max()))
+    known = {int(usable.sum()): _lagrangian_bound(times, usable, weight, capacity, machines)}
+    best = max(*known.values(), float((times / width).min(axis=1).max()))
     if problem.objective.kind == "throughput" and times.size <= 200_000 and np.isfinite(best):
         low, high = best, 2 * best
         for _ in range(16):
             middle = (low + high) / 2
             allowed = times / width <= middle
             refuted = not allowed.any(axis=1).all()
-            if refuted or _lagrangian_bound(times, allowed, weight, capacity, machines) > middle:
+            if not refuted and (count := int(allowed.sum())) not in known:  # fewer ops are allowed for a smaller T
+                known[count] = _lagrangian_bound(times, allowed, weight, capacity, machines)
+            if refuted or known[count] > middle:
                 low = middle
             else:
                 high = middle
