@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -170,6 +171,26 @@ def test_a_port_that_is_taken_and_a_missing_process_are_one_sentence(written: tu
         )  # fmt: skip
     wanted = f"the port of 127.0.0.1:{port} is taken" if taken else f"found not all of 2 processes at 127.0.0.1:{port}"
     assert done.returncode == 1 and wanted in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("model", "folder", "message"),
+    [
+        ("other.pt2", "kept", r"other\.pt2 is not the program that stages\.json is for"),
+        ("model.pt2", "taken/kept", r"the checkpoint .*taken/kept cannot be written \(Not a directory\)"),
+    ],
+)
+def test_another_program_and_a_folder_that_is_none_are_one_sentence(
+    written: tuple[Path, Path], tmp_path: Path, model: str, folder: str, message: str
+) -> None:
+    """No process is left to wait for the others, and no line is a traceback of the script."""
+    path, files = written
+    save_program(torch.nn.ReLU, (torch.randn(2, 3),), tmp_path / "other.pt2")
+    (tmp_path / "taken").write_text("a file")
+    program = path if model == "model.pt2" else tmp_path / model
+    done = torchrun(files, "train_pipeline.py", str(program), "--steps", "2", "--checkpoint", str(tmp_path / folder))
+    assert done.returncode != 0 and re.search(rf"^{'.*' + message}$", done.stderr, re.MULTILINE), done.stderr[-2000:]
 
 
 def test_devices_in_turns_are_refused(tmp_path: Path) -> None:
