@@ -204,6 +204,7 @@ def test_a_device_without_the_rate_computes_in_the_next_wider_type(tmp_path: Pat
     assert seconds(half)[1] == pytest.approx(seconds(whole)[1], rel=0.2) and half.warnings and not whole.warnings
 
 
+@pytest.mark.soak
 def test_sizes_of_a_published_language_model() -> None:
     """Llama 3 8B: 14.96, 7.95 and 4.36 GiB as F16, Q8_0 and Q4_K_S (llama.cpp, tools/quantize/README.md).
 
@@ -255,8 +256,10 @@ def exported(problem: Problem, target: str) -> tuple[str, tuple[str, ...]]:
     return str(next(iter(made.exported.files.values()))), made.exported.notes
 
 
-def test_exports_ask_for_the_precision() -> None:
+def test_exports_ask_for_the_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets that can say it do, others name what has to be converted."""
+    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     dims = {"prompt": 8, "tokens": 2}
 
     def of(name: str) -> Problem:

@@ -11,7 +11,7 @@ import pytest
 import typer
 from documents_files import write_files
 from locations import ROOT
-from soak import SOAKS
+from soak import SOAKS, later
 from typer.testing import CliRunner
 
 from placewise.cli.app import app
@@ -43,6 +43,8 @@ ELSEWHERE = re.compile(r"openvino:(GPU|NPU)")
 PROFILE = re.compile(r"placewise profile .*examples/models/.* -o (\S+)")
 PROFILES: dict[str, tuple[str, bytes]] = {}
 """Profiles of the models here, which several pages measure by the same command, and the files that they wrote."""
+LONG = ("docs/measured.md", "docs/runtimes.md", "docs/guides/openvino.md")
+"""Pages whose commands measure for minutes: `make soak` runs them, and `make test` parses them."""
 UNSAID = "…"
 """What a page leaves to its reader cannot run: it is parsed."""
 ALREADY = re.compile(r"the plan has it on (\S+) already; choose another device: (\S+)")
@@ -91,7 +93,14 @@ def parsed(command: str) -> None:
     found.make_context(found.name, words)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", LONG)
+def test_every_command_of_a_long_page_exists(name: str) -> None:
+    """Its verb, its options and the form of their values."""
+    for command in COMMANDS[name]:
+        parsed(command)
+
+
+@pytest.mark.parametrize("name", [later(name) if name in LONG else name for name in COMMANDS])
 def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty folder with the files that the page speaks of, each ends with exit code 0, or as the page says."""
     for library in NEEDS.get(Path(name).name, ()):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soak import later
 
 import placewise as pw
 from placewise._util.units import format_seconds
@@ -107,6 +108,7 @@ def test_a_killed_stage_is_named_and_ends_the_others(path: Path, tmp_path: Path)
             os.kill(pid, 0)
 
 
+@pytest.mark.soak
 def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
     """A stage on a GPU that is not here: its number, its device and the reason."""
     if torch.cuda.is_available():
@@ -124,12 +126,16 @@ def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "args", "message"),
     [
-        ({}, [], r"3 stages, one process each: start them with torchrun --standalone --nproc-per-node 3"),
+        later({}, [], r"3 stages, one process each: start them with torchrun --standalone --nproc-per-node 3"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, [], r"3 stages, and there are 2 processes: start them with torchrun"),
-        ({"RANK": "0", "WORLD_SIZE": "3"}, ["--timeout", "1"], r"not all 3 stages came to 127\.0\.0\.1:\d+ within 1 s"),
+        later(
+            {"RANK": "0", "WORLD_SIZE": "3"},
+            ["--timeout", "1"],
+            r"not all 3 stages came to 127\.0\.0\.1:\d+ within 1 s",
+        ),
         ({"RANK": "0", "WORLD_SIZE": "3", "TAKEN": "1"}, [], r"the port of 127\.0\.0\.1:\d+ is taken: set MASTER_PORT"),
-        ({}, ["0"], r"micro_batches: give a whole number from 1"),
-        ({}, ["many"], r"micro_batches: .*'many'"),
+        later({}, ["0"], r"micro_batches: give a whole number from 1"),
+        later({}, ["many"], r"micro_batches: .*'many'"),
     ],
 )
 def test_bad_starts_are_refused(

@@ -72,6 +72,7 @@ def test_the_files_start_again_from_a_checkpoint(written: tuple[Path, Path], tmp
 SLOWLY = ["train_pipeline.py", "model.pt2", "--compare", "0", "--checkpoint-every", "5", "--steps"]
 
 
+@pytest.mark.soak
 def test_a_killed_process_costs_no_step(written: tuple[Path, Path], tmp_path: Path) -> None:
     """torchrun starts all processes again, which go on after the last checkpoint, as if nobody had died; the comparison
     with one process covers steps of the attempt that ended. Nothing outlives the run, and the dead one is named.

@@ -25,6 +25,11 @@ def examples(count: int, **options: Any) -> settings:
     return settings(max_examples=_scale(count), deadline=None, **options)
 
 
+def enough(count: int) -> int:
+    """Of the random cases, how many must be of a kind for a test to say something: half of `count` in `make test`."""
+    return _scale(count) if SOAKS else count // 2
+
+
 def sample(cases: Sequence[Any], every: int = 3) -> list[Any]:
     """Parameters of a test, of which `make test` tries each `every`th, from the first on."""
     return [case if i % every == 0 else later(case) for i, case in enumerate(cases)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from crash_runs import alive_in
 from locations import DATA
+from soak import later
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
 LISTENS = "0A"
@@ -23,8 +24,6 @@ COMMANDS = {
     "run": ("run {plan} --rounds 1 --measure-time 1s", "onnxruntime"),
     "train": ("train {model} -d 2xV100-16GB,cpu --policy colocrl --controllers 2 --updates 3", "torch"),
 }  # fmt: skip
-
-OTHERS = [name for name in COMMANDS if name != "profile"]
 
 
 def pids_in(session: int) -> list[int]:
@@ -68,7 +67,7 @@ def find_open_addresses(words: list[str], folder: Path) -> set[str]:
     return addresses
 
 
-@pytest.mark.parametrize("command", ["profile", *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
+@pytest.mark.parametrize("command", ["place", *(later(name) for name in COMMANDS if name != "place")])
 def test_nothing_listens(command: str, tmp_path: Path) -> None:
     """Commands and their workers talk through sockets that only they hold."""
     line, library = COMMANDS[command]

@@ -64,6 +64,7 @@ def test_split_convolutions_differ_by_rounding_alone(pair: ParallelGroup) -> Non
             assert largest_error(value, wanted[name]) < 1e-12, name
 
 
+@pytest.mark.soak
 def test_four_processes_compute_what_one_does() -> None:
     """Two stages of two devices each, whose layers recompute; and two replicas of two devices each."""
     with ParallelGroup(4) as group:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soak import later
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
@@ -78,7 +79,7 @@ def test_nine_models_run_in_stages(name: str, placer: str, cores: int, tmp_path:
     require_outputs(model, problem, device)
 
 
-@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), ("mixture", 4)])
+@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), later("mixture", 4)])
 def test_models_run_in_even_stages(name: str, cores: int, tmp_path: Path) -> None:
     """Two of the nine, cut where the ops fall, in so many stages that hand something on."""
     model = export_named(name, tmp_path / "model.pt2")
@@ -108,6 +109,7 @@ def test_a_killed_middle_rank_is_named_at_once(residuals: Any) -> None:
                 os.kill(pid, 0)
 
 
+@pytest.mark.soak
 def test_an_error_in_the_middle_rank_is_named(tmp_path: Path) -> None:
     """An index that does not exist: its own message, while the other ranks wait; nobody waits for their time limit."""
     model = export_model(Picks(), {"x": torch.randn(4, 6), "row": torch.tensor(1)}, tmp_path / "picks.pt2")

@@ -230,8 +230,8 @@ def test_running_and_profiling_refuse_or_warn(
     with pytest.raises(RunError, match=r"pickled object.*--trust-model if you trust"):
         pw.run(plan)
     with pytest.raises(RunError, match=r"pickled object.*--trust-model if you trust"):
-        pw.profile(path, dims={"batch": 4})
+        pw.profile(path, "core", dims={"batch": 4})
     assert not marker.exists() and not caplog.records
     with suppress(RunError):
-        pw.profile(path, dims={"batch": 4}, trust_model=True)
+        pw.profile(path, "core", dims={"batch": 4}, trust_model=True)
     assert marker.exists() and "code that the file holds runs with your rights" in caplog.text

@@ -54,7 +54,7 @@ def chain(sizes: list[int], machines: Cluster, seconds: Floats, **options: objec
 
 
 @examples(10)
-@given(problems(max_ops=7))
+@given(problems(max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid, comes twice the same, and no proof of infeasibility is wrong."""
     for placer in PLACERS:

@@ -298,6 +298,7 @@ print(policy.segment, *build_proposal(problem, trainer, "gdp", Reason.FINISHED).
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
 def test_where_memory_is_short_segments_become_shorter() -> None:
     """In a process that may have little more than it has: an answer all the same, and a note that says why."""

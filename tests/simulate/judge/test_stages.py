@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from piper_files import layers, problem_of, random_instance, random_plan
-from soak import seeds
+from soak import enough, seeds
 from split_problems import random_pipeline, split_problem
 from tiny_problems import Draw
 from twins import piper
@@ -48,7 +48,7 @@ def test_random_plans_cost_what_the_definition_says(tmp_path: Path, exact: bool)
             assert use.seconds == pytest.approx(piper.stage_seconds(instance, stage), rel=1e-9)
             assert use.peak == pytest.approx(piper.stage_bytes(instance, plan, number), rel=1e-9)
         sound += not broken
-    assert sound > 20
+    assert sound > enough(16)
 
 
 @pytest.mark.parametrize("kind", ["throughput", "latency"])
