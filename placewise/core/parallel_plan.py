@@ -40,6 +40,9 @@ def describe_modules(problem: Problem, placement: Placement) -> tuple[dict[str, 
     graph, ways, stages = problem.graph, problem.require_ways(), placement.stages
     _require_modules(graph)
     degree, replicas = stages[0].tensor_parallel, stages[0].data_parallel
+    if problem.constraints.sequence_parallel and degree > 1:
+        said = "the modules of a model see all tokens, so sequence parallelism cannot be put into them"
+        raise ExportError(said, remedy="place with --no-sequence-parallel")
     stage = np.where(graph.ops.backward, -1, np.asarray(placement.stage))
     total = count_by_module(graph)
     whole = [[""]] if len(stages) == 1 else [whole_modules(graph, stage == s, total) for s in range(len(stages))]
