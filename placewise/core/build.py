@@ -300,9 +300,8 @@ def _require_same_sequences(kept: Constraints, options: ProblemOptions) -> None:
     """Raise InputError where ways that came with a file were made with, or without, sequence parallelism."""
     if options.sequence_parallel is None or options.sequence_parallel == kept.sequence_parallel:
         return
-    how = "with" if kept.sequence_parallel else "without"
-    flag = "--no-sequence-parallel" if kept.sequence_parallel else "--sequence-parallel"
-    said = f"this file says how its ops may be split, and does so {how} sequence parallelism"
+    how, flag = ("with", "--no-sequence-parallel") if kept.sequence_parallel else ("without", "--sequence-parallel")
+    said = f"this problem says how its ops may be split, {how} sequence parallelism, and the options or the plan differ"
     raise InputError(said, remedy=f"leave out {flag}, or place the model itself")
 
 
