@@ -98,7 +98,7 @@ def test_a_plan_is_not_judged_by_other_ways(tmp_path: Path) -> None:
     for one, other in ((with_tokens, plain), (plain, with_tokens)):
         made = place(one.with_(ways=_only(one, one.require_ways().degree == 4)), budget=Budget(5.0))
         pw.Plan(made).save(tmp_path / "plan.json")
-        with pytest.raises((InputError, PlanError), match="has no way 't=4|the options or the plan differ"):
+        with pytest.raises((InputError, PlanError), match=r"has no way 't=4|the options or the plan differ"):
             pw.judge(other, tmp_path / "plan.json")
 
 

@@ -90,7 +90,7 @@ def test_ops_and_collectives_are_those_of_the_judge(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_tokens_are_scattered_and_gathered(name: str) -> None:
-    """With sequence parallelism, reduce-scatters and all-gathers take the judge's seconds, and fewer sums are reduced."""
+    """With sequence parallelism, reduce-scatters and all-gathers take the judge's seconds; fewer sums are reduced."""
     problem = problem_of(name, "8xA100-80GB", microbatches=8, sequence_parallel=True)
     made = require_judged(problem, staged(problem, PIPELINE, [2], again=True))
     scattered = [task for task in made.tasks if task.what == "reduce-scatter"]
