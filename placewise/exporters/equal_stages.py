@@ -43,11 +43,12 @@ def find_equal_stages(
 
     A plan that does not fit the memory becomes the fastest one that does; it stays as it is if there is none.
     `line` numbers entries from 0, and a unit is where its first op is. `recompute` lists the choices of the target; by
-    default, units do as in the plan. Raises ExportError where no such pipeline keeps the rules.
+    default, units do as in the plan, or all recompute. Raises ExportError where no such pipeline keeps the rules.
     """
     ways = problem.require_ways()
     entry = _entry_of_units(ways, line)
     own = ways.recompute[np.asarray(placement.way)]
+    default = (own, np.ones(ways.n_units, np.bool_)) if ways.recompute.any() else (own,)
     best: tuple[float, EqualStages] | None = None
     own_stages: EqualStages | None = None
     for cut, degree, replicas in dict.fromkeys(_list_shapes(problem, placement, entry)):
@@ -55,7 +56,7 @@ def find_equal_stages(
         groups = _take_devices(problem, placement, len(cut), degree, replicas)
         if groups is None or len(np.unique(unit_stage)) < len(cut):
             continue
-        for again in (own,) if recompute is None else recompute(unit_stage):
+        for again in default if recompute is None else recompute(unit_stage):
             way = _choose_ways(ways, again, degree)
             if way is None:
                 break
