@@ -53,10 +53,10 @@ class Case(NamedTuple):
     options: ProblemOptions
 
 
-def _training(batch: int, **dims: int) -> ProblemOptions:
+def _training(batch: int, *, tokens: bool = False, **dims: int) -> ProblemOptions:
     return ProblemOptions(
         objective="throughput", graph="training", dims={"batch": batch, **dims}, tensor_parallel=0, microbatches=64,
-        precision="bf16",
+        precision="bf16", sequence_parallel=tokens or None,
     )  # fmt: skip
 
 
@@ -72,6 +72,8 @@ CASES = (
     Case("Llama-3-70B, inference", "hf:llama-3-70b", _inference(prompt=512, tokens=128)),
     Case("Mixtral-8x7B, inference", "hf:mixtral-8x7b", _inference(prompt=512, tokens=128)),
     Case("DeepSeek-V3, inference", "hf:deepseek-v3", _inference(prompt=512, tokens=128)),
+    Case("GPT-3 175B, training, sequence parallel", GPT3, _training(1, tokens=True, length=2048)),
+    Case("Llama-3-70B, training, sequence parallel", "hf:llama-3-70b", _training(1, tokens=True, length=4096)),
 )
 
 
@@ -96,8 +98,8 @@ def main() -> int:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--only", default="", help="only rows whose name holds this text")
     options = parser.parse_args()
-    committed = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    rows = {row["name"]: row for row in committed}
+    committed = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
+    rows = {row["name"]: row for row in committed["rows"]}
     faults = []
     print(_HEAD)
     with tempfile.TemporaryDirectory() as folder:
@@ -105,8 +107,14 @@ def main() -> int:
             rows[row["name"]] = row
             faults += _faults(row)
             print(_line(row), flush=True)
+    command = f"python benchmarks/split_models.py --time-limit {options.time_limit:g}"
+    parts = committed.get("parts", {}) if options.only else {}
+    if options.only:
+        parts |= {options.only: f"{command} --only '{options.only}'"}
+        command = committed.get("command", command)
     document = {
-        "command": f"python benchmarks/split_models.py --time-limit {options.time_limit:g}",
+        "command": command,
+        "parts": parts,
         "machine": f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}",
         "rows": list(rows.values()),
     }
@@ -143,6 +151,7 @@ def run_case(case: Case, model: ImportedModel, cluster: str, folder: Path, limit
     started = time.perf_counter()
     options = ProblemOptions(
         objective="throughput", tensor_parallel=0, microbatches=case.options.microbatches,
+        sequence_parallel=case.options.sequence_parallel,
     )  # fmt: skip
     problem = build(model, str(path), options)
     built = time.perf_counter() - started
@@ -197,8 +206,9 @@ def _line(row: dict[str, Any]) -> str:
 
 def _page(document: dict[str, Any]) -> str:
     table = "\n".join([_HEAD, *map(_line, document["rows"])])
+    parts = "".join(f" Rows with '{part}' in their name: `{command}`." for part, command in document["parts"].items())
     about = (
-        f"Made by `{document['command']}` on {document['machine']}.\n\nSeconds of the roofline, not measured: "
+        f"Made by `{document['command']}` on {document['machine']}.{parts}\n\nSeconds of the roofline, not measured: "
         "milliseconds per micro-batch in training (64 per step), per sample (512 tokens of prompt, 128 generated) for "
         "inference. Nodes are joined by 400 Gbit/s (H100) or 200 (A100). –: no such plan fits."
     )

@@ -55,6 +55,12 @@ PROBLEM_OPTIONS = (
         "text",
         "The most devices that an op may be split over, or 'any'; stages may then be replicated and recomputed, too.",
     ),
+    OptionInfo(
+        "sequence_parallel",
+        "--sequence-parallel/--no-sequence-parallel",
+        "either",
+        "With --tensor-parallel: also split by tokens what lies between split products, as Megatron-LM does.",
+    ),
     OptionInfo("recompute", "--recompute", "text", "Training: recompute activations: auto, never or always."),
     OptionInfo(
         "microbatches", "--microbatches", "whole", "Training: micro-batches per step, each of a batch (default: 32)."

@@ -10,6 +10,7 @@ import numpy as np
 
 from placewise.analysis.select_ops import select_ops
 from placewise.core.place import place
+from placewise.core.split_ways import remake_ways
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
@@ -23,6 +24,8 @@ from placewise.simulate import judge_placement
 from placewise.simulate.judge.stages import load_stages
 
 RECOMPUTE, KEEP = "recompute", "no-recompute"
+TOKENS, NO_TOKENS = "sequence-parallel", "no-sequence-parallel"
+"""Choices for the whole plan: what leaves a layer has one form."""
 _DEGREE = re.compile(r"tp=(\d{1,6})")
 
 
@@ -45,8 +48,9 @@ def explain_split(
 ) -> ExplainedSplit:
     """Why the unit of the ops that `asked` names runs as it does in a plan with stages.
 
-    For each choice of `why_not` ("tp=4", "recompute", "no-recompute"; by default all that the unit has), everything is
-    placed anew with it, within `budget`. Raises InputError for an unknown op or choice, and for ops in several units.
+    For each choice of `why_not` ("tp=4", "recompute", "no-recompute", and for the whole plan "sequence-parallel" or
+    "no-sequence-parallel"; by default all that the unit has), everything is placed anew with it, within `budget`.
+    Raises InputError for an unknown op or choice, and for ops in several units.
     """
     ways = problem.require_ways()
     ops, _ = select_ops(problem, asked)
@@ -58,9 +62,8 @@ def explain_split(
     group, use, chosen = placement.stages[s], judged.stages[s], int(np.asarray(placement.way)[unit])
     kind = int(ways.device_class[group.devices[0]])
     results, forced = [], []
-    for choice in why_not or _list_choices(ways, units, chosen):
-        keep = _select_ways(ways, units, choice)
-        result = place(problem.with_(ways=keep_ways(ways, keep)), "auto", budget, on_progress=on_progress)
+    for choice in why_not or _list_choices(problem, units, chosen):
+        result = place(_with_choice(problem, units, choice), "auto", budget, on_progress=on_progress)
         results.append(result)
         forced.append(
             ForcedChoice(choice=choice, value=result.value, lower_bound=result.lower_bound, unmet=result.unmet)
@@ -81,6 +84,7 @@ def explain_split(
         bytes_kept=_stage_bytes(problem, placement, s, degree=group.tensor_parallel, keep=True),
         bytes_whole=_stage_bytes(problem, placement, s, degree=1),
         trains=ways.trains,
+        sequence_parallel=problem.constraints.sequence_parallel and group.tensor_parallel > 1,
         pays_per_stage=problem.objective.kind == "throughput",
         measure=value_name(problem.objective, ways),
         value=judged.value,
@@ -126,13 +130,25 @@ def _name_units(ways: Ways, units: Ints, asked: str) -> str:
     return ways.unit_names[int(units[0])] if ways.unit_names and len(units) == 1 else asked
 
 
-def _list_choices(ways: Ways, units: Ints, chosen: int) -> list[str]:
-    """Every other degree of the unit, and the other rule of recomputation if it has a way for it."""
+def _list_choices(problem: Problem, units: Ints, chosen: int) -> list[str]:
+    """Every other degree of the unit, the other rule of recomputation if it has a way for it, and whole tokens."""
+    ways = problem.require_ways()
     own = np.isin(ways.way_unit, units)
     degrees = sorted(set(ways.degree[own].tolist()) - {int(ways.degree[chosen])})
     other = KEEP if ways.recompute[chosen] else RECOMPUTE
     has_other = bool((ways.recompute[own] != ways.recompute[chosen]).any())
-    return [*(f"tp={degree}" for degree in degrees), *([other] if has_other else [])]
+    whole = [NO_TOKENS] if problem.constraints.sequence_parallel else []
+    return [*(f"tp={degree}" for degree in degrees), *([other] if has_other else []), *whole]
+
+
+def _with_choice(problem: Problem, units: Ints, choice: str) -> Problem:
+    """The problem in which the units run as `choice` says; with a choice for the whole plan, all units do."""
+    if choice not in (TOKENS, NO_TOKENS):
+        ways = problem.require_ways()
+        return problem.with_(ways=keep_ways(ways, _select_ways(ways, units, choice)))
+    if (choice == TOKENS) == problem.constraints.sequence_parallel:
+        raise InputError(f"the plan is one with {choice} already", remedy="ask for the other choice")
+    return remake_ways(problem, sequence_parallel=choice == TOKENS)
 
 
 def _select_ways(ways: Ways, units: Ints, choice: str) -> Bools:
@@ -144,7 +160,7 @@ def _select_ways(ways: Ways, units: Ints, choice: str) -> Bools:
     elif choice in (RECOMPUTE, KEEP):
         fits = ways.recompute == (choice == RECOMPUTE)
     else:
-        remedy = f"give tp=DEGREE, {RECOMPUTE} or {KEEP}"
+        remedy = f"give tp=DEGREE, {RECOMPUTE}, {KEEP}, {TOKENS} or {NO_TOKENS}"
         raise InputError(f"{choice!r} is no choice for ops that may be split", remedy=remedy)
     if len(np.unique(ways.way_unit[own & fits])) < len(units):
         known = sorted(set(ways.degree[own].tolist()))

@@ -295,7 +295,7 @@ def export(
             raise ExportError(f"what {to} can say of this plan breaks a rule: {broken}", remedy="choose another target")
         write_files(made.exported, made.info, path)
         if made.projected:
-            save_plan(result_of(made, problem), plan_path(made.info, path))
+            save_plan(result_of(made, made.problem), plan_path(made.info, path))
     return made
 
 
@@ -324,8 +324,9 @@ def explain(
     op : str
         An op's name, a module, or a regular expression that finds one op.
     why_not : str or sequence of str
-        Devices: the op is forced there, and the rest placed anew. Where ops may be split: "tp=4", "recompute" or
-        "no-recompute". Default: none; all of the latter.
+        Devices: the op is forced there, and the rest placed anew. Where ops may be split: "tp=4", "recompute",
+        "no-recompute", and for the whole plan "sequence-parallel" or "no-sequence-parallel". Default: none; all of the
+        latter that the plan has.
     model, example_inputs, on_progress, **problem_options
         As in `run`.
     placer, gap, seed, threads, budget

@@ -26,7 +26,7 @@ def explain(
         list[str] | None,
         typer.Option(
             "--why-not",
-            help="DEVICE, tp=4, recompute or no-recompute: force it, and place the rest again.",
+            help="DEVICE, tp=4, recompute, no-recompute or no-sequence-parallel: force it, and place the rest again.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,

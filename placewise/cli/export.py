@@ -77,7 +77,7 @@ def export(
     if save_plan is None and output is not None and made.projected:
         save_plan = plan_path(made.info, output)
     if save_plan is not None:
-        save(result_of(made, problem), save_plan)
+        save(result_of(made, made.problem), save_plan)
     if as_json:
         show_json(_document(made, problem.n_ops, written, save_plan))
     elif output is None:

@@ -244,6 +244,9 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
                 tensor_parallel=constraints.tensor_parallel,
                 recompute=constraints.recompute,
                 microbatches=constraints.microbatches or None,
+                sequence_parallel=constraints.sequence_parallel
+                if options.sequence_parallel is None
+                else options.sequence_parallel,
             )
         if options.replicas is None and options.objective in ("throughput", "step"):
             options = replace(options, replicas=constraints.replicas)
@@ -277,9 +280,11 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         kept.tensor_parallel if options.tensor_parallel is None else options.tensor_parallel,
         options.recompute or kept.recompute,
         kept.microbatches if objective.kind == "step" else 0,
+        kept.sequence_parallel,
     )
     ways = problem.ways
     if ways is not None:
+        _require_same_sequences(kept, options)
         ways = restrict_ways(ways, constraints.tensor_parallel, constraints.recompute)
         ways = ways if options.microbatches is None else replace(ways, microbatches=options.microbatches)
     elif options.splits and objective.kind != "step":
@@ -289,6 +294,15 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         warnings=(*problem.warnings, *priced.notes), ways=ways,
     )  # fmt: skip
     return ask_step(adjusted, options) if objective.kind == "step" else adjusted
+
+
+def _require_same_sequences(kept: Constraints, options: ProblemOptions) -> None:
+    """Raise InputError where ways that came with a file were made with, or without, sequence parallelism."""
+    if options.sequence_parallel is None or options.sequence_parallel == kept.sequence_parallel:
+        return
+    how, flag = ("with", "--no-sequence-parallel") if kept.sequence_parallel else ("without", "--sequence-parallel")
+    said = f"this problem says how its ops may be split, {how} sequence parallelism, and the options or the plan differ"
+    raise InputError(said, remedy=f"leave out {flag}, or place the model itself")
 
 
 def _kind(name: str) -> Any:

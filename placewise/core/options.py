@@ -45,6 +45,7 @@ class ProblemKeywords(TypedDict, total=False):
     in_order: bool | None
     replicas: int | str | None
     tensor_parallel: int | str | None
+    sequence_parallel: bool | None
     recompute: str | None
     microbatches: int | None
     step_samples: int | None
@@ -97,6 +98,10 @@ class ProblemOptions:
         The most devices over which an op may be split; 0 and "any" mean any number. With it, `recompute` or
         `microbatches`, stages may also be replicated and recomputed, and the plan has `stages` (docs/judge.md).
         Default: ops are not split.
+    sequence_parallel : bool
+        Whether what lies between split products (norms, residual sums) is split by tokens, and all-gathers and
+        reduce-scatters take the place of all-reduces: in every stage that splits its ops (docs/sharding.md). It needs
+        `tensor_parallel`. Default: False.
     recompute : {"auto", "never", "always"}
         Whether training recomputes activations. Default: auto, which decides unit by unit.
     microbatches : int
@@ -176,6 +181,7 @@ class ProblemOptions:
     schedule: str | None = None
     replicas: int | None = None
     tensor_parallel: int | None = None
+    sequence_parallel: bool | None = None
     recompute: str | None = None
     microbatches: int | None = None
     step_samples: int | None = None
@@ -204,7 +210,7 @@ class ProblemOptions:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
             name: _truth(name, getattr(self, name))
-            for name in ("contiguous", "convex", "offload", "in_order", "cache", "tf32")
+            for name in ("contiguous", "convex", "offload", "in_order", "cache", "tf32", "sequence_parallel")
         }
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "supported", "unsupported")}
         clean["precision"] = _precision(self.precision, self.tf32)
@@ -232,7 +238,8 @@ class ProblemOptions:
     def splits(self) -> bool:
         """Whether ops may be split, or stages recomputed: then a problem has ways to run its units."""
         microbatches = None if self.objective == "step" else self.microbatches
-        return any(value is not None for value in (self.tensor_parallel, self.recompute, microbatches))
+        given = (self.tensor_parallel, self.recompute, microbatches, self.sequence_parallel or None)
+        return any(value is not None for value in given)
 
 
 def _text(name: str, value: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.token_plan import describe_tokens, find_token_tensors
 from placewise.costing.sharding import shard_graph
 from placewise.errors import ExportError
 from placewise.model.columns import Bools
@@ -33,19 +34,31 @@ def describe_modules(problem: Problem, placement: Placement) -> tuple[dict[str, 
     `stages` have the paths of their `modules` ("" is the whole model), the names of `calls` outside of these, the paths
     of modules that `recompute`, and `devices`, one replica after the other. `splits` maps the path of a module to its
     style, the split dimension of its `weights`, the lengths of `parts` side by side in such a dimension, and whether it
-    `gathers`. `summed` are weights of which every device has a part of the gradient.
+    `gathers`. `summed` are weights of which every device has a part of the gradient. With sequence parallelism, there
+    is also `tokens`: what modules do with them (`describe_tokens`).
 
     Raises ExportError for a model without modules, and for splits that modules cannot express.
     """
     graph, ways, stages = problem.graph, problem.require_ways(), placement.stages
     _require_modules(graph)
     degree, replicas = stages[0].tensor_parallel, stages[0].data_parallel
+    by_tokens = problem.constraints.sequence_parallel and degree > 1
     stage = np.where(graph.ops.backward, -1, np.asarray(placement.stage))
     total = count_by_module(graph)
-    whole = [[""]] if len(stages) == 1 else [whole_modules(graph, stage == s, total) for s in range(len(stages))]
-    calls = _calls_outside(graph, stage.tolist(), [path for paths in whole for path in paths])
-    splits, summed, early = _split_modules(problem, degree) if degree > 1 else ({}, [], [])
-    _require_inside(splits, [path for paths in whole for path in paths])
+    entire = len(stages) == 1 and not by_tokens
+    whole = [[""]] if entire else [whole_modules(graph, stage == s, total) for s in range(len(stages))]
+    everything = [path for paths in whole for path in paths]
+    calls = _calls_outside(graph, stage.tolist(), everything)
+    splits: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
+    summed, early = list[str](), list[str]()
+    if degree > 1:
+        sharding = shard_graph(graph, degree, unit=ways.unit, sequence_parallel=by_tokens)
+        splits, summed, early = _split_modules(graph, sharding)
+        if by_tokens:
+            made = describe_tokens(graph, sharding, splits, stage.tolist(), everything)
+            tokens, early = {"tokens": made}, [*early, *made["results"]]
+    _require_inside(splits, everything)
     again = _recomputed_modules(problem, placement, total)
     document = {
         "tensor_parallel": degree,
@@ -63,6 +76,7 @@ def describe_modules(problem: Problem, placement: Placement) -> tuple[dict[str, 
         ],
         "splits": splits,
         "summed": summed,
+        **tokens,
     }
     return document, early
 
@@ -122,10 +136,8 @@ def _is_inside(path: str, parts: Iterable[str]) -> bool:
     return not set(_prefixes(path)).isdisjoint(parts)
 
 
-def _split_modules(problem: Problem, degree: int) -> tuple[dict[str, Any], list[str], list[str]]:
+def _split_modules(graph: Graph, sharding: Sharding) -> tuple[dict[str, Any], list[str], list[str]]:
     """How modules are split, the weights with parts of gradients, and the modules that gather only here."""
-    graph = problem.graph
-    sharding = shard_graph(graph, degree, unit=problem.require_ways().unit)
     early, own = _gather_early(graph, sharding), module_splits(graph, sharding)
     splits = _describe_splits(graph, sharding, own, early)
     return splits, _partial_gradients(graph, sharding), [path for path in early if not own[path].gathers]
@@ -139,14 +151,17 @@ def _gather_early(graph: Graph, sharding: Sharding) -> list[str]:
     """
     gathered: dict[int, None] = {}
     passed: set[int] = set()
+    by_token = find_token_tensors(graph, sharding)
     for collective in sharding.collectives:
         maker = int(graph.tensors.producer[collective.tensor])
+        if by_token[collective.tensor]:
+            continue
         if collective.backward or (maker >= 0 and _makes_sums(graph, sharding, maker)):
             continue
         gathers = collective.kind == "all-gather"
         passed |= set() if gathers else {collective.op}
         for tensor in [collective.tensor] if gathers else graph.inputs_of(collective.op).tolist():
-            _find_sources(graph, sharding, int(tensor), gathered, passed)
+            _find_sources(graph, sharding, int(tensor), gathered, passed, by_token)
     for op in gathered:
         _require_no_parts(graph, sharding, op, passed)
     return list(dict.fromkeys(graph.ops.scope[op] for op in gathered))
@@ -188,13 +203,17 @@ def _makes_sums(graph: Graph, sharding: Sharding, op: int) -> bool:
     return weighs and sharding.style_of(op) in ("rowwise", "embedding")
 
 
-def _find_sources(graph: Graph, sharding: Sharding, tensor: int, gathered: dict[int, None], passed: set[int]) -> None:
+def _find_sources(
+    graph: Graph, sharding: Sharding, tensor: int, gathered: dict[int, None], passed: set[int], by_token: Bools
+) -> None:
     """Add the column-parallel ops from which a split tensor comes to `gathered`, and the ops between to `passed`."""
     stack = [tensor]
     while stack:
         one = stack.pop()
         op = int(graph.tensors.producer[one])
-        if op < 0 or sharding.split[one] < 0 or op in passed or op in gathered or _makes_sums(graph, sharding, op):
+        if op < 0 or by_token[one] or sharding.split[one] < 0 or op in passed or op in gathered:
+            continue
+        if _makes_sums(graph, sharding, op):
             continue
         style = sharding.style_of(op)
         if style == "colwise":

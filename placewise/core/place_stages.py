@@ -48,13 +48,21 @@ def place_stages(
     known = [placement for placement, _ in baselines.values()]
     hints = replace(hints, placements=(*hints.placements, *known)) if automatic else hints
     proposal = run_placer(method, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
-    proposal = replace(proposal, notes=(*remarks, *proposal.notes))
+    proposal = replace(proposal, notes=(*remarks, *proposal.notes, *_note_tokens(problem, proposal.placement)))
     others = {key: Baseline(math.inf, "none fits") for key in BASELINE_RULES if key not in baselines}
     bound = proposal.bound or NO_BOUND
     judgement = None if proposal.placement is None else judge_placement(problem, proposal.placement)
     if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
         return result_without(problem, name, watch, proposal, judgement, bound, baselines, others)
     return result_with(problem, name, watch, proposal, judgement, bound, baselines, others)
+
+
+def _note_tokens(problem: Problem, placement: Placement | None) -> tuple[str, ...]:
+    """A note where sequence parallelism is asked for, and no stage of the plan splits its ops."""
+    if placement is None or not problem.constraints.sequence_parallel:
+        return ()
+    split = any(group.tensor_parallel > 1 for group in placement.stages)
+    return () if split else ("no stage of this plan splits its ops, so sequence parallelism changes nothing in it",)
 
 
 def refuse_stages(problem: Problem, placer: Placer) -> str:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from placewise.coarsen.units import group_units
 from placewise.core.options import ProblemOptions
+from placewise.core.precision import find_tf32
+from placewise.costing.roofline import allow_tf32
 from placewise.costing.sharding import SplitOptions, make_ways
-from placewise.costing.work import OpWork
+from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.ways import Ways
 
 MICROBATCHES = 32
 """Of a training step, where nothing is said."""
@@ -32,11 +38,15 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
     if problem.objective.kind == "latency" and problem.objective.execution != "operator":
         message = "where ops may be split, the latency is that of stages one after the other"
         raise InputError(message, remedy="leave out --execution or --tensor-parallel")
+    if options.sequence_parallel and options.tensor_parallel in (None, 1):
+        said = "sequence parallelism splits what lies between ops that are split, and none is"
+        raise InputError(said, remedy="add --tensor-parallel any, or leave out --sequence-parallel")
     units = group_units(graph)
     split = SplitOptions(
         degrees=_list_degrees(options.tensor_parallel),
         recompute=options.recompute or "auto",
         microbatches=options.microbatches or (MICROBATCHES if trains else 1),
+        sequence_parallel=bool(options.sequence_parallel),
         in_flight=problem.objective.schedule,
     )
     made = make_ways(
@@ -48,8 +58,54 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         recompute=split.recompute,
         microbatches=split.microbatches if trains else 0,
         replicas=0 if options.replicas is None else options.replicas,
+        sequence_parallel=split.sequence_parallel,
     )
     return problem.with_(ways=made.ways, constraints=constraints, warnings=(*problem.warnings, *made.notes))
+
+
+def remake_ways(problem: Problem, *, sequence_parallel: bool) -> Problem:
+    """The problem with its ways made again from the graph, with or without sequence parallelism.
+
+    Raises InputError where ways came with a file, and where sequence parallelism is impossible.
+    """
+    ways, constraints = problem.require_ways(), problem.constraints
+    if not _are_made(ways):
+        raise InputError("the ways of this problem came with its file", remedy="leave sequence parallelism as it is")
+    split = SplitOptions(
+        degrees=_list_degrees(constraints.tensor_parallel),
+        recompute=constraints.recompute,
+        microbatches=ways.microbatches,
+        sequence_parallel=sequence_parallel,
+        in_flight=problem.objective.schedule,
+    )
+    graph = problem.graph
+    made = make_ways(
+        graph, problem.cluster, problem.costs, problem.capacity, ways.unit, split,
+        work=allow_tf32(work_of(graph), find_tf32(graph)), unit_names=ways.unit_names,
+    )  # fmt: skip
+    return problem.with_(ways=made.ways, constraints=replace(constraints, sequence_parallel=sequence_parallel))
+
+
+def _are_made(ways: Ways) -> bool:
+    """Whether ways have the names that `make_ways` gives them."""
+    return all(name.startswith(f"t={degree}") for name, degree in zip(ways.name, ways.degree.tolist(), strict=True))
+
+
+def move_to_ways(problem: Problem, placement: Placement, other: Problem) -> Placement:
+    """A placement of stages of one problem in the ways of another one with the same units.
+
+    Units recompute where they did if they can. Raises InputError where a unit has no way of its degree.
+    """
+    old, new = problem.require_ways(), other.require_ways()
+    stage, chosen = np.zeros(new.n_units, np.int32), np.zeros(new.n_units, np.int32)
+    stage[new.unit] = np.asarray(placement.stage)
+    for unit, way in enumerate(np.asarray(placement.way).tolist()):
+        fitting = new.ways_of(unit, int(old.degree[way]))
+        if not len(fitting):
+            raise InputError(f"a unit has no way over {old.degree[way]} devices without sequence parallelism")
+        alike = fitting[new.recompute[fitting] == old.recompute[way]]
+        chosen[unit] = (alike if len(alike) else fitting)[0]
+    return Placement.of_stages(new, placement.stages, stage, chosen)
 
 
 def _list_degrees(most: int | None) -> tuple[int, ...] | None:

@@ -21,7 +21,8 @@ def ask_step(problem: Problem, options: ProblemOptions) -> Problem:
     """
     if not is_training(problem.graph):
         raise InputError("the objective step is one of training", remedy="add --graph training")
-    if problem.ways is not None or options.tensor_parallel not in (None, 1) or options.recompute not in (None, "never"):
+    split = options.tensor_parallel not in (None, 1) or bool(options.sequence_parallel)
+    if problem.ways is not None or split or options.recompute not in (None, "never"):
         remedy = "leave out --tensor-parallel and --recompute, or use --objective throughput"
         raise InputError("the step of ops that are split or recomputed is not simulated", remedy=remedy)
     if not problem.constraints.contiguous:

@@ -34,7 +34,8 @@ class ExportInfo:
     which models it accepts, `disk` whether weights may be on a disk, and `precisions` which ones its files ask the tool
     for (docs/costs.md). `library` is the package that writing needs, and `extra` the extra that installs it. `splits`
     says whether it can express ops that are split over devices, and `cannot_split` what it cannot keep of such plans;
-    `pipelines`, whether it keeps the stages, the schedule and the replicas of a training pipeline.
+    `sequence_parallel`, whether its files keep sequence parallelism; `pipelines`, whether it keeps the stages, the
+    schedule and the replicas of a training pipeline.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ExportInfo:
     options: Mapping[str, ExportOption] = field(default_factory=dict)
     splits: bool = False
     cannot_split: str = ""
+    sequence_parallel: bool = False
     pipelines: bool = False
 
 

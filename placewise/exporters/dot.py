@@ -44,6 +44,7 @@ class DotExporter:
         cannot_say="the order of ops, and replicas of stages",
         suffix=".dot",
         splits=True,
+        sequence_parallel=True,
         precisions=tuple(PRECISIONS),
         disk=True,
         options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},

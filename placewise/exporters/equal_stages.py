@@ -41,28 +41,35 @@ def find_equal_stages(
 ) -> EqualStages:
     """The pipeline of equal stages along a `line` [n_ops] that is the plan, or else the fastest that was found.
 
+    A plan that does not fit the memory becomes the fastest one that does; it stays as it is if there is none.
     `line` numbers entries from 0, and a unit is where its first op is. `recompute` lists the choices of the target; by
-    default, units do as in the plan. Raises ExportError where no such pipeline keeps the rules.
+    default, units do as in the plan, or all recompute. Raises ExportError where no such pipeline keeps the rules.
     """
     ways = problem.require_ways()
     entry = _entry_of_units(ways, line)
     own = ways.recompute[np.asarray(placement.way)]
+    default = (own, np.ones(ways.n_units, np.bool_)) if ways.recompute.any() else (own,)
     best: tuple[float, EqualStages] | None = None
+    own_stages: EqualStages | None = None
     for cut, degree, replicas in dict.fromkeys(_list_shapes(problem, placement, entry)):
         unit_stage = np.searchsorted(np.cumsum(cut), entry, side="right").astype(np.int32)
         groups = _take_devices(problem, placement, len(cut), degree, replicas)
         if groups is None or len(np.unique(unit_stage)) < len(cut):
             continue
-        for again in (own,) if recompute is None else recompute(unit_stage):
+        for again in default if recompute is None else recompute(unit_stage):
             way = _choose_ways(ways, again, degree)
             if way is None:
                 break
             made = EqualStages(cut, degree, replicas, Placement.of_stages(ways, groups, unit_stage, way))
-            if made.placement == placement:
-                return made
             judged = judge_placement(problem, made.placement)
+            if made.placement == placement:
+                if not judged.violations or {broken.kind for broken in judged.violations} != {"memory"}:
+                    return made
+                own_stages = made
             if judged.valid and (best is None or judged.value < best[0]):
                 best = (judged.value, made)
+    if best is None and own_stages is not None:
+        return own_stages
     if best is None:
         remedy = "see what the plan does with placewise judge, or place with --tensor-parallel of one number"
         raise ExportError(f"no pipeline of equal stages that {target} can run keeps the rules", remedy=remedy)

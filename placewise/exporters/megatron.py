@@ -42,6 +42,7 @@ class MegatronExporter:
         suffix=".sh",
         precisions=("fp16", "bf16"),
         splits=True,
+        sequence_parallel=True,
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
@@ -58,6 +59,8 @@ class MegatronExporter:
         stages = find_split_stages(problem, placement, self.info.name, first_layers=True)
         ways, count, layout = problem.require_ways(), len(stages.entries), write_layout(stages.entries)
         line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
+        if problem.constraints.sequence_parallel and stages.degree > 1:
+            line += " --sequence-parallel"
         batch = micro_batch_size(problem)
         if ways.trains:
             line += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"

@@ -110,7 +110,9 @@ def _price_ops(problem: Problem, placement: Placement) -> tuple[Floats, _Collect
     )  # fmt: skip
     seconds, collectives = np.zeros(graph.n_ops), _Collectives()
     last_gradient = _find_last_gradients(problem)
-    shardings = {t: shard_graph(graph, t, unit=ways.unit) for t in {g.tensor_parallel for g in placement.stages}}
+    tokens = problem.constraints.sequence_parallel
+    degrees = {group.tensor_parallel for group in placement.stages}
+    shardings = {t: shard_graph(graph, t, unit=ways.unit, sequence_parallel=tokens) for t in degrees}
     compute = {t: pricing.compute_ops(sharding) for t, sharding in shardings.items()}
     for s, group in enumerate(placement.stages):
         kind, t = int(ways.device_class[group.devices[0]]), group.tensor_parallel

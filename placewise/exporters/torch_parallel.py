@@ -164,6 +164,7 @@ class TorchExporter:
         cannot_say="stages of different degrees or numbers of replicas",
         takes="plans with stages, of PyTorch modules",
         splits=True,
+        sequence_parallel=True,
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:

@@ -46,6 +46,7 @@ class TraceExporter:
         verified="text only",
         cannot_say="replicas of stages, unless ops may be split",
         splits=True,
+        sequence_parallel=True,
         suffix=".json",
         precisions=tuple(PRECISIONS),
         disk=True,

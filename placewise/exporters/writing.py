@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from placewise._util.units import format_seconds
-from placewise.errors import ExportError, InternalError, OutputError
+from placewise.core.split_ways import move_to_ways, remake_ways
+from placewise.errors import ExportError, InputError, InternalError, OutputError
 from placewise.exporters.base import Exported, ExportInfo, OptionValue
 from placewise.exporters.registry import complete_options, create_exporter, require_library
 from placewise.files.atomic import atomic_write, hidden_beside, make_locked
@@ -34,7 +35,9 @@ class Export:
 
     `projected` says whether the two differ because of what the target can express. `moved` counts the ops on another
     device; it is 0 if only the order of ops or the replicas of stages are lost. `fastest` says that the files hold the
-    fastest placement that the target can express, and not the one nearest to the plan.
+    fastest placement that the target can express, and not the one nearest to the plan. `problem` is the one that the
+    files answer: that of the plan, or with `left_out`, the same without sequence parallelism; `reshaped` says that the
+    placement is another one besides.
     """
 
     info: ExportInfo
@@ -43,7 +46,10 @@ class Export:
     said: Judgement
     projected: bool
     moved: int
+    problem: Problem
     fastest: bool = False
+    left_out: bool = False
+    reshaped: bool = False
 
     @property
     def loss(self) -> float:
@@ -77,14 +83,28 @@ def export_placement(
     disks = [problem.cluster.devices[device] for device in np.unique(placement.device).tolist()]
     if not exporter.info.disk and (disk := next((device.name for device in disks if device.kind == "disk"), "")):
         raise ExportError(f"{target} cannot express that weights are on {disk!r}", remedy="place without a disk")
+    left_out = problem.constraints.sequence_parallel and bool(placement.stages) and not exporter.info.sequence_parallel
+    if left_out:
+        problem, placement = _leave_out_sequences(problem, placement)
     exported = exporter.export(problem, placement, values)
     _require_same(problem, target, exported.placement, exporter.read_back(exported, problem))
     notes = (*_note_precision(problem, exporter.info), *_note_idle(problem, exported.placement))
     exported = replace(exported, notes=(*exported.notes, *notes))
     moved = int((exported.placement.device != placement.device).sum())
-    projected = exported.placement != placement
+    left_out &= any(group.tensor_parallel > 1 for group in placement.stages)
+    reshaped = exported.placement != placement
+    projected = left_out or reshaped
     said = judge_placement(problem, exported.placement) if projected else asked
-    return Export(exporter.info, exported, asked, said, projected, moved)
+    return Export(exporter.info, exported, asked, said, projected, moved, problem, False, left_out, reshaped)
+
+
+def _leave_out_sequences(problem: Problem, placement: Placement) -> tuple[Problem, Placement]:
+    """The problem without sequence parallelism, and the placement in its ways. Raises ExportError."""
+    try:
+        plain = remake_ways(problem, sequence_parallel=False)
+        return plain, move_to_ways(problem, placement, plain)
+    except InputError as error:
+        raise ExportError(f"sequence parallelism cannot be left out: {error.problem}", remedy=error.remedy) from None
 
 
 def _flat_stages(placement: Placement, target: str) -> Placement:
@@ -129,12 +149,15 @@ def describe_projection(export: Export, n_ops: int) -> str:
     change = f"as fast: {said}"
     if abs(export.loss) >= SMALLEST:
         change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
+    tokens = f"the files for {export.info.name} leave out sequence parallelism" if export.left_out else ""
+    if tokens and not export.reshaped:
+        return f"{tokens}; judged without it, the plan is {change}"
     which = "fastest" if export.fastest else "nearest"
     limits = [export.info.cannot_say]
     if export.exported.placement.stages and export.info.cannot_split:
         limits = [export.info.cannot_split, *limits]
     limit = f"{export.info.name} cannot express {', or '.join(limits)}"
-    return f"{limit}; in the {which} placement that it can, {moved}, {change}"
+    return f"{f'{tokens}, and ' if tokens else ''}{limit}; in the {which} placement that it can, {moved}, {change}"
 
 
 def write_files(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:

@@ -63,6 +63,7 @@ class ConstraintsRecord(Record):
     microbatches: Whole = Field(
         0, ge=0, description="per training step, for step or where ops may be split; 0: the default"
     )
+    sequence_parallel: bool = Field(False, description="ops between split products are split by tokens")
 
 
 class ProblemHeader(Record):
@@ -142,5 +143,5 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
         tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered, record.tensor_parallel,
-        record.recompute, record.microbatches,
+        record.recompute, record.microbatches, record.sequence_parallel,
     )  # fmt: skip

@@ -120,7 +120,8 @@ class Constraints:
     runtime fuses, scopes that may not be split. `ordered` asks that contiguous stages follow each other as the devices
     do in the cluster. `tensor_parallel` is the most devices over which an op of a problem with ways is split (0: any
     number), `recompute` whether its activations are recomputed: auto, never or always, and `microbatches` how many
-    there are per training step (0: as many as by default).
+    there are per training step (0: as many as by default). `sequence_parallel` says that the ways split by tokens what
+    lies between split products.
     """
 
     pins: tuple[Rule, ...] = ()
@@ -135,6 +136,7 @@ class Constraints:
     tensor_parallel: int = 1
     recompute: str = "auto"
     microbatches: int = 0
+    sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         if self.recompute not in RECOMPUTE:

@@ -36,7 +36,7 @@ class WayOfUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedChoice:
-    """The best plan in which the unit runs as `choice` says ("tp=4", "recompute", "no-recompute"); value in seconds.
+    """The best plan in which the unit runs as `choice` says ("tp=4", "no-recompute", …); value in seconds.
 
     `lower_bound` holds for all such plans, `unmet` proves that there is none.
     """
@@ -53,6 +53,7 @@ class SplitExplanation:
 
     Of `n_units` that were asked about, `first` is the one whose ways are listed. `bytes_kept` and `bytes_whole` are
     what the stage would hold without any recomputation, and with one device per replica (None: a unit has no such way).
+    `sequence_parallel`: the stage also splits tokens.
     `pays_per_stage`: the slowest stage counts, and not the sum of all.
     """
 
@@ -71,6 +72,7 @@ class SplitExplanation:
     bytes_kept: float | None
     bytes_whole: float | None
     trains: bool
+    sequence_parallel: bool
     pays_per_stage: bool
     measure: str
     value: float
@@ -111,6 +113,7 @@ def describe_unit(explanation: SplitExplanation) -> str:
     """How the unit runs, in one sentence without a stop."""
     own = _chosen(explanation)
     split = f"split over {explanation.tensor_parallel} devices" if explanation.tensor_parallel > 1 else "not split"
+    split += " with sequence parallelism" if explanation.sequence_parallel else ""
     again = (" and recomputes its activations" if own.recomputes else "") if explanation.trains else ""
     replicas = f", which has {explanation.data_parallel} replicas" if explanation.data_parallel > 1 else ""
     return f"{explanation.unit} is {split}{again}; it is in stage {explanation.stage}{replicas}"

@@ -33,7 +33,7 @@ def stage_table(problem: Problem, placement: Placement, judgement: Judgement) ->
 
 def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> list[tuple[str, ...]]:
     """The cells of the table, by stage."""
-    ways = problem.require_ways()
+    ways, tokens = problem.require_ways(), ", tokens" if problem.constraints.sequence_parallel else ""
     rows: list[tuple[str, ...]] = []
     for s, (group, use) in enumerate(zip(placement.stages, judgement.stages, strict=True)):
         units = np.unique(ways.unit[np.flatnonzero(np.asarray(placement.stage) == s)]).tolist()
@@ -42,7 +42,7 @@ def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> 
                 str(s),
                 _name_units(ways, units),
                 _name_devices(problem.cluster, group),
-                f"over {group.tensor_parallel}" if group.tensor_parallel > 1 else "–",
+                f"over {group.tensor_parallel}{tokens}" if group.tensor_parallel > 1 else "–",
                 f"{group.data_parallel} ×" if group.data_parallel > 1 else "–",
                 _count_recomputed(ways, np.asarray(placement.way)[units]),
                 format_seconds(use.seconds),
@@ -60,10 +60,15 @@ def describe_op_places(problem: Problem, placement: Placement) -> list[str]:
     degree, recomputed = ways.degree[unit_way].tolist(), ways.recompute[unit_way].tolist()
     devices = [name_range([names[d] for d in group.devices]) for group in placement.stages]
     replicas = [group.data_parallel for group in placement.stages]
+    tokens = problem.constraints.sequence_parallel
     return [
-        describe_place(devices[s], replicas[s], degree[op], "recomputed" if recomputed[op] else "")
+        describe_place(devices[s], replicas[s], degree[op], _describe_way(recomputed[op], tokens and degree[op] > 1))
         for op, s in enumerate(np.asarray(placement.stage).tolist())
     ]
+
+
+def _describe_way(recomputed: bool, tokens: bool) -> str:
+    return ", ".join(filter(None, ["sequence parallel" if tokens else "", "recomputed" if recomputed else ""]))
 
 
 def describe_place(devices: str, replicas: int, degree: int, way: str) -> str:

@@ -36,10 +36,10 @@ def export_fastest(
     """The files of `target` for a placement, as `export_placement` has them.
 
     Where the nearest split of layers breaks a rule or loses more than `TOLERATED`, the fastest one is exported, if
-    there is a faster one. Raises what `export_placement` does.
+    there is a faster one; plans with stages keep the nearest. Raises what `export_placement` does.
     """
     nearest = export_placement(problem, placement, target, options)
-    if not nearest.projected:
+    if not nearest.projected or problem.ways is not None:
         return nearest
     found = find_faster(problem, placement, target, nearest.exported.placement)
     if found is None:
@@ -58,7 +58,7 @@ def describe_execution(problem: Problem, made: Export) -> str:
     """What the exported placement takes as its target runs it, where a plan of another execution says otherwise."""
     target = made.info.name
     with suppress(PlacewiseError):
-        value = judge_on_target(problem, made.exported.placement, target).value
+        value = judge_on_target(made.problem, made.exported.placement, target).value
         if not math.isclose(value, made.said.value, rel_tol=TOLERATED):
             took, instead = format_seconds(value), format_seconds(made.said.value)
             said = f"{target} {find_rule(target).runs}: run so, the plan takes {took} instead of {instead}"

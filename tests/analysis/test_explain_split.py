@@ -16,6 +16,7 @@ from placewise.model.ways import StageGroup, keep_ways
 from placewise.placers.base import Budget
 from placewise.reporting.plain import plain
 from placewise.reporting.split_explanation import (
+    SplitExplanation,
     describe_choice,
     describe_reasons,
     describe_unit,
@@ -106,3 +107,29 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence() -> None:
     whole = staged(inference, [StageGroup((0, 1), 1, 2)], [])
     with pytest.raises(InputError, match="only training recomputes"):
         explain_split(inference, whole, "layers.1", ["recompute"], Budget(1.0))
+
+
+def test_sequence_parallelism_is_a_choice_for_the_whole_plan() -> None:
+    """Without it, and with it where it was not asked for: the best plan of the problem that has it, or has it not."""
+    with_tokens, plain = (problem_of("llama", replicas=1, sequence_parallel=tokens) for tokens in (True, False))
+    for one, other, choice in ((with_tokens, plain, "no-sequence-parallel"), (plain, with_tokens, "sequence-parallel")):
+        placement = staged(one, GROUPS, [2])
+        explained = explain_split(one, placement, "layers.1", [choice], Budget(5.0))
+        (forced,), best = explained.explanation.forced, place(other, "auto", Budget(5.0))
+        assert forced.value == pytest.approx(best.value, rel=1e-6) and forced.choice == choice
+        assert explained.results[0].problem.constraints.sequence_parallel == (choice == "sequence-parallel")
+        said = describe_unit(explained.explanation)
+        assert ("over 2 devices with sequence parallelism" in said) == one.constraints.sequence_parallel
+        already = choice.removeprefix("no-") if one is with_tokens else f"no-{choice}"
+        with pytest.raises(InputError, match=f"the plan is one with {already} already"):
+            explain_split(one, placement, "layers.1", [already], Budget(5.0))
+    named = explain_split(with_tokens, staged(with_tokens, GROUPS, [2]), "layers.1", (), Budget(2.0)).explanation
+    assert [choice.choice for choice in named.forced][-1] == "no-sequence-parallel"
+    assert "t=2, sequence parallel" in plain_text(named)
+    assert "sequence-parallel" not in [
+        choice.choice for choice in explain_split(plain, staged(plain, GROUPS, [2]), "layers.1").explanation.forced
+    ]
+
+
+def plain_text(explanation: SplitExplanation) -> str:
+    return plain(split_explanation_view(explanation))

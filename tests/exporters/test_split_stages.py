@@ -1,6 +1,7 @@
 """Plans whose ops are split over devices, in the forms of vLLM and Megatron-LM; other targets refuse them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import ExportError
 from placewise.exporters.stack import find_stack
-from placewise.exporters.writing import export_placement
+from placewise.exporters.writing import describe_projection, export_placement, result_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.ways import StageGroup
@@ -87,6 +88,67 @@ def test_recomputed_layers_are_arguments_of_megatron(training: Problem) -> None:
     assert len(counts) == 1 and (f"--recompute-num-layers {count}" in str(made.exported.files["megatron.sh"])) == (
         count > 0
     )
+
+
+@pytest.fixture(scope="module")
+def by_tokens() -> Problem:
+    """The same with sequence parallelism."""
+    options = ProblemOptions(
+        objective="throughput", graph="training", dims={"batch": 4, "seq": 128}, tensor_parallel=0, microbatches=8,
+        sequence_parallel=True,
+    )  # fmt: skip
+    return build(BERT, "4xA100-40GB", options)
+
+
+def test_megatron_is_asked_for_sequence_parallelism(training: Problem, by_tokens: Problem) -> None:
+    """The argument is there where stages split their ops, and nowhere else; the plan is written as it is."""
+    for problem, degree, wanted in ((by_tokens, 2, True), (by_tokens, 1, False), (training, 2, False)):
+        groups = [StageGroup((0, 1), 2 // degree, degree), StageGroup((2, 3), 2 // degree, degree)]
+        made = export_placement(problem, staged(problem, [5, 7], groups), "megatron")
+        assert ("--sequence-parallel" in str(made.exported.files["megatron.sh"]).split()) == wanted
+        assert not made.projected and made.problem is problem
+
+
+@pytest.mark.parametrize("target", ["vllm", "deepspeed"])
+def test_sequence_parallelism_is_left_out_and_the_loss_reported(
+    training: Problem, by_tokens: Problem, target: str
+) -> None:
+    """Other tools get the same stages without it, judged so; unequal stages are projected besides."""
+    groups = [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)]
+    plan, whole = (staged(problem, [5, 7], groups) for problem in (by_tokens, training))
+    made = export_placement(by_tokens, plan, target)
+    assert made.projected and made.left_out and made.exported.placement == whole
+    assert made.said.value == judge_placement(training, whole).value
+    assert made.asked.value == judge_placement(by_tokens, plan).value
+    said = describe_projection(made, by_tokens.n_ops)
+    assert said.startswith(f"the files for {target} leave out sequence parallelism; judged without it, the plan is ")
+    saved = result_of(made, made.problem)
+    assert not saved.problem.constraints.sequence_parallel and saved.value == made.said.value
+    uneven = staged(by_tokens, [5, 7], [StageGroup((0, 1), 1, 2), StageGroup((2,), 1, 1)])
+    made = export_placement(by_tokens, uneven, target)
+    assert (
+        made.left_out
+        and made.said.valid
+        and made.said.value == judge_placement(training, made.exported.placement).value
+    )
+    assert "leave out sequence parallelism, and" in describe_projection(made, by_tokens.n_ops)
+    alone = staged(by_tokens, [5, 7], [StageGroup((0, 1), 2, 1), StageGroup((2, 3), 2, 1)])
+    made = export_placement(by_tokens, alone, target)
+    assert not made.projected and not made.left_out and made.loss == 0
+
+
+def test_plans_that_fit_only_with_sequence_parallelism_become_ones_that_fit(by_tokens: Problem) -> None:
+    """Where the memory is too small without it, the fastest stages that fit are written; the trace keeps the plan."""
+    groups = [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)]
+    plan = staged(by_tokens, [5, 7], groups)
+    need = max(use.peak for use in judge_placement(by_tokens, plan).stages)
+    devices = tuple(replace(one, memory=need * 1.001 + one.reserved) for one in by_tokens.cluster.devices)
+    tight = by_tokens.with_(cluster=replace(by_tokens.cluster, devices=devices))
+    assert judge_placement(tight, plan).valid
+    made = export_placement(tight, plan, "vllm")
+    assert made.left_out and made.reshaped and made.said.valid
+    assert made.said.value == judge_placement(made.problem, made.exported.placement).value
+    assert "reduce-scatter" in str(export_placement(tight, plan, "trace").exported.files["trace.json"])
 
 
 def test_targets_that_cannot_split_refuse_in_one_sentence(training: Problem) -> None:

@@ -63,9 +63,9 @@ print([[kind.name for kind in stage[0]].count("decoder") for stage in layout.lay
     assert _python(code, text_for("megatron")) == str(list(LAYERS))
 
 
-def split_text_for(target: str, replicas: int = 1) -> str:
+def split_text_for(target: str, replicas: int = 1, *, tokens: bool = False) -> str:
     """The file for two stages of a small Llama, each split over two devices; all layers recompute."""
-    problem = problem_of("llama", f"{4 * replicas}xA100-80GB")
+    problem = problem_of("llama", f"{4 * replicas}xA100-80GB", sequence_parallel=tokens)
     devices = np.arange(4 * replicas).reshape(2, -1).tolist()
     plan = staged(problem, [StageGroup(tuple(own), replicas, 2) for own in devices], [2], again=True)
     made = export_placement(problem, plan, target)
@@ -83,16 +83,19 @@ warnings.simplefilter("ignore")
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 from megatron.core.transformer.transformer_config import TransformerConfig
 words = shlex.split(sys.stdin.read().splitlines()[-1])
-values = {one[2:].replace("-", "_"): other for one, other in zip(words, words[1:]) if one.startswith("--")}
+values = {one[2:].replace("-", "_"): other for one, other in zip(words, [*words[1:], "--"]) if one.startswith("--")}
 loop = [name for name in ("micro_batch_size", "global_batch_size") if values.pop(name, None)]
-values = {name: int(text) if text.isdigit() else text for name, text in values.items()}
+read = lambda text: True if text.startswith("--") else int(text) if text.isdigit() else text
+values = {name: read(text) for name, text in values.items()}
 made = TransformerConfig(hidden_size=32, num_attention_heads=8, pipeline_dtype=__import__("torch").float32, **values)
 layout = PipelineParallelLayerLayout(values["pipeline_model_parallel_layout"], 2)
 layout.validate_layer_layout(num_layers=made.num_layers, mtp_num_layers=0)
 counts = [[kind.name for kind in stage[0]].count("decoder") for stage in layout.layout]
-print(counts, made.tensor_model_parallel_size, made.recompute_method, made.recompute_num_layers, len(loop))
+sizes = made.tensor_model_parallel_size, made.recompute_method, made.recompute_num_layers
+print(counts, *sizes, len(loop), made.sequence_parallel)
 """
-    assert _python(code, split_text_for("megatron")) == "[2, 2] 2 block 2 2"
+    assert _python(code, split_text_for("megatron")) == "[2, 2] 2 block 2 2 False"
+    assert _python(code, split_text_for("megatron", tokens=True)) == "[2, 2] 2 block 2 2 True"
 
 
 def test_vllm_has_the_arguments_of_split_plans() -> None:

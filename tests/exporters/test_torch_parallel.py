@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from parallel_plans import MODELS, example, problem_of, staged
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
+from placewise.core.parallel_plan import describe_modules
+from placewise.costing.sharding import shard_graph
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement, write_files
 from placewise.model.placement import Placement
@@ -57,6 +60,91 @@ def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> Non
     assert [stage["devices"] for stage in said["stages"]] == [["core:0", "core:1"], ["core:2", "core:3"]]
     assert said["stages"][0]["recompute"]
     assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
+
+
+@pytest.mark.soak
+def test_torchrun_runs_sequence_parallelism(tmp_path: Path) -> None:
+    """Two stages of two cores hand on the tokens of each core: outputs and gradients are those of the whole model."""
+    problem = problem_of("llama", "4xcore", sequence_parallel=True)
+    plan = staged(problem, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], again=True)
+    made = export_placement(problem, plan, "torch")
+    assert not made.projected and not made.left_out
+    write_files(made.exported, made.info, tmp_path / "out")
+    said = json.loads((tmp_path / "out" / "parallel.json").read_text())
+    assert said["splits"]["layers.0.self_attn.o_proj"]["scatters"] == said["splits"]["embed_tokens"]["scatters"] == 1
+    assert list(said["tokens"]["values"].values()) == [1]
+    assert said["tokens"]["gathers"]["layers.3.mlp"] == [{"shape": [2, 8, 32], "dim": 1, "sums": True}]
+    assert "outputs and gradients as those" in run(tmp_path / "out", "llama", 4)
+
+
+_COUNT = """
+import json, sys
+import torch, torch.distributed as dist
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from placewise.readers.torch.parallel_model import ParallelModel, make_model
+plan, reference = json.loads(sys.argv[1]), sys.argv[2]
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+model, args, kwargs = make_model(reference)
+parallel = ParallelModel(model, args, kwargs, plan)
+found = {}
+with CommDebugMode() as seen:
+    outputs = parallel._run([value[None] for value in args], 0)
+    found["forward"] = {str(op).rpartition(".")[2]: n for op, n in seen.get_comm_counts().items()}
+    parallel.loss(outputs, None).backward()
+    found["both"] = {str(op).rpartition(".")[2]: n for op, n in seen.get_comm_counts().items()}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_sequence_parallelism_exchanges_what_the_plan_counts(name: str) -> None:
+    """As many all-gathers and reduce-scatters in each pass as the rules say, and no all-reduce of activations."""
+    problem = problem_of(name, "2xcore", sequence_parallel=True)
+    plan, early = describe_modules(problem, staged(problem, [StageGroup((0, 1), 1, 2)], []))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _COUNT, json.dumps(plan), f"{MODELS}:{name}"],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout)
+    sharding = shard_graph(problem.graph, 2, unit=problem.require_ways().unit, sequence_parallel=True)
+    tokens = [c for c in sharding.collectives if problem.graph.ops.kind[c.op] != "Loss"]
+    forward, both = (Counter(c.kind for c in tokens if not c.backward or back) for back in (False, True))
+    sliced = len(plan["tokens"]["calls"]) + len(plan["tokens"]["slices"])  # their gradients are whole
+    more = {"forward": len(early), "both": len(early) + sliced}
+    for pass_, wanted in (("forward", forward), ("both", both)):
+        gathered, scattered = (
+            sum(n for op, n in seen[pass_].items() if own in op) for own in ("all_gather", "reduce_scatter")
+        )
+        assert scattered == wanted["reduce-scatter"] and gathered == wanted["all-gather"] + more[pass_], (pass_, seen)
+    assert not any("all_reduce" in op or "allreduce" in op for op in seen["both"])
+
+
+class Positions(torch.nn.Module):
+    """A layer behind a sum with positions, which are a weight of the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = torch.nn.Parameter(torch.zeros(8, 32))
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+        self.head = torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.positions
+        x = x + self.down(torch.relu(self.up(x)))
+        return self.head(torch.relu(x) + self.positions)
+
+
+def test_tokens_of_weights_are_refused() -> None:
+    """A sum of tokens with a weight of the model itself is no module's work: one sentence."""
+    options = ProblemOptions(
+        objective="throughput", graph="training", tensor_parallel=2, microbatches=4, sequence_parallel=True
+    )
+    problem = build(Positions(), "2xA100-80GB", options, example_inputs=(torch.zeros(2, 8, 32),))
+    plan = staged(problem, [StageGroup((0, 1), 1, 2)], [])
+    with pytest.raises(ExportError, match=r"takes its tokens of a (weight|value that is whole), which no"):
+        export_placement(problem, plan, "torch")
 
 
 @pytest.mark.soak

@@ -53,6 +53,7 @@ SANE: Values = {
     "in_order": (True, False),
     "replicas": (1, 2, 3, "any", "0", 0),
     "tensor_parallel": (1, 2, "any", 0, 64),
+    "sequence_parallel": (True, False),
     "recompute": ("auto", "never", "always"),
     "microbatches": (1, 6, 32, 1 << 24),
     "step_samples": (0, 1, 8, 1 << 20),

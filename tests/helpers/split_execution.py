@@ -105,7 +105,9 @@ class SplitRun:
         if need in FREE_OR_WHOLE:
             return [whole] * self.degree
         joined = row.kind == "Concat" and _axis(row, {0: whole}) == need
-        return cut(whole, need, self.degree, None if joined else self.parts_of(row.results[0]))
+        own = self.spread.made[number] == SUMMAND and number in self.pass_._layout  # a scattered sum has its own parts
+        parts = self.parts_of(number if own else row.results[0])
+        return cut(whole, need, self.degree, None if joined else parts)
 
     def to_whole(self, tensor):
         form = self.form[tensor]

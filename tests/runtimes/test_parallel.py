@@ -6,9 +6,22 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from parallel_plans import MODELS, PARTS, draw, example, gradient_scale, largest_error, make_plan, reference
+from parallel_plans import (
+    MODELS,
+    PARTS,
+    draw,
+    example,
+    gradient_scale,
+    largest_error,
+    make_plan,
+    problem_of,
+    reference,
+    staged,
+)
 
+from placewise.core.parallel_plan import describe_modules
 from placewise.errors import RunError
+from placewise.model.ways import StageGroup
 from placewise.runtimes.torch.parallel import ParallelGroup
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -44,6 +57,15 @@ def compare(group: ParallelGroup, name: str, plan: dict) -> None:
 def test_two_processes_compute_what_one_does(pair: ParallelGroup, name: str, sizes: tuple[int, int, int]) -> None:
     """Outputs and the gradients of one step, to 1e-4."""
     compare(pair, name, make_plan(name, *sizes))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_sequence_parallelism_computes_what_one_process_does(pair: ParallelGroup, name: str) -> None:
+    """Norms and sums on the tokens of each process, gathered and scattered around products; layers recompute."""
+    problem = problem_of(name, sequence_parallel=True)
+    plan, _ = describe_modules(problem, staged(problem, [StageGroup((0, 1), 1, 2)], [], again=True))
+    assert plan["tokens"]["gathers"] and plan["stages"][0]["modules"] != [""]
+    compare(pair, name, plan)
 
 
 def test_split_convolutions_differ_by_rounding_alone(pair: ParallelGroup) -> None:

@@ -21,7 +21,7 @@ class UnitMemory:
 
     `weights` once per storage; `gradients` and `optimizer` of the weights that train; `state` (KV caches); `inputs`,
     what forward ops of the unit read from elsewhere; `kept`, what backward ops read of a micro-batch; `transient`, the
-    most that is live besides, one op after the other.
+    most that is live besides, one op after the other, and the largest tensor that sequence parallelism gathers.
     """
 
     weights: Floats
@@ -62,8 +62,17 @@ class MemoryTable:
             self._sum(unit, state),
             self._sum(inputs // graph.n_tensors, size[inputs % graph.n_tensors]) if len(inputs) else self._zero(),
             self._sum(kept // graph.n_tensors, size[kept % graph.n_tensors]) if len(kept) else self._zero(),
-            self._peaks(root, size, kept),
+            self._peaks(root, size, kept) + self._largest_gathered(sharding),
         )
+
+    def _largest_gathered(self, sharding: Sharding) -> Floats:
+        """Bytes [n_units] that the largest tensor which a unit gathers from tokens takes beyond the device's part."""
+        most = self._zero()
+        for each in sharding.collectives if sharding.sequence_parallel else ():
+            if each.kind == "all-gather" and sharding.split[each.tensor] >= 0:
+                unit = self._unit[each.op]
+                most[unit] = max(most[unit], each.nbytes * (1 - 1 / sharding.degree))
+        return most
 
     def _zero(self) -> Floats:
         return np.zeros(self.n_units)

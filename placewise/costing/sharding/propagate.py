@@ -33,6 +33,9 @@ GAINS = frozenset(("rowwise", "heads", "experts"))
 CHOICES = frozenset(("ArgMax", "TopK", "Softmax", "LogSoftmax", "Loss", "SoftmaxCrossEntropyLoss"))
 """Kinds that read the scores of a vocabulary."""
 
+TOKENS = "tokens"
+"""What a degree must divide with sequence parallelism."""
+
 PICKED = frozenset(("Gather", "GatherElements", "GatherND", "com.microsoft::GatherBlockQuantized"))
 """Kinds that read only some rows of their first argument."""
 
@@ -140,12 +143,17 @@ class Propagation:
         return self._reduced_form(row.arguments[at].number)
 
     def _reduced_form(self, tensor: int) -> int:
+        place = len(self._shapes[tensor]) - 2
+        tokens = self._count_tokens(tensor)
+        return place if tokens and tokens % self._degree == 0 else WHOLE
+
+    def _count_tokens(self, tensor: int) -> int:
+        """The tokens of a sum that sequence parallelism would split; 0 if it has none, or a single one."""
         shape = self._shapes[tensor]
-        place = len(shape) - 2
-        if not self._sequence or len(shape) not in (2, 3) or shape[place] < 1 or shape[place] % self._degree:
-            return WHOLE
         maker = self._table.rows[self._table.makers[tensor]]
-        return WHOLE if maker is not None and "Conv" in maker.kind else place
+        if not self._sequence or len(shape) not in (2, 3) or (maker is not None and "Conv" in maker.kind):
+            return 0
+        return shape[-2] if shape[-2] > 1 else 0
 
     def _linear(self, row: OpRow, forms: Mapping[int, int]) -> ShardingStrategy | None:
         rule = LINEAR.get(row.kind)
@@ -268,6 +276,8 @@ class Propagation:
         """Sum a summand; straight into parts if they are needed, or by tokens with sequence parallelism."""
         place = self._reduced_form(tensor)
         by_tokens = place >= 0
+        if not by_tokens and (tokens := self._count_tokens(tensor)):
+            self.spread.refusals.setdefault(Indivisible(tokens, TOKENS), op)
         if need >= 0 and not by_tokens:
             place = need
         self._exchange("reduce-scatter" if place >= 0 else "all-reduce", tensor, op, place)

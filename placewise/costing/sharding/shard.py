@@ -9,14 +9,14 @@ import numpy as np
 
 from placewise.costing.sharding.backward import conjugate_collectives, share_backward, style_codes
 from placewise.costing.sharding.op_table import OpTable, read_ops
-from placewise.costing.sharding.propagate import Propagation, Spread
+from placewise.costing.sharding.propagate import TOKENS, Propagation, Spread
 from placewise.costing.sharding.strategies import FREE, Parts
 from placewise.errors import InputError
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.sharding import WHOLE, Sharding
 
-FATAL = ("heads", "key-value heads", "experts")
+FATAL = ("heads", "key-value heads", "experts", TOKENS)
 """What a degree that the user asks for must divide."""
 
 
@@ -75,6 +75,16 @@ def _split_weights(graph: Graph, spread: Spread) -> tuple[list[int], Mapping[int
         if ratio is not None and len(ratio) > 1 and not length % sum(ratio):
             parts[weight] = tuple(part * (length // sum(ratio)) for part in ratio)
     return split, MappingProxyType(parts)
+
+
+def splits_tokens(sharding: Sharding) -> bool:
+    """Whether anything is split by tokens: some sum of split products is scattered."""
+    return sharding.sequence_parallel and any(c.kind == "reduce-scatter" for c in sharding.collectives)
+
+
+def find_undivided_tokens(sharding: Sharding) -> int:
+    """A number of tokens that the degree does not divide; 0 if there is none."""
+    return max((refusal.number for refusal in sharding.refusals if refusal.what == TOKENS), default=0)
 
 
 def describe_refusals(sharding: Sharding) -> tuple[str, ...]:

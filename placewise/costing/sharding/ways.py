@@ -11,7 +11,13 @@ import numpy as np
 from placewise.costing.sharding.collectives import find_nodes
 from placewise.costing.sharding.memory import PARTS, MemoryTable, UnitMemory
 from placewise.costing.sharding.op_table import read_ops
-from placewise.costing.sharding.shard import describe_refusals, require_divisible, shard_graph
+from placewise.costing.sharding.shard import (
+    describe_refusals,
+    find_undivided_tokens,
+    require_divisible,
+    shard_graph,
+    splits_tokens,
+)
 from placewise.costing.sharding.split_seconds import SplitSeconds
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
@@ -41,7 +47,8 @@ class SplitOptions:
     microbatches : int
         Micro-batches of a training step; the graph's batch is one of them. Default: 1.
     sequence_parallel : bool
-        Whether what lies between split products is split by tokens. Default: false.
+        Whether what lies between split products is split by tokens. A given degree that does not divide the tokens is
+        an error; by default there are no ways with it. Default: false.
     optimizer_bytes : float, optional
         Bytes that the optimizer keeps per element of a weight that trains. Default: what the graph's updates keep.
     in_flight : {"1f1b", "gpipe"}
@@ -124,13 +131,17 @@ def make_ways(
     node = find_nodes(cluster, device_class) if node is None else node
     trains = bool(graph.ops.backward.any())
     table = read_ops(graph)
-    shardings = {}
+    shardings, undivided_tokens = dict[int, Sharding](), dict[int, int]()
     for degree in _list_degrees(options, device_class, node):
         sharding = shard_graph(graph, degree, sequence_parallel=options.sequence_parallel, unit=unit, table=table)
         if options.degrees is not None and degree > 1:
             require_divisible(sharding)
-        if degree == 1 or options.degrees is not None or (sharding.share < 1).any():
+        if options.sequence_parallel and (undivided := find_undivided_tokens(sharding)):
+            undivided_tokens[degree] = undivided
+        elif degree == 1 or options.degrees is not None or (sharding.share < 1).any():
             shardings[degree] = sharding
+    if options.sequence_parallel:
+        _require_tokens(shardings, undivided_tokens)
     pricing = SplitSeconds(
         graph, cluster, costs, work, device_class, node, np.asarray(unit, np.int64), options.microbatches
     )
@@ -138,10 +149,14 @@ def make_ways(
     rows, reserve = _WayColumns(), dict[int, float]()
     for degree, sharding in shardings.items():
         reserve[degree] = _add_rows(rows, pricing, memory.measure(sharding), sharding, trains, options.recompute)
-    notes = tuple(dict.fromkeys(said for sharding in shardings.values() for said in describe_refusals(sharding)))
+    notes = [
+        f"{degree} devices do not divide {count:,} tokens evenly, so no op is split over {degree}"
+        for degree, count in undivided_tokens.items()
+    ]
+    notes += dict.fromkeys(said for sharding in shardings.values() for said in describe_refusals(sharding))
     ways = _assemble(graph, rows, pricing, trains, options, unit_names)
     ways = replace(ways, workspace=np.array([reserve[degree] for degree in ways.degrees.tolist()]))
-    return SplitWays(ways, MappingProxyType(shardings), MappingProxyType(reserve), notes)
+    return SplitWays(ways, MappingProxyType(shardings), MappingProxyType(reserve), tuple(notes))
 
 
 def _list_degrees(options: SplitOptions, device_class: Ints, node: Ints) -> list[int]:
@@ -156,6 +171,21 @@ def _list_degrees(options: SplitOptions, device_class: Ints, node: Ints) -> list
         said = f"a tensor-parallel degree of {degrees[-1]} needs as many equal devices in one node"
         raise InputError(said, remedy=f"no node has more than {largest} of one kind")
     return degrees
+
+
+def _require_tokens(shardings: Mapping[int, Sharding], undivided: Mapping[int, int]) -> None:
+    """Raise InputError where no degree splits anything by tokens; `undivided` tokens by degree are why."""
+    if any(splits_tokens(sharding) for sharding in shardings.values()):
+        return
+    if undivided:
+        degree, count = min(undivided.items())
+        said = f"sequence parallelism over {degree} devices does not divide the {count:,} tokens of the model"
+        raise InputError(said, remedy="give another number of tokens with --dim, or leave out --sequence-parallel")
+    if max(shardings) == 1:
+        said = "sequence parallelism needs ops that are split, and no node has two equal devices for them"
+    else:
+        said = "sequence parallelism changes nothing here: no sum of split products has a dimension of tokens"
+    raise InputError(said, remedy="leave out --sequence-parallel")
 
 
 def _add_rows(
@@ -208,7 +238,10 @@ def _assemble(
     order = np.lexsort((recompute, degree, unit))
     tensor, maker, offsets, readers = find_boundaries(graph, pricing.unit)
     size = (np.maximum(graph.tensors.bytes, 0) * (graph.tensor_repeats if graph.phases else 1))[tensor]
-    said = [f"t={t}{', recompute' if again else ''}" for t, again in zip(degree[order], recompute[order], strict=True)]
+    said = [
+        way_name(t, again=again, sequence_parallel=options.sequence_parallel)
+        for t, again in zip(degree[order].tolist(), recompute[order].tolist(), strict=True)
+    ]
     return Ways(
         unit=pricing.unit.astype(np.int32), way_unit=unit[order].astype(np.int32), degree=degree[order],
         recompute=recompute[order],
@@ -221,6 +254,12 @@ def _assemble(
         in_flight=options.in_flight if trains else "one",
         collective_seconds=np.concatenate(rows.collective)[order], unit_names=names,
     )  # fmt: skip
+
+
+def way_name(degree: int, *, again: bool, sequence_parallel: bool) -> str:
+    """The name of a way of so many devices, such as ``t=4, sequence parallel, recompute``."""
+    tokens = ", sequence parallel" if sequence_parallel and degree > 1 else ""
+    return f"t={degree}{tokens}{', recompute' if again else ''}"
 
 
 def find_boundaries(graph: Graph, unit: Longs) -> tuple[Longs, Ints, Longs, Ints]:

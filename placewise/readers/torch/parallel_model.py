@@ -25,8 +25,10 @@ from placewise.readers.torch.cutting import MicrobatchStage
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
 from placewise.readers.torch.parallel_modules import (
     ModuleSplit,
+    TokenGather,
     is_inside,
     split_modules,
+    take_tokens,
     tied_parameters,
     whole_tensor,
 )
@@ -38,6 +40,7 @@ from placewise.readers.torch.stage_modules import (
     checkpoint_modules,
     export_model,
 )
+from placewise.readers.torch.stage_values import Value
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -75,16 +78,26 @@ class ParallelModel:
         self.micro_batches = plan["microbatches"] // self.replicas
         own = plan["stages"][self.place]
         stages = [StagePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
-        program = export_model(model, args, kwargs, stages) if self.stages > 1 else None
+        tokens = plan.get("tokens", {})
+        program = export_model(model, args, kwargs, stages) if self.stages > 1 or tokens else None
         ties = tied_parameters(model)
         self._first_name = {name: names[0] for names in ties for name in names}
         self._splits = {
-            path: ModuleSplit(split["style"], split["weights"], split["parts"], split["gathers"])
-            for path, split in plan["splits"].items()
-            if is_inside(path, own["modules"])
+            path: ModuleSplit(**split) for path, split in plan["splits"].items() if is_inside(path, own["modules"])
         }
         model.to(self.device)
-        split_modules(model, self.mesh["tp"], self._splits, own["modules"])
+        gathers = {
+            path: [TokenGather(**one) for one in found]
+            for path, found in tokens.get("gathers", {}).items()
+            if is_inside(path, own["modules"])
+        }
+        slices, results = (
+            {path: dim for path, dim in tokens.get(key, {}).items() if is_inside(path, own["modules"])}
+            for key in ("slices", "results")
+        )
+        split_modules(
+            model, self.mesh["tp"], self._splits, own["modules"], gathers=gathers, slices=slices, results=results
+        )
         checkpoint_modules(model, own["recompute"])
         self._summed = set(plan["summed"])
         self._in_spec = pytree.tree_structure((tuple(args), dict(kwargs)))
@@ -92,6 +105,9 @@ class ParallelModel:
         self.model = model
         if program is not None:
             self.stage = build_stage_module(model, program, stages, self.place)
+            self._tokens = tokens.get("values", {})
+            changes = {name: take_tokens(self.mesh["tp"], dim) for name, dim in tokens.get("calls", {}).items()}
+            self.stage.changes.update(changes)
             self._schedules: dict[bool, Any] = {}
         self._tie_groups = self._make_tie_groups(ties) if self.stages > 1 else []
 
@@ -111,7 +127,7 @@ class ParallelModel:
         `inputs` are the tensors of the model's arguments, each [micro-batches of this replica, …].
         """
         with torch.no_grad():
-            if self.stage is None:
+            if self.stages == 1:
                 rows = [pytree.tree_leaves(self._run(inputs, number)) for number in range(self.micro_batches)]
                 return tuple(torch.stack(column) for column in zip(*rows, strict=True))
             results = self._schedule(train=False).eval(*(inputs if self.place == 0 else ()))
@@ -128,7 +144,7 @@ class ParallelModel:
             parameter.grad = None
         targets = torch.zeros(self.micro_batches) if targets is None else targets
         losses: list[torch.Tensor] = []
-        if self.stage is None:
+        if self.stages == 1:
             for number in range(self.micro_batches):
                 loss = self.loss(self._run(inputs, number), targets[number])
                 (loss / self.micro_batches).backward()
@@ -149,7 +165,10 @@ class ParallelModel:
         }
 
     def _run(self, inputs: Sequence[torch.Tensor], number: int) -> Any:
-        args, kwargs = pytree.tree_unflatten([value[number].to(self.device) for value in inputs], self._in_spec)
+        given = [value[number].to(self.device) for value in inputs]
+        if self.stage is not None:
+            return self.stage.arrange(self.stage(*given))
+        args, kwargs = pytree.tree_unflatten(given, self._in_spec)
         return self.model(*args, **kwargs)
 
     def _schedule(self, *, train: bool) -> Any:
@@ -163,8 +182,7 @@ class ParallelModel:
 
     def _make_stage(self, module: StageModule) -> PipelineStage:
         first, last = self.place == 0, self.is_last
-        takes = [value.empty(self.device) for value in module.takes]
-        makes = [value.empty(self.device) for value in module.returns]
+        takes, makes = ([self._example(value) for value in values] for values in (module.takes, module.returns))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return PipelineStage(
@@ -173,6 +191,13 @@ class ParallelModel:
                 tuple(value[None] for value in makes) if last else tuple(makes),
                 group=self.mesh["pp"].get_group(),
             )  # fmt: skip
+
+    def _example(self, value: Value) -> torch.Tensor:
+        """A tensor like what crosses, with the tokens of this device if it is split by them."""
+        shape = list(value.shape)
+        if value.name in self._tokens:
+            shape[self._tokens[value.name]] //= self.mesh["tp"].size()
+        return value._replace(shape=tuple(shape)).empty(self.device)
 
     def _loss_of_stage(self, outputs: Any, target: torch.Tensor) -> torch.Tensor:
         assert self.stage is not None

@@ -8,15 +8,16 @@ This module depends on PyTorch only: exports contain a copy of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.utils import _pytree as pytree
 
 HEAD_COUNTS = (
     "num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "n_heads", "n_head", "n_kv_heads",
@@ -33,25 +34,52 @@ class ModuleSplit(NamedTuple):
     `style` is colwise (a product or convolution by its results), rowwise (by its arguments; results are summed),
     embedding (by rows of the table; results are summed), heads (an attention) or follows. `parts` has the lengths of
     matrices side by side in a split dimension: each device has a part of each. With `gathers`, the split result is
-    gathered at once.
+    gathered at once. With sequence parallelism, sums are scattered along the dimension `scatters` (−1: they are not),
+    and with `summands` gradients of what a colwise module reads stay summands.
     """
 
     style: str
     weights: Mapping[str, int]
     parts: Mapping[str, Sequence[int]] = {}
     gathers: bool = False
+    scatters: int = -1
+    summands: bool = False
+
+
+class TokenGather(NamedTuple):
+    """What a module takes by tokens and needs whole: a tensor of this `shape`, with tokens along `dim`.
+
+    With `sums`, each device has a summand of its gradient, else all of it.
+    """
+
+    shape: Sequence[int]
+    dim: int
+    sums: bool
 
 
 def split_modules(
-    model: nn.Module, mesh: DeviceMesh, splits: Mapping[str, ModuleSplit], within: Sequence[str] = ("",)
+    model: nn.Module,
+    mesh: DeviceMesh,
+    splits: Mapping[str, ModuleSplit],
+    within: Sequence[str] = ("",),
+    *,
+    gathers: Mapping[str, Sequence[TokenGather]] = {},
+    slices: Mapping[str, int] = {},
+    results: Mapping[str, int] = {},
 ) -> None:
     """Split the modules at these paths over a one-dimensional mesh, in place, by `parallelize_module`.
 
     Modules that read the same tensor share its gradient's sum. Weights that are one stay one, as far as they are inside
-    of modules at the paths `within`. Raises ValueError for a module that is not there or that cannot be split so.
+    of modules at the paths `within`. With sequence parallelism, modules in `gathers` gather what they are given by
+    tokens, those in `slices` hand on the tokens of this device along a dimension of their result, and those in
+    `results` gather theirs. Raises ValueError for a module that is not there or that cannot be split so.
     """
     if mesh.size() == 1:
         return
+    for path, found in gathers.items():
+        _gather_tokens(model.get_submodule(path), mesh, found)
+    for path, dim in slices.items():
+        _hand_on(model.get_submodule(path), mesh, Replicate(), Shard(dim))
     ties = [[name for name in names if is_inside(name, within)] for names in tied_parameters(model)]
     styles: dict[str, ParallelStyle] = {}
     for path, split in splits.items():
@@ -63,8 +91,11 @@ def split_modules(
             _divide(module, HEAD_COUNTS, mesh.size())
         if split.weights:
             styles[path] = _choose_style(path, module, split)
-    _share_inputs(model, mesh, {path: style for path, style in styles.items() if splits[path].style == "colwise"})
+    columns = {path: style for path, style in styles.items() if splits[path].style == "colwise"}
+    _share_inputs(model, mesh, columns, {path for path in columns if splits[path].summands})
     parallelize_module(model, mesh, styles)
+    for path, dim in results.items():
+        _hand_on(model.get_submodule(path), mesh, Shard(dim), Replicate())
     _tie_again(model, ties)
 
 
@@ -91,7 +122,7 @@ class ShardedModule(ParallelStyle):
     """A module of any class on the parts of its weights: convolutions, norms of split channels, fused products.
 
     `colwise` reads whole arguments and makes a part of the results, `rowwise` sums the results of all devices, and
-    `follows` computes on the part that a device has.
+    `follows` computes on the part that a device has. With `scatters`, sums are scattered along that dimension.
     """
 
     def __init__(self, split: ModuleSplit) -> None:
@@ -112,17 +143,21 @@ class ShardedModule(ParallelStyle):
         if split.style == "colwise":
             _divide(module, WIDTHS, size)
         if split.style == "rowwise":
-            self._sum_results(module, group)
+            self._sum_results(module, device_mesh)
         if split.gathers:
             last = 1 if _is_convolution(module) else -1
             module.register_forward_hook(lambda _, __, result: _gather(result, group, last % result.dim()))
         return module
 
-    def _sum_results(self, module: nn.Module, group: Any) -> None:
+    def _sum_results(self, module: nn.Module, mesh: DeviceMesh) -> None:
         """Sum the results of all devices, and add the bias to the sum."""
-        bias = getattr(module, "bias", None)
+        bias, group, dim = getattr(module, "bias", None), mesh.get_group(), self.split.scatters
+
+        def total(result: torch.Tensor) -> torch.Tensor:
+            return _sum(result, group) if dim < 0 else _change_layout(result, mesh, Partial(), Shard(dim))
+
         if bias is None:
-            module.register_forward_hook(lambda _, __, result: _sum(result, group))
+            module.register_forward_hook(lambda _, __, result: total(result))
             return
         nothing: Any = torch.zeros_like(bias)
 
@@ -132,7 +167,8 @@ class ShardedModule(ParallelStyle):
         def add(own: nn.Module, _: Any, result: torch.Tensor) -> torch.Tensor:
             own._parameters["bias"] = bias  # noqa: SLF001
             shape = [-1, *[1] * (result.dim() - 2)] if _is_convolution(own) else [-1]
-            return torch.add(_sum(result, group), bias.reshape(shape))
+            added = bias if dim < 0 else _copy(bias, group)
+            return torch.add(total(result), added.reshape(shape))
 
         module.register_forward_pre_hook(leave_out)
         module.register_forward_hook(add)
@@ -140,12 +176,13 @@ class ShardedModule(ParallelStyle):
 
 def _choose_style(path: str, module: nn.Module, split: ModuleSplit) -> ParallelStyle:
     plain = isinstance(module, nn.Linear) and not split.parts
+    between = Replicate() if split.scatters < 0 else Shard(split.scatters)
     if split.style == "colwise" and plain:
         return ColwiseParallel(output_layouts=Replicate() if split.gathers else Shard(-1))
     if split.style == "rowwise" and plain:
-        return RowwiseParallel()
+        return RowwiseParallel(output_layouts=between)
     if split.style == "embedding" and isinstance(module, nn.Embedding):
-        return RowwiseParallel(input_layouts=Replicate())
+        return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
     opens_groups = split.style == "colwise" and int(getattr(module, "groups", 1)) > 1
     known = split.style in ("colwise", "rowwise", "follows")
     if not known or opens_groups or isinstance(module, nn.MultiheadAttention):
@@ -193,10 +230,14 @@ def _tie_again(model: nn.Module, ties: Sequence[Sequence[str]]) -> None:
 
 
 class _SharedInput:
-    """The tensor that several modules read, made ready for all of them: its gradients are summed once."""
+    """The tensor that several modules read, made ready for all of them: its gradients are summed once.
 
-    def __init__(self, mesh: DeviceMesh, readers: int, *, distributed: bool) -> None:
+    With `summands`, they stay summands: what gathered the tensor scatters their sum.
+    """
+
+    def __init__(self, mesh: DeviceMesh, readers: int, *, distributed: bool, summands: bool) -> None:
         self.mesh, self.readers, self.distributed, self.left = mesh, readers, distributed, 0
+        self.summands = summands
         self.source: torch.Tensor | None = None
         self.shared: torch.Tensor | None = None
 
@@ -205,9 +246,10 @@ class _SharedInput:
         if source is not self.source or self.left == 0:
             self.source, self.left = source, self.readers
             if self.distributed:
-                self.shared = DTensor.from_local(source, self.mesh, [Replicate()], run_check=False)
+                back = [Partial() if self.summands else Replicate()]
+                self.shared = DTensor.from_local(source, self.mesh, [Replicate()], grad_placements=back)
             else:
-                self.shared = _copy(source, self.mesh.get_group())
+                self.shared = source if self.summands else _copy(source, self.mesh.get_group())
         shared = self.shared
         self.left -= 1
         if self.left == 0:
@@ -215,16 +257,58 @@ class _SharedInput:
         return (shared, *inputs[1:])
 
 
-def _share_inputs(model: nn.Module, mesh: DeviceMesh, styles: Mapping[str, ParallelStyle]) -> None:
-    """Let column-parallel modules of one parent share what they read."""
-    siblings: dict[tuple[str, bool], list[nn.Module]] = {}
+def _share_inputs(
+    model: nn.Module, mesh: DeviceMesh, styles: Mapping[str, ParallelStyle], summands: Collection[str]
+) -> None:
+    """Let column-parallel modules of one parent share what they read; gradients of the `summands` are not summed."""
+    siblings: dict[tuple[str, bool, bool], list[nn.Module]] = {}
     for path, style in styles.items():
-        key = path.rpartition(".")[0], isinstance(style, ColwiseParallel)
+        key = path.rpartition(".")[0], isinstance(style, ColwiseParallel), path in summands
         siblings.setdefault(key, []).append(model.get_submodule(path))
-    for (_, distributed), modules in siblings.items():
-        shared = _SharedInput(mesh, len(modules), distributed=distributed)
+    for (_, distributed, apart), modules in siblings.items():
+        shared = _SharedInput(mesh, len(modules), distributed=distributed, summands=apart)
         for module in modules:
             module.register_forward_pre_hook(shared)
+
+
+def _gather_tokens(module: nn.Module, mesh: DeviceMesh, found: Sequence[TokenGather]) -> None:
+    """Let a module gather those of its arguments that have the shape of some tokens."""
+    wanted = {}
+    for one in found:
+        shape = list(one.shape)
+        shape[one.dim] //= mesh.size()
+        wanted[tuple(shape)] = one
+
+    def gather(value: Any) -> Any:
+        one = wanted.get(tuple(value.shape)) if isinstance(value, torch.Tensor) else None
+        if one is None:
+            return value
+        back = Partial() if one.sums else Replicate()
+        return _change_layout(value, mesh, Shard(one.dim), Replicate(), back)
+
+    def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        return pytree.tree_map(gather, (args, kwargs))
+
+    module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _hand_on(module: nn.Module, mesh: DeviceMesh, own: Placement, wanted: Placement) -> None:
+    """Let a module hand on its result in another layout."""
+    module.register_forward_hook(lambda _, __, result: _change_layout(result, mesh, own, wanted))
+
+
+def take_tokens(mesh: DeviceMesh, dim: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from a whole tensor to the tokens of this device along `dim`."""
+    return lambda value: _change_layout(value, mesh, Replicate(), Shard(dim))
+
+
+def _change_layout(
+    value: torch.Tensor, mesh: DeviceMesh, own: Placement, wanted: Placement, back: Placement | None = None
+) -> torch.Tensor:
+    """A tensor of this device in another layout; its gradient has the layout `back` (default: the wanted one)."""
+    whole = DTensor.from_local(value, mesh, [own]).redistribute(placements=[wanted])
+    local: torch.Tensor = whole.to_local(grad_placements=None if back is None else [back])
+    return local
 
 
 class _Copy(torch.autograd.Function):

@@ -9,7 +9,7 @@ This module depends on PyTorch only: exports contain a copy of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,7 +52,8 @@ class StageModule(nn.Module):
     """One stage: takes the values `takes`, as the model's inputs or from the stage before, and returns `returns`.
 
     Parameters keep the names that they have in the model. The last stage returns the model's outputs as a tuple; with
-    `out_spec`, `arrange` puts them into their own structure.
+    `out_spec`, `arrange` puts them into their own structure. `changes` are applied to what calls outside of modules
+    make.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class StageModule(nn.Module):
         self._steps, self._out_spec = tuple(steps), program.call_spec.out_spec
         self._outputs = _list_outputs(program)
         self._held: dict[str, str] = {}
+        self.changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._graphs = program.graph_module
         self.train(model.training)
         for step in steps:
@@ -105,7 +107,9 @@ class StageModule(nn.Module):
                 results = pytree.tree_leaves(module(*args, **kwargs), is_leaf=lambda item: item is None)
                 env.update(zip(step.makes, results, strict=True))
             else:
-                env[step.makes[0]] = self._call(step, env)
+                name = step.makes[0]
+                made = self._call(step, env)
+                env[name] = self.changes[name](made) if name in self.changes else made
         return tuple(_wait(env[value.name]) for value in self.returns)
 
     def arrange(self, outputs: Sequence[torch.Tensor]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from costing_helpers import one_op  # noqa: F401  # puts the helpers' folder on the path
@@ -12,6 +14,8 @@ from placewise.coarsen.units import group_units
 from placewise.costing.roofline import cost_table
 from placewise.costing.sharding import SplitOptions, make_ways
 from placewise.costing.sharding.collectives import GroupLink, collective_seconds
+from placewise.costing.sharding.memory import MemoryTable
+from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.transform.training import to_training
@@ -158,6 +162,72 @@ def test_recomputation_by_hand():
         assert repeated == pytest.approx(1.5 * plain, rel=1e-12)  # four all-reduces, and two more
 
 
+@pytest.mark.parametrize("layer", [llama_layer, bert_layer])
+def test_sequence_parallel_bytes(layer):
+    """Of a layer's activations each device keeps 1/t (Korthikanti et al. 2022, equation 4), and its weights as without.
+
+    Without sequence parallelism, norms and what comes before products are kept in full.
+    """
+    graph = to_training(transformer(layer))
+    tokens, plain = (ways_of(graph, cluster_of(4), sequence_parallel=each)[0].ways for each in (True, False))
+    for degree in (2, 4):
+        for repeats in (False, True):
+            kept, before = (column(ways, "bytes_in_flight", degree, repeats) for ways in (tokens, plain))
+            whole = column(plain, "bytes_in_flight", 1, repeats)
+            np.testing.assert_allclose(kept[1:4], whole[1:4] / degree, rtol=1e-12)
+            assert (before[1:4] > whole[1:4] / degree).all()
+        for part in ("gradient_bytes", "held_bytes"):
+            held, other = (column(ways, part, degree).reshape(tokens.n_units, -1) for ways in (tokens, plain))
+            np.testing.assert_array_equal(held[:, :4], other[:, :4])  # all but workspace
+    assert {name for name in tokens.name if name.startswith("t=4")} == {
+        "t=4, sequence parallel", "t=4, sequence parallel, recompute",
+    }  # fmt: skip
+    np.testing.assert_array_equal(column(tokens, "seconds", 1), column(plain, "seconds", 1))
+
+
+def test_sequence_parallel_seconds_by_hand():
+    """Per layer two all-gathers and two reduce-scatters in each pass; norms and sums take the time of their tokens."""
+    graph = to_training(transformer())
+    made, _, units = ways_of(graph, cluster_of(2), degrees=(1, 2), sequence_parallel=True)
+    link, nbytes = GroupLink(1e-6, 1e-10, meshed=True), 2 * 4 * 32 * 4
+    exchanged = 4 * sum(collective_seconds(kind, nbytes, 2, link) for kind in ("all-gather", "reduce-scatter"))
+    row = column(made.ways, "collective_seconds", 2)[2, 0]
+    assert row == pytest.approx(exchanged, rel=1e-12)
+    assert column(made.ways, "collective_seconds", 2, recompute=True)[2, 0] == pytest.approx(1.5 * exchanged, rel=1e-12)
+    inside = (units.unit == 2) & ~np.array([kind.startswith("optimizer::") for kind in graph.ops.kind])
+    assert (made.shardings[2].share[inside] == 0.5).all()
+
+
+def test_gathered_tensors_need_workspace():
+    """Beside what is live, a device holds the part of a gathered tensor that it did not have."""
+    graph = to_training(transformer())
+    units, cluster = group_units(graph), cluster_of(2)
+    table = MemoryTable(graph, units.unit.astype(np.int64), work_of(graph).op_class.equals("free"))
+    sharding = ways_of(graph, cluster, sequence_parallel=True)[0].shardings[2]
+    silent = replace(sharding, collectives=())
+    more = table.measure(sharding).transient - table.measure(silent).transient
+    assert (more[1:4] == 2 * 4 * 32 * 4 / 2).all() and (more >= 0).all()
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("kind", ["branchy", "series-parallel"])
+def test_random_graphs_by_tokens(kind, seed):
+    """Devices together do and hold all, none more than one alone; sums that have tokens are scattered."""
+    graph = generate(f"random-{kind}", {"seed": seed}, "float32", training=False)
+    made, _, _ = ways_of(graph, cluster_of(4), sequence_parallel=True)
+    scattered = 0
+    for degree, sharding in made.shardings.items():
+        assert (sharding.share * degree >= 1 - 1e-12).all() and (sharding.share <= 1).all()
+        held, whole = (column(made.ways, "held_bytes", each)[:, 0] for each in (degree, 1))
+        assert (held <= whole + 1e-6).all() and (held * degree >= whole - 1e-6).all()
+        seconds = column(made.ways, "seconds", degree) - column(made.ways, "collective_seconds", degree)
+        assert (seconds <= column(made.ways, "seconds", 1) * (1 + 1e-9)).all()
+        shapes = [graph.tensors.shape[c.tensor] for c in sharding.collectives if c.kind == "all-reduce"]
+        assert all(len(shape) not in (2, 3) or shape[-2] == 1 for shape in shapes)
+        scattered += sum(c.kind == "reduce-scatter" for c in sharding.collectives)
+    assert scattered
+
+
 def test_workspace():
     """A stage's reserve and what its units need beyond it cover the unit that needs most."""
     graph = to_training(transformer(words=4096))
@@ -229,6 +299,7 @@ def test_measured_costs_are_scaled():
         ({"degrees": ()}, "no tensor-parallel degree"),
         ({"degrees": (0,)}, "a tensor-parallel degree is 0"),
         ({"recompute": "maybe"}, "recompute is 'maybe'"),
+        ({"degrees": (1,), "sequence_parallel": True}, "needs ops that are split"),
     ],
 )
 def test_refusals(options, said):

@@ -131,11 +131,11 @@ def make_graph(seed):
     return draft.build(draft.linear(pool[-1], 8, scope="last"), *pool[1:][-2:-1])
 
 
-def compare(graph, degree, unit=None):
+def compare(graph, degree, unit=None, *, tokens=False):
     """Run a graph whole and split; return whether anything was split."""
     given, held = random_values(graph)
     expected = run_whole(graph, given, held)
-    run = SplitRun(graph, degree, unit)
+    run = SplitRun(graph, degree, unit, tokens)
     for tensor, value in run.run(given, held).items():
         np.testing.assert_allclose(value, expected[tensor], rtol=1e-8, atol=1e-9)
     return min(run.spread.share) < 1
@@ -153,6 +153,20 @@ def test_random_graphs(monkeypatch, degree, eager):
         halves = np.arange(graph.n_ops) * 2 // graph.n_ops
         count += compare(graph, degree, halves if seed % 3 == 0 else None)
     assert count > 40
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_random_graphs_by_tokens(monkeypatch, eager):
+    """The same with sequence parallelism: sums are scattered where they have tokens, and results stay the same."""
+    if eager:
+        monkeypatch.setattr(Propagation, "_pays", lambda *_: True)
+    count, scattered = 0, 0
+    for seed in range(120):
+        graph = make_graph(seed)
+        halves = np.arange(graph.n_ops) * 2 // graph.n_ops
+        count += compare(graph, 2, halves if seed % 3 == 0 else None, tokens=True)
+        scattered += any(c.kind == "reduce-scatter" for c in shard_graph(graph, 2, sequence_parallel=True).collectives)
+    assert count > 60 and scattered > 10
 
 
 def test_indivisible_columns():
