@@ -28,7 +28,7 @@ SECONDS = 3.0
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 READERS = frozenset({"llama.cpp", "vllm"})
-"""Targets whose models read text: tokens, which are whole numbers."""
+"""Targets that train nothing, and whose models read text: tokens, which are whole numbers."""
 MOST_OPS = 50_000
 """On larger graphs projections take longer than they are worth."""
 
@@ -58,7 +58,8 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     alone, watch = _best_alone(result), Stopwatch(Budget(seconds=SECONDS))
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
-    if source is not None and not _reads_tokens(result.problem.graph):
+    graph = result.problem.graph
+    if source is not None and (graph.ops.backward.any() or not _reads_tokens(graph)):
         far |= READERS
     for target in TARGETS:
         if target in far:
