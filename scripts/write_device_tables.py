@@ -107,12 +107,12 @@ def sources() -> list[str]:
     Long clauses that many devices share come first, under a letter that stands for them.
     """
     clauses = {name: split_clauses(entry.source.rstrip(".")) for name, entry in catalog().devices.items()}
-    count = Counter(clause for found in clauses.values() for clause in set(found))
+    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
     often = [c for c, number in count.items() if number >= SHARED and len(c.split()) >= LONG]
     letters = {clause: f"*({letter})*" for clause, letter in zip(often, ascii_letters, strict=False)}
     notes = [f"- {letter} {clause}." for clause, letter in letters.items()]
     clauses = {name: [letters.get(clause, clause) for clause in found] for name, found in clauses.items()}
-    count = Counter(clause for found in clauses.values() for clause in set(found))
+    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
     groups: dict[str, list[str]] = {}
     for name, found in clauses.items():
         head, own = split_head(found[0])

@@ -29,6 +29,8 @@ FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 READERS = frozenset({"llama.cpp", "vllm"})
 """Targets that train nothing, and whose models read text: tokens, which are whole numbers."""
+NAMED = frozenset({"huggingface", "torch-export", "torch-module", "torch-modules"})
+"""Formats whose inputs are what the model is given, tokens or pictures."""
 MOST_OPS = 50_000
 """On larger graphs projections take longer than they are worth."""
 
@@ -59,7 +61,7 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
     graph = result.problem.graph
-    if source is not None and (graph.ops.backward.any() or not _reads_tokens(graph)):
+    if graph.ops.backward.any() or (source is not None and source.format in NAMED and not _reads_tokens(graph)):
         far |= READERS
     for target in TARGETS:
         if target in far:
