@@ -113,7 +113,7 @@ def sources() -> list[str]:
     notes = [f"- {letter} {clause}." for clause, letter in letters.items()]
     clauses = {name: [letters.get(clause, clause) for clause in found] for name, found in clauses.items()}
     count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[tuple[str, str, bool]]] = {}
     for name, found in clauses.items():
         head, own = split_head(found[0])
         tail = len(found)
@@ -122,14 +122,21 @@ def sources() -> list[str]:
         common = "; ".join([head, *(c for c in found[1:] if not ASSUMED.fullmatch(c))] if own else found[tail:])
         detail = "; ".join([own, *(c for c in found[1:] if ASSUMED.fullmatch(c))] if own else found[:tail])
         link = f"[{name}]({catalog().devices[name].url})"
-        groups.setdefault(common, []).append(f"{link} ({detail})" if detail else link)
+        groups.setdefault(common, []).append((link, detail, bool(own)))
     alone = groups.pop("", [])
-    devices = [f"- {common}: {', '.join(names)}." for common, names in groups.items()] + [f"- {one}." for one in alone]
+    devices = [f"- {common}: {', '.join(list_devices(members))}." for common, members in groups.items()]
+    devices += [f"- {one}." for one in list_devices(alone)]
     return [
         *notes,
         *devices,
         *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items()),
     ]
+
+
+def list_devices(members: list[tuple[str, str, bool]]) -> list[str]:
+    """The devices of a group, without figures where a document has those of many: `placewise devices` shows them."""
+    many = len(members) >= SHARED
+    return [f"{link} ({detail})" if detail and not (many and own) else link for link, detail, own in members]
 
 
 def split_clauses(source: str) -> list[str]:
