@@ -50,8 +50,8 @@ def _list_facts(found: Fitted) -> list[str]:
 def _speed(use: PhaseUse, found: Fitted) -> str:
     if use.repeats > 1:
         return f"{format_number(found.tokens_per_second or 0.0, 3)} tokens per second"
-    rate = found.prompt_tokens / use.seconds
-    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({format_number(rate, 3)} tokens per second)"
+    rate = format_number(found.prompt_tokens / use.seconds, 3)
+    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({rate} tokens per second)"
 
 
 def _say_limit(limit: Limit) -> str:
