@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from string import ascii_letters
 
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
@@ -33,8 +34,8 @@ KINDS = {
 }
 """Behaviours in the order of the page, and what devices have them."""
 DOCUMENT, ASSUMED = re.compile(r"([^(:;,]+) \(([^()]*)\)"), re.compile(r"\d+ Gi?B is assumed")
-SHARED = 3
-"""Devices from which on a clause is written once for all of them."""
+SHARED, LONG = 3, 6
+"""Devices from which on a clause is written once for all of them; words from which on a letter stands for it."""
 
 
 def devices() -> list[str]:
@@ -101,10 +102,18 @@ def efficiencies() -> list[str]:
 
 
 def sources() -> list[str]:
-    """One item per kind of source with the devices it describes, each with its maker's page; and one per behaviour."""
+    """One item per kind of source with the devices it describes, each with its maker's page; and one per behaviour.
+
+    Long clauses that many devices share come first, under a letter that stands for them.
+    """
     clauses = {name: split_clauses(entry.source.rstrip(".")) for name, entry in catalog().devices.items()}
-    count = Counter(clause for found in clauses.values() for clause in set(found))
-    groups: dict[str, list[str]] = {}
+    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
+    often = [c for c, number in count.items() if number >= SHARED and len(c.split()) >= LONG]
+    letters = {clause: f"*({letter})*" for clause, letter in zip(often, ascii_letters, strict=False)}
+    notes = [f"- {letter} {clause}." for clause, letter in letters.items()]
+    clauses = {name: [letters.get(clause, clause) for clause in found] for name, found in clauses.items()}
+    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
+    groups: dict[str, list[tuple[str, str, bool]]] = {}
     for name, found in clauses.items():
         head, own = split_head(found[0])
         tail = len(found)
@@ -113,10 +122,21 @@ def sources() -> list[str]:
         common = "; ".join([head, *(c for c in found[1:] if not ASSUMED.fullmatch(c))] if own else found[tail:])
         detail = "; ".join([own, *(c for c in found[1:] if ASSUMED.fullmatch(c))] if own else found[:tail])
         link = f"[{name}]({catalog().devices[name].url})"
-        groups.setdefault(common, []).append(f"{link} ({detail})" if detail else link)
+        groups.setdefault(common, []).append((link, detail, bool(own)))
     alone = groups.pop("", [])
-    devices = [f"- {common}: {', '.join(names)}." for common, names in groups.items()] + [f"- {one}." for one in alone]
-    return [*devices, *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items())]
+    devices = [f"- {common}: {', '.join(list_devices(members))}." for common, members in groups.items()]
+    devices += [f"- {one}." for one in list_devices(alone)]
+    return [
+        *notes,
+        *devices,
+        *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items()),
+    ]
+
+
+def list_devices(members: list[tuple[str, str, bool]]) -> list[str]:
+    """The devices of a group, without figures where a document has those of many: `placewise devices` shows them."""
+    many = len(members) >= SHARED
+    return [f"{link} ({detail})" if detail and not (many and own) else link for link, detail, own in members]
 
 
 def split_clauses(source: str) -> list[str]:

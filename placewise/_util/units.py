@@ -92,6 +92,12 @@ def format_seconds(value: float) -> str:
     return f"{value / scale:.4g} {unit}" if value else "0 s"
 
 
+def format_number(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, or as a whole one where it has more: ``"16.66"``, ``"12,346"``."""
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text else text
+
+
 def format_count(value: float) -> str:
     """A large count with a decimal prefix: ``"22.3 G"``."""
     for prefix in ("", "k", "M", "G", "T", "P"):

@@ -161,6 +161,8 @@ def _find_refusal(problem: Problem, together: Bools, d: int) -> str:
     if pins:
         return f"the rule --pin '{pins[0].pattern}={pins[0].device}' keeps {name} on {pins[0].device}"
     forbids = [r for r in rules.forbidden if r.device == device.name and matching(problem.graph, r.pattern)[op]]
+    if any(not rule.pattern for rule in forbids):
+        return f"nothing may run on {device.name}"
     if forbids:
         return f"the rule --forbid '{forbids[0].pattern}={device.name}' keeps {name} away"
     return f"{name} may not run on {device.name}"

@@ -90,11 +90,14 @@ def write_page(html: str, path: str | os.PathLike[str]) -> None:
 
 
 def _model_name(source: Any, default: str) -> str:
-    """The name of the model's file or generator."""
+    """The name of the model's file or generator; of a configuration, whose file is always called so, its folder."""
     if not source or not source.path:
         return default
     path: str = source.path
-    return path if path.startswith(("zoo:", "hf:")) else Path(path).name
+    if path.startswith(("zoo:", "hf:")):
+        return path
+    file = Path(path)
+    return file.parent.name if file.name == "config.json" and file.parent.name else file.name
 
 
 def _pipeline_period(problem: Problem, placement: Placement, judgement: Judgement) -> Period | None:

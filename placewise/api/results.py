@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from rich.console import RenderableType
 
+from placewise._util.units import format_number
 from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
 from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
 from placewise.analysis.report import open_result, render_page, write_page
@@ -547,7 +548,11 @@ class Fit:
 
     def __repr__(self) -> str:
         speed = self.tokens_per_second
-        return "Fit(nothing fits)" if speed is None else f"Fit({self.command!r}, {speed:.3g} tokens per second)"
+        return (
+            "Fit(nothing fits)"
+            if speed is None
+            else f"Fit({self.command!r}, {format_number(speed, 3)} tokens per second)"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -193,10 +193,11 @@ def known_links() -> tuple[KnownLink, ...]:
 def find_device(name: str) -> str:
     """The canonical name of a device. Case, punctuation and the vendor's name do not matter.
 
-    Raises ClusterError, suggesting similar names.
+    Words may be left out where one device alone has all the others, a number among them. Raises ClusterError,
+    suggesting similar names.
     """
     names = _device_names()
-    if canonical := names.get(_normalize_name(name)):
+    if canonical := names.get(_normalize_name(name)) or _find_by_words(name):
         return canonical
     raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
@@ -240,6 +241,15 @@ def _suggest_names(name: str, names: Mapping[str, str]) -> str:
     return f"did you mean {' or '.join(suggestions)}? " if suggestions else ""
 
 
+def _find_by_words(name: str) -> str:
+    """The only device one of whose names has all these words, at least one with a digit; "" if there are others."""
+    words = set(_split_words(name))
+    if not any(re.search(r"\d", word) for word in words):
+        return ""
+    named = {d for d, entry in catalog().devices.items() for n in (d, *entry.aliases) if words <= set(_split_words(n))}
+    return named.pop() if len(named) == 1 else ""
+
+
 @functools.cache
 def _device_names() -> dict[str, str]:
     return _index_names({name: entry.aliases for name, entry in catalog().devices.items()})
@@ -259,5 +269,10 @@ def _index_names(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def _normalize_name(name: str) -> str:
+    return "".join(_split_words(name))
+
+
+def _split_words(name: str) -> list[str]:
+    """The words and numbers of a name in lower case, without its maker and the unit of its memory."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower()))
-    return "".join(word for word in words if word not in _MAKERS) or "".join(words)
+    return [word for word in words if word not in _MAKERS] or words

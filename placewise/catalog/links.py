@@ -107,7 +107,8 @@ def _check_unified_memory(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builde
     """Refuse two devices with unified memory without a given link: they must be two separate machines."""
     for a, b in peers:
         pair = a.device.name, b.device.name
-        if a.host_link == UNIFIED and a.model == b.model and builder.default is None and pair not in builder.speeds:
+        alike = a.host_link == b.host_link == UNIFIED and (a.model, a.device.kind) == (b.model, b.device.kind)
+        if alike and builder.default is None and pair not in builder.speeds:
             raise ClusterError(
                 f"{pair[0]} and {pair[1]} each share memory with their own host, and no link between these is given",
                 remedy="add their link, such as link=ethernet-10 in one line or [[links]] in a cluster file",

@@ -16,7 +16,7 @@ from placewise.core.apply_profile import with_profile
 from placewise.core.op_names import check_op_names, check_rule_names
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
-from placewise.core.precision import describe_stand_ins, work_in_precision
+from placewise.core.precision import describe_stand_ins, require_tf32, work_in_precision
 from placewise.core.split_ways import add_ways
 from placewise.core.step_options import ask_step, without_pipeline
 from placewise.core.target_rules import run_on_target
@@ -162,6 +162,7 @@ def _costs(
     """The roofline's costs and the work behind them, or a profile's times on every accelerator; and what to warn of."""
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
+        require_tf32(cluster, options)
         work = work_in_precision(work_of(graph), graph, name, options)
         return cost_table(graph, cluster, work=work), work, (*work.warnings, *describe_stand_ins(cluster, options))
     if cluster.is_host.all():

@@ -102,6 +102,13 @@ def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOpt
     return allow_tf32(work, _choose_tf32(graph, options))
 
 
+def require_tf32(cluster: Cluster, options: ProblemOptions) -> None:
+    """Raise InputError if `tf32` is asked for or ruled out, and no device of the cluster computes in TF32."""
+    if options.tf32 is not None and not any(d.available and "tf32" in d.peak_flops for d in cluster):
+        remedy = f"leave out {'--tf32' if options.tf32 else '--no-tf32'}"
+        raise InputError("no device computes in TF32", where="devices", remedy=remedy)
+
+
 def find_tf32(graph: Graph) -> str:
     """What of a graph is priced, and so has to run, in TF32 on GPUs: "products", "convolutions" or "nothing"."""
     return _choose_tf32(graph, NO_OPTIONS)

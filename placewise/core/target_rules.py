@@ -11,12 +11,10 @@ import numpy as np
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.columns import Floats, distinct
+from placewise.model.cost_error import MOVED
 from placewise.model.costs import CostTable
 from placewise.model.problem import Communication, Execution, Headroom, Problem, Rule
 from placewise.model.result import Result
-
-MOVED = "weights moved at every call"
-"""The source of the times of ops whose weights lie in host memory and are moved to an accelerator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,30 @@ def read_traced(
     if folder is None:
         return read_huggingface(source, dims=dims, dtype=dtype, training=training)
     settings = read_settings(source)
-    arguments = (sorted(dims.items()), dtype, training)
-    key = hashlib.sha256(repr((settings.sha256, arguments, versions, _reader_digest())).encode()).hexdigest()
-    path = folder / f"{key[:32]}.npz"
-    traced = _load(path, key, settings)
+    state = (settings.sha256, versions, _reader_digest())
+    key = _key(state, dims, dtype, training)
+    traced = _load(_path(folder, key), key, settings)
     if traced is None:
         traced = read_huggingface(source, dims=dims, dtype=dtype, training=training)
         with suppress(OSError, InputError):
-            save_traced(path, key, (traced.graph, traced.warnings, dict(traced.modules)))
+            for name in {key, _key_of_plans(state, traced, training)}:
+                save_traced(_path(folder, name), name, (traced.graph, traced.warnings, dict(traced.modules)))
             remove_oldest(folder, LIMITS[GRAPHS])
     return traced
+
+
+def _key(state: tuple[object, ...], dims: Mapping[str, int], dtype: str | None, training: bool) -> str:
+    return hashlib.sha256(repr((*state, sorted(dims.items()), dtype, training)).encode()).hexdigest()
+
+
+def _key_of_plans(state: tuple[object, ...], traced: ImportedModel, training: bool) -> str:
+    """The key under which a plan asks for its model again: it names every dimension and the element type."""
+    options = {} if traced.graph.source is None else traced.graph.source.options
+    return _key(state, options.get("dims", {}), options.get("dtype"), training)
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{key[:32]}.npz"
 
 
 def _load(path: Path, key: str, settings: Settings) -> ImportedModel | None:

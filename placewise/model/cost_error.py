@@ -16,6 +16,8 @@ ASSUMED = 0.15
 MEASURED = 0.05
 """Relative error with measured op times and links, whatever their spread: the largest median error of the judge beside
 runs of three models (benchmarks/results/real_prediction.md)."""
+MOVED = "weights moved at every call"
+"""The source of times in which a device is handed the weights of an op whenever it runs."""
 _ESTIMATED = ("roofline", "assumed")
 
 
@@ -65,6 +67,8 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
         return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
+    if source == MOVED and problem.costs.transfer_source in _ESTIMATED:
+        return ASSUMED, "assumed speeds of links"
     runs = problem.costs.runs
     if source == "measured" and runs.plans and problem.objective.kind == "latency":
         return max(runs.error, MEASURED), f"{runs.plans} plans that these costs chose were run"

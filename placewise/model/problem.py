@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
@@ -404,9 +404,12 @@ def _capacity(problem: Problem) -> Floats:
 
 def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
     """The group of each op [n_ops]: the lowest label of all groups and sets that it is joined with, −1 for none."""
+    return _join_groups(graph, tuple(map(tuple, together))) if together else graph.ops.group.astype(np.int64)
+
+
+@lru_cache(maxsize=2)
+def _join_groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
     group = graph.ops.group.astype(np.int64)
-    if not together:
-        return group
     index = {name: op for op, name in enumerate(graph.ops.name)}
     n_groups = int(group.max(initial=-1)) + 1
     labels = DisjointSets(n_groups + len(together))
@@ -419,7 +422,7 @@ def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
                 labels.join(own, int(group[op]))
             group[op] = own
     roots = np.array(labels.roots(), np.int64)
-    return np.where(group >= 0, roots[np.maximum(group, 0)], -1)
+    return frozen(np.where(group >= 0, roots[np.maximum(group, 0)], -1), np.int64)
 
 
 def _blocks(group: Longs) -> Ints:

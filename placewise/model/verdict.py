@@ -17,7 +17,8 @@ OWN_THREADS, CORE_COPIES = "the runtime's own threads on all cores", "a copy per
 AS_FAR = "one device as far as the rules allow"
 HARDLY = 0.01
 """A gain that is not above it is hardly worth it, even where the costs are given."""
-_SAME = 1e-9
+_SAME, _SHOWN = 1e-9, 5e-4
+"""A gain that is none, and the least one that is shown as a share."""
 
 
 class Decision(StrEnum):
@@ -160,15 +161,21 @@ def _judge_gain(single: Baseline, value: float, used: int, error: Uncertainty) -
     """The decision by what a split gains over one device, which is not faster."""
     ratio, name = _ratio(single, value), _name_single(single)
     gain, apart = ratio - 1, len(single.devices) > 1
-    if error.error and gain <= error.margin:
+    within = bool(error.error) and gain <= error.margin
+    if apart and gain <= HARDLY:
+        more = (
+            f"this plan on {used} gains {gain:.1%} over {name}" if gain >= _SHOWN else "a further split gains nothing"
+        )
+        decision = Decision.WITHIN_ERROR if within else Decision.HARDLY
+        return decision, SINGLE_DEVICE, f"The rules need more than one device; {more}."
+    if within:
         start = "The rules need more than one device, and the gain is within" if apart else "Within"
         return Decision.WITHIN_ERROR, SINGLE_DEVICE, (
             f"{start} the error of the estimates {_bounds(error)}: {used} devices are {ratio:.2f}× as fast as {name}."
         )  # fmt: skip
     if apart:
-        how = f"gains {max(gain, 0.0):.1%} over {name}" if gain <= HARDLY else f"is {ratio:.2f}× as fast as {name}"
-        decision = Decision.HARDLY if gain <= HARDLY else Decision.WORTH_IT
-        return decision, SINGLE_DEVICE, f"The rules need more than one device; this plan on {used} {how}."
+        plain = f"The rules need more than one device; this plan on {used} is {ratio:.2f}× as fast as {name}."
+        return Decision.WORTH_IT, SINGLE_DEVICE, plain
     if gain <= HARDLY:
         short = f"A split is hardly worth it: {used} devices gain {max(gain, 0.0):.1%} over {name}."
         return Decision.HARDLY, SINGLE_DEVICE, short

@@ -69,7 +69,6 @@ class Fitted:
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from placewise._util.units import format_bytes, format_seconds
+from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.model.result import PhaseUse
 from placewise.reporting.console import rows_table
 from placewise.reporting.fitted import TWICE, Change, Departure, Fitted, Limit
@@ -49,9 +49,9 @@ def _list_facts(found: Fitted) -> list[str]:
 
 def _speed(use: PhaseUse, found: Fitted) -> str:
     if use.repeats > 1:
-        return f"{found.tokens_per_second or 0.0:.3g} tokens per second"
-    rate = found.prompt_tokens / use.seconds
-    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({rate:.3g} tokens per second)"
+        return f"{format_number(found.tokens_per_second or 0.0, 3)} tokens per second"
+    rate = format_number(found.prompt_tokens / use.seconds, 3)
+    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({rate} tokens per second)"
 
 
 def _say_limit(limit: Limit) -> str:
@@ -72,7 +72,7 @@ def _row(change: Change, found: Fitted) -> tuple[str, str, str]:
     if change.tokens_per_second is None:
         return change.words, "does not fit", ""
     faster = f"{change.faster:.2f}×" if found.tokens_per_second else ""
-    return change.words, f"{change.tokens_per_second:.3g}", f"{faster} ✓" if change.faster >= TWICE else faster
+    return change.words, format_number(change.tokens_per_second, 3), f"{faster} ✓" if change.faster >= TWICE else faster
 
 
 def fitted_document(found: Fitted) -> dict[str, Any]:

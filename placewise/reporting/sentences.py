@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from placewise._util.units import format_bytes, format_seconds
+from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
@@ -79,8 +79,9 @@ def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
     """How often a phase runs per second; for decoding, tokens per second of the whole batch."""
     batch = batch_size(problem)
     if phase != DECODE:
-        return f" ({per_second:.4g} per second)"
-    return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
+        return f" ({format_number(per_second)} per second)"
+    whole = f" for the batch of {batch}" if batch > 1 else ""
+    return f" ({format_number(per_second * batch)} tokens per second{whole})"
 
 
 def verdict(result: Result) -> str:

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from placewise._util.text import shortened, visible
-from placewise._util.units import format_bytes, format_seconds
+from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.errors import InputError
 from placewise.files.sweep_file import AnswerRecord, LargestRecord, MemoryRecord, PointRecord, SweepFile
 from placewise.reporting.console import rows_table
@@ -161,7 +161,7 @@ def describe_answer(sweep: SweepFile, answer: AnswerRecord) -> str:
         return f"{prefix}no cluster of the {len(sweep.clusters)} reaches {sweep.until}"
     point = next(p for p in sweep.points if p.devices == answer.devices and p.sizes == answer.sizes)
     price = "" if point.price_per_hour is None else f" for {point.price_per_hour:.4g} per hour"
-    rate = "" if point.tokens_per_second is None else f", {point.tokens_per_second:.4g} tokens per second"
+    rate = "" if point.tokens_per_second is None else f", {format_number(point.tokens_per_second)} tokens per second"
     first = "cheapest" if sweep.cheapest else "smallest"
     return f"{prefix}the {first} cluster with {sweep.until} is {answer.devices}{price}{rate}"
 

@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 
 from placewise._util.text import visible
-from placewise._util.units import format_seconds
+from placewise._util.units import format_number, format_seconds
 from placewise.files.sweep_file import PointRecord, SweepFile
 from placewise.reporting.sweep import largest_rows, point_rows, remark_lines, value_title
 from placewise.reporting.sweep_plot import Series, legend, line_plot
@@ -41,8 +41,8 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 _FIGURES: tuple[tuple[str, Callable[[PointRecord], float | None], Callable[[float], str]], ...] = (
     ("value", lambda point: point.value, format_seconds),
-    ("tokens per second", lambda point: point.tokens_per_second, lambda value: f"{value:.3g}"),
-    ("samples per second", lambda point: point.throughput, lambda value: f"{value:.3g}"),
+    ("tokens per second", lambda point: point.tokens_per_second, lambda value: format_number(value, 3)),
+    ("samples per second", lambda point: point.throughput, lambda value: format_number(value, 3)),
     ("memory of all devices", lambda point: point.used_memory / GIB, lambda value: f"{value:.3g} GiB"),
     ("price per million tokens", lambda point: point.price_per_million_tokens, lambda value: f"{value:.3g}"),
 )

@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from placewise.core.target_rules import TARGETS
 from placewise.errors import PlacewiseError
 from placewise.exporters.device_map import DeviceMapExporter
+from placewise.model.dtypes import dtype_code
+from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
@@ -23,6 +27,10 @@ SECONDS = 3.0
 """For the fastest splits of all targets together."""
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
+READERS = frozenset({"llama.cpp", "vllm"})
+"""Targets that train nothing, and whose models read text: tokens, which are whole numbers."""
+NAMED = frozenset({"huggingface", "torch-export", "torch-module", "torch-modules"})
+"""Formats whose inputs are what the model is given, tokens or pictures."""
 MOST_OPS = 50_000
 """On larger graphs projections take longer than they are worth."""
 
@@ -52,6 +60,9 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     alone, watch = _best_alone(result), Stopwatch(Budget(seconds=SECONDS))
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
+    graph = result.problem.graph
+    if graph.ops.backward.any() or (source is not None and source.format in NAMED and not _reads_tokens(graph)):
+        far |= READERS
     for target in TARGETS:
         if target in far:
             continue
@@ -63,6 +74,12 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
         gains = not split_gains or (judged.valid and judged.value < alone * (1 - SAME))
         found.append(Kept(target, loss, judged.valid, gains))
     return tuple(sorted(found, key=lambda kept: (not kept.valid, round(kept.loss, 6))))
+
+
+def _reads_tokens(graph: Graph) -> bool:
+    """Whether some input of the model consists of whole numbers."""
+    given = graph.tensors.dtype[graph.tensors.producer < 0]
+    return bool(np.isin(given, [dtype_code("int32"), dtype_code("int64")]).any())
 
 
 def _judge_export(result: Result, target: str, seconds: float) -> Judgement:

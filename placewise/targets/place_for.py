@@ -30,8 +30,9 @@ TRIES = 4
 """How often a search is repeated with more room for weights that are moved."""
 ADVICE_SECONDS = 2.0
 """For each other target, where nothing fits."""
-MOST_UNITS, CHAIN_SHARE = 300, 0.25
-"""Blocks at most, and the share of the time, for a first answer of stages that follow each other."""
+MOST_UNITS, CHAIN_SHARE, FEW_SPLITS = 300, 0.25, 200
+"""Blocks at most, the share of the time, and the priced splits of which one close to the bound is enough, for a first
+answer of stages that follow each other."""
 
 
 def place_for(
@@ -131,7 +132,9 @@ def _chained(problem: Problem, limits: Budget) -> tuple[Placement, ...]:
     mean = np.bincount(problem.block, weights=np.arange(problem.n_ops)) / np.bincount(problem.block)
     rank = np.argsort(np.argsort(mean, kind="stable"), kind="stable").astype(np.int32)
     line = Line(rank[problem.block], np.asarray(problem.allowed.any(axis=0), np.bool_))
-    found = run_placer(SplitPlacer("", (line,)), problem, replace(limits, seconds=CHAIN_SHARE * limits.seconds))
+    found = run_placer(
+        SplitPlacer("", (line,), FEW_SPLITS), problem, replace(limits, seconds=CHAIN_SHARE * limits.seconds)
+    )
     return () if found.placement is None else (found.placement,)
 
 

@@ -67,10 +67,13 @@ class _Best:
 
 
 class SplitPlacer:
-    """All stages of some lines, for the one target that they belong to."""
+    """All stages of some lines, for the one target that they belong to.
 
-    def __init__(self, target: str, lines: tuple[Line, ...]) -> None:
-        self._lines, self._target = lines, target
+    After `many` priced splits, one that is close to the bound is enough (None: `MANY_SPLITS`).
+    """
+
+    def __init__(self, target: str, lines: tuple[Line, ...], many: int | None = None) -> None:
+        self._lines, self._target, self._many = lines, target, MANY_SPLITS if many is None else many
         self.info = PlacerInfo("splits", f"every split that {target} can express", "A* over stages", exact=True)
 
     def supports(self, problem: Problem) -> str | None:
@@ -84,7 +87,7 @@ class SplitPlacer:
         total = sum(count_splits(search.problem, line) for line in self._lines)
         try:
             for line in self._lines:
-                bound = min(bound, _LineSearch(search, line, best).run())
+                bound = min(bound, _LineSearch(search, line, best, self._many).run())
         except KeyboardInterrupt:
             bound, reason = 0.0, Reason.INTERRUPTED
         if best.placement is None:
@@ -116,9 +119,9 @@ def offer(search: SearchContext, best: _Best, placement: Placement) -> None:
 class _LineSearch:
     """One line: its kinds of devices, the least seconds of stages, and of what is left."""
 
-    def __init__(self, search: SearchContext, line: Line, best: _Best) -> None:
+    def __init__(self, search: SearchContext, line: Line, best: _Best, many: int) -> None:
         problem = search.problem
-        self.search, self.line, self.best = search, line, best
+        self.search, self.line, self.best, self.many = search, line, best, many
         self.kinds = device_kinds(problem, line)
         examples = [kind[0] for kind in self.kinds]
         costs = stage_costs(problem, line, [*examples, *([line.first] if line.first >= 0 else [])])
@@ -140,7 +143,7 @@ class _LineSearch:
             least, _, number, part = heapq.heappop(self.parts)
             if least >= self.best.value * (1 - OPTIMAL_GAP):
                 return least
-            if self.best.priced >= MANY_SPLITS and least >= self.best.value * (1 - CLOSE):
+            if self.best.priced >= self.many and least >= self.best.value * (1 - CLOSE):
                 return least
             full = self.best.priced >= MOST_SPLITS or len(self.parts) > MOST_PARTS
             enough = self.best.placement is not None or self.pushed > ALWAYS_PUSHED

@@ -8,6 +8,7 @@ from placewise.exporters.projection import range_bytes
 from placewise.exporters.space import Line
 from placewise.model.columns import Floats, Longs
 from placewise.model.problem import Problem
+from placewise.simulate.in_place import in_place_ops
 
 SAFE = 1 - 1e-9
 """What sums in floating point may be off."""
@@ -18,7 +19,8 @@ def stage_costs(problem: Problem, line: Line, devices: list[int]) -> Floats:
 
     For throughput, on the load of the device; for latency, on what its pieces add to one sample.
     """
-    compute, fits = _compute_seconds(problem, line, devices), range_bytes(problem, line.unit, line.count)
+    compute = _compute_seconds(problem, line, devices)
+    needed = range_bytes(problem, line.unit, line.count) + _working_bytes(problem, line)
     crossing = _Crossings(problem, line)
     costs = np.full((len(devices), line.count + 1, line.count + 1), np.inf)
     for place, device in enumerate(devices):
@@ -26,7 +28,7 @@ def stage_costs(problem: Problem, line: Line, devices: list[int]) -> Floats:
         spent = busy[None, :, 0] - busy[:, None, 0]
         receive, send = crossing.receives(device), crossing.sends(device)
         barred = busy[None, :, 1] > busy[:, None, 1]
-        barred[:-1, 1:] |= fits > problem.capacity[device]
+        barred[:-1, 1:] |= needed > problem.capacity[device]
         barred |= np.tri(line.count + 1, dtype=np.bool_)
         costs[place] = np.where(barred, np.inf, SAFE * np.maximum(_combine(problem, device, spent, receive, send), 0.0))
     return costs
@@ -51,6 +53,29 @@ def _compute_seconds(problem: Problem, line: Line, devices: list[int]) -> Floats
         found[place, :, 0] = np.bincount(line.unit, weights=seconds, minlength=line.count)
         found[place, :, 1] = np.bincount(line.unit[~able], minlength=line.count)
     return found
+
+
+def _working_bytes(problem: Problem, line: Line) -> Floats:
+    """Least bytes [units, units] of activations in the units from i to j inclusive: those of the op that needs most.
+
+    While an op runs, its device holds what it reads and makes, less the operand that it may overwrite.
+    """
+    graph, count = problem.graph, line.count
+    if problem.objective.memory != "live":
+        return np.zeros((count, count))
+    size, edges = np.maximum(graph.tensors.bytes, 0).astype(np.float64), graph.edges
+    reads = np.unique(np.stack((edges.consumer, edges.value), axis=1), axis=0)
+    held = np.bincount(reads[:, 0], weights=size[reads[:, 1]], minlength=graph.n_ops)
+    made = np.flatnonzero(graph.tensors.producer >= 0)
+    maker = graph.tensors.producer[made]
+    held += np.bincount(maker, weights=size[made], minlength=graph.n_ops)
+    largest = np.zeros(graph.n_ops)
+    np.maximum.at(largest, maker, size[made])
+    held -= np.where(in_place_ops(graph), largest, 0.0)
+    most = np.zeros(count)
+    np.maximum.at(most, line.unit, held)
+    ranges: Floats = np.maximum.accumulate(np.triu(np.broadcast_to(most, (count, count))), axis=1)
+    return ranges
 
 
 class _Crossings:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from placewise._util.units import (
     format_bytes,
     format_count,
+    format_number,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -83,3 +84,14 @@ def test_numbers_read_well() -> None:
     assert format_seconds(0) == "0 s"
     assert format_seconds(float("inf")) == "∞"
     assert format_count(22.34e9) == "22.34 G"
+
+
+def test_numbers_are_never_powers_of_ten() -> None:
+    """Large ones are whole, with separators; others have their significant digits."""
+    assert [format_number(value) for value in (9.1184, 582.34, 9999.9, 12345.6)] == [
+        "9.118",
+        "582.3",
+        "10,000",
+        "12,346",
+    ]
+    assert [format_number(value, 3) for value in (0.0, 19.66, 999.4, 1176.5)] == ["0", "19.7", "999", "1,176"]

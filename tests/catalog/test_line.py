@@ -102,6 +102,13 @@ def test_memory_by_device():
         assert any(note.startswith(f"assumed: like {stand_in.title}") for note in device.notes)
 
 
+def test_memory_by_device_is_that_of_one_host():
+    """A card and an NPU, or an Apple GPU, are on one host, also where the NPU shares its memory."""
+    for sizes in ({"cuda:0": "24GiB", "npu:0": "16GiB", "cpu": "64GiB"}, {"mps": "32GiB", "npu:0": "16GiB"}):
+        cluster = read_cluster(sizes)
+        assert cluster.names == tuple(sizes) and cluster.transfers == "staged"
+
+
 @pytest.mark.parametrize(
     ("memory", "like"),
     [

@@ -186,6 +186,15 @@ def test_tf32_of_a_model_without_float32_is_refused(tmp_path: Path) -> None:
             build(source, "A100", options)
 
 
+def test_tf32_without_a_device_that_has_it_is_refused(tmp_path: Path) -> None:
+    """It would change nothing on a CPU, an older card, or beside an accelerator that is left out."""
+    path = product(tmp_path, 8)
+    for tf32, flag in ((True, "--tf32"), (False, "--no-tf32")):
+        for devices in ("cpu", "2xV100", "A100@0,cpu"):
+            with pytest.raises(InputError, match=f"no device computes in TF32; leave out {flag}"):
+                build(path, devices, ProblemOptions(tf32=tf32))
+
+
 def test_a_device_without_the_rate_computes_in_the_next_wider_type(tmp_path: Path) -> None:
     """V100: bfloat16 at float32's rate; A100: fp8 at float16's; a CPU: float16 at float32's; bytes are as asked."""
     path, flops = product(tmp_path), 2 * 4096 * 1024**2

@@ -25,6 +25,9 @@ pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")
 
 DIMS = {"prompt": 4, "tokens": 2}
+WHOLE = {"batch": 1, "length": 8}
+EXACT = ProblemOptions(dims=WHOLE, dtype="float32")
+"""All that a trace of BERT depends on: nothing is left to defaults."""
 Traces = list[str]
 
 
@@ -62,11 +65,22 @@ def assert_equal(one: ImportedModel, other: ImportedModel) -> None:
 def test_the_second_reading_traces_nothing(kind: str, traces: Traces, tmp_path: Path) -> None:
     """And gives what the first gave, in whatever view."""
     path = write_config(tmp_path, kind)
-    options = ProblemOptions(dims={} if kind == "bert" else DIMS, view="raw")
+    options = ProblemOptions(dims=WHOLE if kind == "bert" else DIMS, view="raw")
     first, second = open_model(path, options), open_model(path, options)
-    assert traces == [str(path)] and len(entries()) == 1
+    assert traces == [str(path)]
     assert_equal(first, second)
     assert_equal(open_model(path, ProblemOptions(dims=options.dims, view="raw", cache=False)), second)
+
+
+def test_a_plan_finds_the_trace_that_it_was_made_of(traces: Traces, tmp_path: Path) -> None:
+    """A plan names every dimension and the element type, also those that were defaults when it was made."""
+    path = write_config(tmp_path, "llama")
+    graph = open_model(path, ProblemOptions(dims=DIMS)).graph
+    assert graph.source is not None and graph.source.options["dims"].keys() > DIMS.keys()
+    recorded = ProblemOptions(dims=graph.source.options["dims"], dtype=graph.source.options["dtype"])
+    assert open_model(path, recorded).graph.digest() == graph.digest() and len(traces) == 1
+    open_model(path, ProblemOptions(dims={**DIMS, "batch": 2}))
+    assert len(traces) == 2
 
 
 def test_a_copy_of_a_configuration_keeps_its_own_path(traces: Traces, tmp_path: Path) -> None:
@@ -139,17 +153,17 @@ def _key(path: Path) -> str:
 def test_a_damaged_entry_is_replaced(damage: Callable[[Path], None], traces: Traces, tmp_path: Path) -> None:
     """It is as if it were not there; only a folder in its place cannot be overwritten, and does no harm."""
     path = write_config(tmp_path, "bert")
-    first = open_model(path)
+    first = open_model(path, EXACT)
     damage(entries()[0])
-    assert_equal(first, open_model(path))
-    assert_equal(first, open_model(path))
+    assert_equal(first, open_model(path, EXACT))
+    assert_equal(first, open_model(path, EXACT))
     assert len(traces) == (3 if damage is as_folder else 2)
 
 
 def test_writers_at_once_leave_one_whole_entry(traces: Traces, tmp_path: Path) -> None:
     """Every reader gets the same graph, whoever writes first."""
     path = write_config(tmp_path, "bert")
-    first, got = open_model(path), list[ImportedModel]()
+    first, got = open_model(path, EXACT), list[ImportedModel]()
     key, model = _key(entries()[0]), (first.graph, first.warnings, dict(first.modules))
     entry, done = entries()[0], threading.Event()
 
@@ -159,7 +173,7 @@ def test_writers_at_once_leave_one_whole_entry(traces: Traces, tmp_path: Path) -
 
     def read() -> None:
         while not done.is_set():
-            got.append(open_model(path))
+            got.append(open_model(path, EXACT))
 
     reader, writers = threading.Thread(target=read), [threading.Thread(target=write) for _ in range(3)]
     for thread in (reader, *writers):
@@ -176,15 +190,15 @@ def test_writers_at_once_leave_one_whole_entry(traces: Traces, tmp_path: Path) -
 def test_the_cache_stays_within_its_limit(traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read last is kept, what was not used for longest goes."""
     path = write_config(tmp_path, "bert")
-    open_model(path)
+    open_model(path, EXACT)
     (oldest,) = entries()
     monkeypatch.setitem(traced_models.LIMITS, GRAPHS, oldest.stat().st_size * 5 // 2)
     os.utime(oldest, (1000, 1000))
-    open_model(path, ProblemOptions(dims={"batch": 2}))
+    open_model(path, ProblemOptions(dims={**WHOLE, "batch": 2}, dtype="float32"))
     for age, entry in enumerate([oldest, *(entry for entry in entries() if entry != oldest)]):
         os.utime(entry, (1000 + age, 1000 + age))
-    open_model(path)
-    open_model(path, ProblemOptions(dims={"batch": 3}))
+    open_model(path, EXACT)
+    open_model(path, ProblemOptions(dims={**WHOLE, "batch": 3}, dtype="float32"))
     assert oldest in entries() and len(entries()) == 2 and len(traces) == 3
 
 

@@ -75,6 +75,23 @@ def test_the_sentences_of_a_gain() -> None:
     assert judged(1.5).sentence == "The split is worth it: 2 devices are 1.50× as fast as the best single device."
 
 
+def test_a_device_that_the_rules_add_is_no_split() -> None:
+    """llama.cpp keeps the embedding on the CPU: with all layers on one card, no split is praised or blamed."""
+    for single, error, end in (
+        (1.0, ASSUMPTION, "; a further split gains nothing."),
+        (1.004, ASSUMPTION, "; this plan on 2 gains 0.4% over one device as far as the rules allow."),
+        (
+            1.1,
+            ASSUMPTION,
+            "(±15 % each: data sheets): 2 devices are 1.10× as fast as one device as far as the rules allow.",
+        ),
+        (1.5, ASSUMPTION, "; this plan on 2 is 1.50× as fast as one device as far as the rules allow."),
+    ):
+        verdict = decide(1.0, 2, TWO, {SINGLE_DEVICE: Baseline(single, devices=TWO)}, error)
+        assert verdict.sentence.startswith("The rules need more than one device") and verdict.sentence.endswith(end)
+        assert (verdict.decision is Decision.WORTH_IT) == (single == 1.5)
+
+
 def test_one_device_wins() -> None:
     """A plan on one device is no split; a split that is slower than one device is not praised."""
     assert judged(1.0, used=1).decision is Decision.SINGLE_DEVICE

@@ -291,6 +291,13 @@ def test_explain_says_why_a_device_is_out_of_question() -> None:
         )
 
 
+def test_explain_says_where_nothing_may_run() -> None:
+    """A rule against every op, as targets add for CPUs that stay idle, is not put as an option that nobody gave."""
+    problem = problem_of([[1, 1]] * 2, [], LATENCY, constraints=Constraints(forbidden=(Rule("", "d1"),)))
+    found = explain(problem, Placement.on(0, 2), "op0")
+    assert found.explanation.choices[1].refusal == "nothing may run on d1"
+
+
 def test_what_is_asked_for_may_be_a_module_or_a_pattern() -> None:
     """Names first, then modules by their last parts, then patterns of one op; others are refused with a remedy."""
     scopes = ["enc.0.att", "enc.0.mlp", "enc.1.att", "dec.mlp"]

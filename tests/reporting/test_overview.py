@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,19 @@ def test_cards_say_what_devices_hold(bert: pw.Plan) -> None:
         assert sum(ops for _, ops, _, _ in card["parts"]) == found["devices"][card["device"]]["ops"] or card["more"]
     titles = [title for title, _ in found["story"]["sentences"]]
     assert titles == ["What it waits for", "Why it is good"]
+
+
+def test_a_configuration_has_the_name_of_its_folder(bert: pw.Plan) -> None:
+    """Every configuration is called config.json: its page says whose it is."""
+    result = bert.result
+    for path, name in (
+        ("models/yi-34b/config.json", "yi-34b"),
+        ("models/net.onnx", "net.onnx"),
+        ("hf:gpt2", "hf:gpt2"),
+    ):
+        source = replace(result.problem.graph.source, path=path)  # type: ignore[type-var]
+        problem = replace(result.problem, graph=result.problem.graph.with_source(source))
+        assert page_data(open_result(replace(result, problem=problem)))["title"] == name
 
 
 def test_answers_over_nodes_name_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cli_runs import run
 from export_models import on, stack_graph, stack_problem
-from huggingface_configs import SMALL
+from huggingface_configs import SMALL, write_config
 from locations import EXAMPLES
 from onnx_files import make_node, model, saved, weight
 from soak import SOAKS
@@ -22,6 +22,7 @@ from placewise.core.target_rules import MOVED, TARGETS, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
 from placewise.exporters import registry
 from placewise.exporters.writing import export_placement
+from placewise.model.cost_error import estimate_error
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.targets.kept import describe_kept, list_kept
@@ -281,6 +282,23 @@ def test_a_start_is_projected() -> None:
     start = on(problem, {"layers.1.attn": "cuda:1", "layers.3.mlp": "cpu"})
     result = pw.place(problem, target="deepspeed", start=start).result
     assert result.status.outcome.value == "optimal"
+
+
+def test_a_model_of_pictures_is_not_offered_to_servers_of_text(tmp_path: Path) -> None:
+    """A vision transformer has numbered layers, but neither vLLM nor llama.cpp serves it; they do serve a Llama."""
+    pytest.importorskip("transformers")
+    for kind, served in (("vit", False), ("llama", True)):
+        plan = pw.place(write_config(tmp_path, kind), "2xL4", placer="single")
+        targets = {one.target for one in list_kept(plan.result)}
+        assert "deepspeed" in targets and ({"vllm", "llama.cpp"} <= targets) == served
+
+
+def test_weights_that_are_moved_have_the_error_of_links(tmp_path: Path) -> None:
+    """Their time is not exact because no op computes in it."""
+    pytest.importorskip("transformers")
+    problem = run_on_target(pw.build(write_config(tmp_path, "llama"), "RTX-4090,cpu"), "device-map")
+    stored = estimate_error(problem, [(Placement.on(1, problem.n_ops), 0.0)])
+    assert stored.error == pytest.approx(0.15) and stored.source == "assumed speeds of links"
 
 
 def test_a_plan_for_no_target_says_what_each_would_keep() -> None:

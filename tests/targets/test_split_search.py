@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from export_models import stack_graph, stack_problem
 from soak import seeds
 
-from placewise.exporters.projection import stage_devices
+from placewise.exporters.projection import range_bytes, stage_devices
 from placewise.exporters.space import Line, find_cuts
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -31,7 +32,7 @@ def drawn_problem(seed: int) -> tuple[Problem, Line]:
     given = builder.add_tensor(-1, shape=(int(rng.integers(1, 9)),), dtype="int8", name="x")
     for number in range(UNITS):
         for _ in range(int(rng.integers(1, 3))):
-            op = builder.add_op(f"op{len(unit)}", "MatMul")
+            op = builder.add_op(f"op{len(unit)}", "MatMul" if len(unit) % 3 else "Relu")
             reads = {*made[-1:], *rng.choice(made, min(len(made), 2)).tolist()} if made else {given}
             for tensor in sorted({*reads, *([given] if rng.random() < 0.3 else [])}):
                 builder.add_edge(tensor, op)
@@ -110,6 +111,19 @@ def test_stages_never_take_less_than_their_bound(seed: int) -> None:
         if judged.valid:
             least = sum(parts) if problem.objective.kind == "latency" else max(parts)
             assert least <= judged.value
+
+
+def test_stages_without_room_for_their_activations_are_left_out() -> None:
+    """A stage whose weights fit, and whose largest op does not fit beside them, has no cost; with room it has one."""
+    problem, line = drawn_problem(0)
+    device = int(np.flatnonzero(line.devices)[0])
+    largest = int(problem.graph.tensors.bytes.max())
+    weights = range_bytes(problem, line.unit, line.count)[0, -1]
+    for room, fits in ((weights + largest / 2, False), (weights + 100 * largest, True)):
+        devices = [replace(d, memory=room) if n == device else d for n, d in enumerate(problem.cluster)]
+        cluster = replace(problem.cluster, devices=tuple(devices))
+        cost = stage_costs(problem.with_(cluster=cluster), line, [device])[0, 0, -1]
+        assert np.isfinite(cost) == fits
 
 
 @pytest.mark.parametrize("seed", seeds(10))

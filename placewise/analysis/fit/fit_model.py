@@ -93,7 +93,7 @@ def fit_model(
         return replace(answer, changes=tuple(changes))
     limit = find_limit(result.problem, result.placement)
     departure = None if limit is None else find_departure(result.problem, result.placement, limit)
-    return replace(answer, limit=limit, departure=departure, changes=tuple(changes), notes=result.notes)
+    return replace(answer, limit=limit, departure=departure, changes=tuple(changes))
 
 
 def _solve_precisions(

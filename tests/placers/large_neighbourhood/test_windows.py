@@ -16,7 +16,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
-from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _LatencyWindows
+from placewise.placers.large_neighbourhood.latency_rounds import LatencyWindows
+from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer
 from placewise.placers.shared.schedule_models.incumbent import Incumbent
 from placewise.simulate import judge_placement
 
@@ -51,7 +52,7 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
             known.offer(Placement.on(d, problem.n_ops))
         if known.best is None:
             continue
-        _LatencyWindows(SearchContext(problem, Budget(iterations=6)), known, WindowsOptions()).run()
+        LatencyWindows(SearchContext(problem, Budget(iterations=6)), known, size=16, together=2).run()
         best = optimum(problem)
         assert known.value >= best * (1 - 1e-12)
         tried, solved = tried + 1, solved + (known.value <= best * (1 + 1e-6))
@@ -66,7 +67,7 @@ def test_windows_improve_what_they_start_from(execution):
     before = judge_placement(problem, hint)
     known = Incumbent(problem, None, Bound(0.0, "none"))
     assert known.offer(hint) and before.valid
-    _LatencyWindows(SearchContext(problem, Budget(iterations=1)), known, WindowsOptions()).run()
+    LatencyWindows(SearchContext(problem, Budget(iterations=1)), known, size=16, together=2).run()
     assert known.value < before.value
     assert known.best is not None and judge_placement(problem, known.best).value == known.value
 
