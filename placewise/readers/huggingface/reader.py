@@ -16,7 +16,6 @@ from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
-from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims, replace_context
 from placewise.readers.huggingface.instance import Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
@@ -26,6 +25,7 @@ from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run, build_runs
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import trace_run
+from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
 """Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
@@ -47,7 +47,7 @@ def read(
             instance = replace(instance, task="encoder")
         names = _name_dimensions(instance)
         defaults = _default_dims(instance)
-        sizes = replace_context(dims, names, defaults, decodes=instance.task == "decoder" and "prompt" in names)
+        sizes = dims if instance.task == "translator" else replace_context(dims, names)
         run = parse_dims(sizes, names, defaults)
         options = {"dims": list_used_dims(run, names), "dtype": instance.dtype}
         graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
