@@ -221,6 +221,11 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     return " ".join(words)
 
 
+def write_host_command(problem: Problem) -> str:
+    """The command that runs a model on the host alone."""
+    return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), NGL, "0"))
+
+
 def _name_file(problem: Problem) -> str:
     """The file of the model, for a shell; a variable that the user sets where the plan is of another format."""
     source, kind = problem.graph.source, _GGUF_TYPES.get(asked_precision(problem), "")

@@ -13,6 +13,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
+from placewise.exporters.llama_cpp import write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -142,7 +143,7 @@ def _write_command(result: Result, target: str) -> str:
     if result.placement is None:
         return ""
     if not _has_accelerators(result.problem):
-        return 'llama-server -m "${MODEL:?a GGUF file}" -ngl 0' if target == TARGETS[0] else ""
+        return write_host_command(result.problem) if target == TARGETS[0] else ""
     made = export_placement(result.problem, result.placement, target)
     script = str(next(iter(made.exported.files.values())))
     return "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
