@@ -148,8 +148,8 @@ def profile(
         Default: "cores", every core of this machine.
     path : path
         Where the profile is written, if anywhere.
-    runtime : {"onnxruntime", "openvino", "torch"}
-        Default: by the model's format.
+    runtime : {"onnxruntime", "openvino", "torch", "pipelining", "llama.cpp"}
+        Default: by the model's format. Of llama.cpp, prompts and tokens are timed, and ops by the rates fitted to them.
     bind : mapping of str to str
         Where devices are, as in `run`.
     repeats : int

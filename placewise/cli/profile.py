@@ -24,7 +24,7 @@ def profile(
     devices: opt.Devices = "cores",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
     runtime: Annotated[
-        str, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the format).")
+        str, typer.Option(help="onnxruntime, openvino, torch, pipelining or llama.cpp (default: by the format).")
     ] = "",
     bind: Bind = None,
     repeats: Annotated[int, typer.Option(min=3, help="Minimum number of runs on each device.")] = 20,

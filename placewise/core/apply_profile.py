@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise._util.units import format_seconds
+from placewise.costing.llama_rates import LlamaRates, list_op_seconds
 from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
 from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
-from placewise.files.profile_file import DeviceProfile, ProfileFile, RunsRecord
+from placewise.files.profile_file import DeviceProfile, LlamaRecord, ProfileFile, RunsRecord
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
@@ -41,6 +42,8 @@ def with_profile(
     cluster that was not profiled, but has the same figures as one that was, takes its times. Raises CostError for a
     profile of another model, or of none of these devices.
     """
+    if profile.llama is not None and profile.graph_hash != graph.digest():
+        profile = _at_other_sizes(profile, profile.llama, graph)
     if profile.graph_hash and profile.graph_hash != graph.digest():
         made = f" (it was made from {profile.source.path})" if profile.source else ""
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
@@ -82,6 +85,19 @@ def with_profile(
         runs=summarize_runs(profile.runs),
     )
     return Profiled(table, bordered, together, calls, (*notes, *_describe_runs(table.runs)))
+
+
+def _at_other_sizes(profile: ProfileFile, record: LlamaRecord, graph: Graph) -> ProfileFile:
+    """The profile of the same file at the sizes of `graph`, by its rates; the profile itself for another model."""
+    made, source = profile.source, graph.source
+    if made is None or source is None or made.sha256 != source.sha256:
+        return profile
+    seconds = tuple(list_op_seconds(graph, LlamaRates(record.prompt, record.token)).tolist())
+    devices = tuple(
+        device.model_copy(update={"idle": device.idle.model_copy(update={"ops": seconds, "whole": None})})
+        for device in profile.devices
+    )
+    return profile.model_copy(update={"graph_hash": graph.digest(), "ops": graph.ops.name, "devices": devices})
 
 
 def apply_to_problem(problem: Problem, profile: ProfileFile) -> Problem:

@@ -80,6 +80,10 @@ def _check_precision(graph: Graph, options: ProblemOptions, name: str) -> None:
     if recorded is not None and recorded in PRECISIONS and PRECISIONS[recorded].matrices:
         problem = f"the weights of this graph are quantized already, as {recorded}"
         raise InputError(problem, where=where, remedy=f"leave out --precision {name}, or give the model itself")
+    packed = "" if graph.source is None else str(graph.source.options.get("quantization", ""))
+    if packed and PRECISIONS[name].matrices:
+        problem = f"the weights of this model are quantized already ({packed})"
+        raise InputError(problem, where=where, remedy=f"leave out --precision {name}")
     if graph.ops.backward.any():
         problem = "this is a training graph already, in one precision"
         raise InputError(problem, where=where, remedy=f"leave out --precision {name}")

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from placewise.core.compute_buffer import keep_compute_buffer
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.columns import Floats, distinct
@@ -34,6 +35,7 @@ class TargetRule:
     overlaps: bool = True
     replicates: bool = False
     communication: Communication | None = None
+    buffers: bool = False
 
 
 _PIPELINE = "runs stages of whole layers, one after another, on accelerators"
@@ -45,7 +47,10 @@ TARGETS = {
         overlaps=False,
     ),
     "llama.cpp": TargetRule(
-        "runs layers one after another, the first on the CPU and the last on GPUs", stages=True, overlaps=False
+        "runs layers one after another, the first on the CPU and the last on GPUs",
+        stages=True,
+        overlaps=False,
+        buffers=True,
     ),
     "megatron": TargetRule(_PIPELINE, hosts="idle", stages=True),
     "onnx": TargetRule("runs one piece after another", replicates=True),
@@ -97,8 +102,13 @@ def check_options(target: str, options: ProblemOptions) -> None:
 
 
 def run_on_target(problem: Problem, target: str) -> Problem:
-    """The problem as a target runs it: its execution, and what hosts do there. Doing it twice changes nothing."""
+    """The problem as a target runs it: its execution, what hosts do there, and the memory that it takes itself.
+
+    Doing it twice changes nothing.
+    """
     rule = find_rule(target)
+    if rule.buffers:
+        problem = keep_compute_buffer(problem)
     if problem.objective.kind == "throughput" and not rule.overlaps:
         check_options(target, ProblemOptions(objective="throughput"))
     if problem.objective.kind == "latency" and problem.objective.execution != rule.execution:

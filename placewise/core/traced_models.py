@@ -94,7 +94,9 @@ def _reader_digest() -> str:
     """A digest of the code between a configuration and its graph: nobody can forget to raise it."""
     state = hashlib.sha256()
     readers, model = (Path(str(package.__file__)).parent for package in (placewise.readers, placewise.model))
-    for folder in (readers / "huggingface", readers / "torch", model):
-        for path in sorted(folder.rglob("*.py")):
+    for pattern in ("*.py", "huggingface/**/*.py", "torch/**/*.py"):
+        for path in sorted(readers.glob(pattern)):
             state.update(path.read_bytes())
+    for path in sorted(model.rglob("*.py")):
+        state.update(path.read_bytes())
     return state.hexdigest()

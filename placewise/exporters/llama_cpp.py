@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers.gguf.llama_flags import assign_layers
+from placewise.readers.run_dims import find_run_dims
 
 TARGET, HOST = "llama.cpp", "CPU"
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
@@ -221,6 +221,11 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     return " ".join(words)
 
 
+def write_host_command(problem: Problem) -> str:
+    """The command that runs a model on the host alone."""
+    return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), NGL, "0"))
+
+
 def _name_file(problem: Problem) -> str:
     """The file of the model, for a shell; a variable that the user sets where the plan is of another format."""
     source, kind = problem.graph.source, _GGUF_TYPES.get(asked_precision(problem), "")
@@ -233,14 +238,11 @@ def _name_file(problem: Problem) -> str:
 def _size_options(problem: Problem) -> list[str]:
     """The context of all sequences together, their number, and the types of the cache, as the plan counts them."""
     source = problem.graph.source
-    known: Mapping[str, Any] = {} if source is None else source.options
-    sizes = known.get("dims", {})
-    if "prompt" not in sizes:
+    dims = find_run_dims(source)
+    if source is None or dims is None:
         return []
-    sequences = int(sizes.get("batch", 1)) * int(sizes.get("sequences", 1))
-    length = int(sizes.get("length", 0)) or int(sizes["prompt"]) + int(sizes.get("tokens", 0))
-    words = [f"{CONTEXT} {length * sequences}", *([f"{PARALLEL} {sequences}"] if sequences > 1 else [])]
-    if kinds := str(known.get("cache_type", "")).split(",") if "cache_type" in known else []:
+    words = [f"{CONTEXT} {dims.cache_positions}", *([f"{PARALLEL} {dims.streams}"] if dims.streams > 1 else [])]
+    if kinds := str(source.options.get("cache_type", "")).split(",") if "cache_type" in source.options else []:
         words += [f"{CACHE_KEYS} {kinds[0]} {CACHE_VALUES} {kinds[-1]}"]
     return words
 

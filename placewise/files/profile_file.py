@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from placewise.files.plan_file import ToolRecord
 from placewise.files.records import Record, Whole, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 FORMAT = "placewise-profile"
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _START = 4096
 
 
@@ -81,6 +82,15 @@ class BorderFigures(Record):
     spread: float = Field(0.0, description="interquartile range of the latency, as a fraction of the median")
 
 
+class LlamaRecord(Record):
+    """Rates of llama.cpp on the device of the profile, by which seconds at other sizes follow."""
+
+    prompt: tuple[Amount, Amount, Amount] = Field(
+        description="seconds per FLOP of products, per FLOP of attention, per byte of weights of a micro-batch"
+    )
+    token: tuple[Amount, Amount] = Field(description="seconds per byte of weights and results, per byte of the cache")
+
+
 class ProfileFile(Record):
     """A profile. All lists per op are in the order of `ops`."""
 
@@ -100,6 +110,7 @@ class ProfileFile(Record):
     devices: tuple[DeviceProfile, ...] = Field(min_length=1)
     borders: tuple[BorderFigures, ...] = Field((), description="between stages; runtimes of stages only")
     runs: RunsRecord | None = Field(None, description="runs of whole placements; null: none were made")
+    llama: LlamaRecord | None = Field(None, description="rates of llama.cpp; null: of another runtime")
     notes: tuple[str, ...] = ()
     tool: ToolRecord | None = None
 

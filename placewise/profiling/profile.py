@@ -25,6 +25,8 @@ from placewise.model.graph import Source
 from placewise.model.problem import Problem
 from placewise.processes.worker import Worker
 from placewise.profiling.borders import measure_borders
+from placewise.profiling.llama_cpp import RUNTIME as LLAMA
+from placewise.profiling.llama_cpp import profile_llama
 from placewise.profiling.op_times import Fused, attribute_times
 from placewise.profiling.pilots import run_pilots
 from placewise.profiling.profile_cache import (
@@ -103,6 +105,9 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     """
     graph = problem.graph
     source = graph.source
+    if how.runtime == LLAMA or (not how.runtime and source is not None and source.format == "gguf"):
+        places = bind(problem.cluster, how.binding)
+        return profile_llama(problem, places, how.repeats, describe_processor(places[0], ()))
     runtime = how.runtime or ("" if source is None else default_for(source.format))
     release = installed_version(runtime)
     source = _require_file(source, runtime)
@@ -247,6 +252,7 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
         cluster=cluster_record(problem.cluster),
         devices=records,
         runs=None,
+        llama=None,
         notes=tuple(dict.fromkeys(_notes(devices))),
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )

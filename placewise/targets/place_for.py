@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise.core.compute_buffer import describe_compute_buffer
 from placewise.core.place import place
 from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
@@ -80,7 +81,8 @@ def place_for(
     best = _join(results)
     if advise and best.status.outcome is Outcome.INFEASIBLE:
         best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
-    notes = (f"made for {target}, which {find_rule(target).runs}", *best.notes)
+    buffer = describe_compute_buffer(asked, best.problem)
+    notes = (f"made for {target}, which {find_rule(target).runs}", *buffer, *best.notes)
     return replace(best, seconds=watch.elapsed, target=target, notes=notes)
 
 

@@ -65,14 +65,20 @@ def test_progress_is_told_after_every_point() -> None:
 
 
 def test_the_context_of_a_language_model_grows(tmp_path: Path) -> None:
-    """Each point is the plan for a prompt of that many positions less the tokens; its price is by tokens."""
+    """Each point is the plan for a cache of that many positions; its price is by tokens."""
     pytest.importorskip("transformers")
     model = str(write_config(tmp_path, "llama"))
     found = pw.sweep(
-        model, "L4", vary={"context": "32,64"}, dims={"tokens": 8}, prices={"L4": 3.6}, placer="single", workers=1
+        model,
+        "L4",
+        vary={"context": "32,64"},
+        dims={"prompt": 8, "tokens": 8},
+        prices={"L4": 3.6},
+        placer="single",
+        workers=1,
     )
     for point in found.points:
-        plan = pw.place(model, "L4", dims={"prompt": point.sizes["context"] - 8, "tokens": 8}, placer="single")
+        plan = pw.place(model, "L4", dims={"prompt": 8, "tokens": 8, "length": point.sizes["context"]}, placer="single")
         assert (point.value, point.tokens_per_second) == (plan.value, plan.tokens_per_second)
         assert point.tokens_per_second and point.price_per_million_tokens == pytest.approx(
             1e3 / point.tokens_per_second

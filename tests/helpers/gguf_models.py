@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from placewise.readers.gguf.types import TYPES
+
 WIDTH, INNER, HEADS, KV_HEADS, HEAD, VOCABULARY = 256, 512, 4, 2, 64, 320
 QUERY, KV = HEADS * HEAD, KV_HEADS * HEAD
 
@@ -226,27 +228,41 @@ def tiny_model(*, experts: bool = False) -> bytes:
 
 def write_mixture(path: Path, *, layers: int, experts: int, inner: int, width: int = 4096) -> Path:
     """A mixture of real size in Q8_0, like Qwen3-MoE; the weights are a hole in the file, and take no disk."""
-    heads, kv = width // 128, 4
-    arch = "qwen3moe"
+    return write_real_size(path, layers=layers, width=width, inner=inner, heads=width // 128, kv=4, experts=experts)
+
+
+def write_real_size(
+    path: Path, *, layers: int, width: int, inner: int, heads: int, kv: int, experts: int = 0,
+    vocabulary: int = 151936, kind: str = "Q8_0",
+) -> Path:  # fmt: skip
+    """A Llama, or a mixture like Qwen3-MoE, of real size whose weights are a hole in the file, and take no disk."""
+    arch = "qwen3moe" if experts else "llama"
     metadata: dict[str, Any] = {
         "general.architecture": arch, f"{arch}.block_count": layers, f"{arch}.embedding_length": width,
         f"{arch}.attention.head_count": heads, f"{arch}.attention.head_count_kv": kv,
-        f"{arch}.attention.key_length": 128, f"{arch}.attention.value_length": 128, f"{arch}.expert_used_count": 8,
+        f"{arch}.attention.key_length": 128, f"{arch}.attention.value_length": 128,
         f"{arch}.context_length": 131072,
     }  # fmt: skip
+    if experts:
+        metadata[f"{arch}.expert_used_count"] = 8
     tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (151936, width), "output_norm.weight": (width,), "output.weight": (151936, width),
+        "token_embd.weight": (vocabulary, width), "output_norm.weight": (width,), "output.weight": (vocabulary, width),
     }  # fmt: skip
-    for layer in range(layers):
-        parts = {
-            "attn_norm": (width,), "attn_q": (128 * heads, width), "attn_k": (128 * kv, width),
-            "attn_v": (128 * kv, width), "attn_output": (width, 128 * heads), "attn_q_norm": (128,),
-            "attn_k_norm": (128,), "ffn_norm": (width,), "ffn_gate_inp": (experts, width),
+    parts: dict[str, tuple[int, ...]] = {
+        "attn_norm": (width,), "attn_q": (128 * heads, width), "attn_k": (128 * kv, width),
+        "attn_v": (128 * kv, width), "attn_output": (width, 128 * heads), "ffn_norm": (width,),
+    }  # fmt: skip
+    if experts:
+        parts |= {
+            "attn_q_norm": (128,), "attn_k_norm": (128,), "ffn_gate_inp": (experts, width),
             "ffn_gate_exps": (experts, inner, width), "ffn_up_exps": (experts, inner, width),
             "ffn_down_exps": (experts, width, inner),
         }  # fmt: skip
+    else:
+        parts |= {"ffn_gate": (inner, width), "ffn_up": (inner, width), "ffn_down": (width, inner)}
+    for layer in range(layers):
         tensors |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
-    head, size = _head(metadata, tensors, 3)
+    head, size = _head(metadata, tensors, 3, kind)
     with path.open("wb") as file:
         file.write(head)
         file.truncate(len(head) + size)
@@ -259,16 +275,19 @@ def pack(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], *,
     return head + bytes(size)
 
 
-def _head(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], version: int) -> tuple[bytes, int]:
+def _head(
+    metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], version: int, kind: str = "Q8_0"
+) -> tuple[bytes, int]:
     """The bytes before the weights, and how many they are."""
     head, table, offset = b"", b"", 0
+    number, block = next((number, known) for number, known in TYPES.items() if known.name == kind)
     for key, value in metadata.items():
         head += _text(key) + _value(value)
     for name, shape in tensors.items():
-        quantized = len(shape) > 1 and shape[-1] % 32 == 0
-        size = int(np.prod(shape)) // 32 * 34 if quantized else 4 * int(np.prod(shape))
+        quantized = len(shape) > 1 and shape[-1] % block.block == 0
+        size = int(np.prod(shape)) // block.block * block.block_bytes if quantized else 4 * int(np.prod(shape))
         sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-        table += _text(name) + sizes + struct.pack("<IQ", 8 if quantized else 0, offset)
+        table += _text(name) + sizes + struct.pack("<IQ", number if quantized else 0, offset)
         offset += -(-size // 32) * 32
     start = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata)) + head + table
     return start + bytes(-len(start) % 32), offset

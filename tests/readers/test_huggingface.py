@@ -397,21 +397,21 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
         read_huggingface("hf:gpt2")
 
 
-@pytest.mark.parametrize(("kind", "own"), [("llama", {"prompt": 40, "tokens": 8}), ("bert", {"length": 48})])
-def test_a_context_is_another_way_to_give_the_size(tmp_path, kind, own):
-    """All positions of a decoder, prompt and tokens; the length of a text that is read once: the same graph."""
-    given = {**{name: size for name, size in own.items() if name == "tokens"}, "context": 48}
-    graphs = [small(tmp_path, kind, dims=dims) for dims in (given, own)]
+@pytest.mark.parametrize(("kind", "sizes"), [("llama", {"prompt": 40, "tokens": 8}), ("bert", {})])
+def test_a_context_is_another_name_of_the_length(tmp_path, kind, sizes):
+    """The positions of a decoder's cache, or the length of a text that is read once: the same graph."""
+    graphs = [small(tmp_path, kind, dims={**sizes, name: 64}) for name in ("context", "length")]
     assert_same_structure(*graphs)
     assert graphs[0].source.options == graphs[1].source.options
+    assert graphs[0].source.options["dims"]["length"] == 64
 
 
 @pytest.mark.parametrize(
     ("kind", "dims", "words"),
     [
-        ("llama", {"context": 128}, "a context of 128 leaves no prompt before 128 generated tokens"),
-        ("llama", {"context": 64, "prompt": 16}, "context and prompt both say how long the text is"),
-        ("bert", {"context": 64, "length": 16}, "context and length both say how long the text is"),
+        ("llama", {"context": 128}, "a cache of length 128 does not hold 512 \\+ 128 tokens"),
+        ("llama", {"context": 64, "length": 32}, "context and length are the same size, and differ"),
+        ("bert", {"context": 64, "length": 16}, "context and length are the same size, and differ"),
         ("resnet", {"context": 64}, "this model has no dimension 'context'"),
         ("t5", {"context": 64}, "this model has no dimension 'context'"),
         ("llama", {"context": "64", "tokens": 4}, "is 64"),

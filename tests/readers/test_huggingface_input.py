@@ -241,10 +241,10 @@ def test_sizes_are_no_counts(tmp_path):
     assert read_huggingface(write_config(tmp_path, "llama", **wide), dims=TINY).graph.n_ops
 
 
-def test_quantization_is_left_out_and_told(tmp_path):
-    """A configuration of a quantized model is read in its element type, with a note."""
-    path = write_config(tmp_path, "llama", quantization_config={"quant_method": "fp8"})
-    assert any("quantization" in note for note in read_huggingface(path, dims=TINY).warnings)
+def test_an_unknown_quantization_is_left_out_and_told(tmp_path):
+    """The model is read in its element type, with a note."""
+    path = write_config(tmp_path, "llama", quantization_config={"quant_method": "aqlm"})
+    assert any("quantization (aqlm) is not known" in note for note in read_huggingface(path, dims=TINY).warnings)
 
 
 def test_more_positions_than_the_model_has(tmp_path):

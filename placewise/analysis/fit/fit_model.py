@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.core.build import Devices, build
-from placewise.core.open_model import PRESET, ZOO, Model
+from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
+from placewise.exporters.llama_cpp import write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
-from placewise.model.problem import Headroom, Problem
+from placewise.model.problem import Problem
 from placewise.model.result import DECODE, Outcome, Result, batch_size
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
-from placewise.readers.formats import detect_format
-from placewise.readers.gguf.header import read_header
-from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.llama_memory import count_compute
-from placewise.readers.gguf.reader import parse_cache_type
-from placewise.readers.huggingface.dims import RunDims
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
 
@@ -60,7 +53,6 @@ def fit_model(
     check_options(target, options)
     limits = budget or Budget()
     watch = Stopwatch(limits)
-    options, room = _keep_room(model, options)
 
     def solve(where: Devices, asked: ProblemOptions, seconds: float, words: str) -> Result:
         on_progress(Progress("fit", watch.elapsed, words))
@@ -81,7 +73,7 @@ def fit_model(
         tuple(_change(_name_precision(name), other, result)
               for name, other in others.items()),
         _count_prompt(result.problem),
-        room,
+        _find_room(result, options),
     )  # fmt: skip
     narrower = options if not precision else replace(options, precision=precision)
     changes = []
@@ -115,17 +107,11 @@ def _solve_precisions(
     return found
 
 
-def _keep_room(model: Model, options: ProblemOptions) -> tuple[ProblemOptions, int]:
-    """The options with room for llama.cpp's compute buffer on every accelerator, and its bytes; GGUF models only."""
-    named = isinstance(model, (str, os.PathLike)) and not str(model).startswith((PRESET, ZOO))
-    if options.headroom is not None or options.spare or not named or detect_format(Path(model)) != "gguf":
-        return options, 0
-    sizes = {**asdict(RunDims()), **options.dims}
-    length = sizes.get("context") or sizes["length"] or sizes["prompt"] + sizes["tokens"]
-    positions = length * sizes["batch"] * sizes["sequences"]
-    flags = LlamaFlags(context=positions, cache=parse_cache_type(options.cache_type))
-    room = count_compute(read_header(Path(model)), flags)
-    return replace(options, spare=(Headroom("", bytes=room),)), room
+def _find_room(result: Result, options: ProblemOptions) -> int:
+    """The bytes that a placement for llama.cpp keeps free for the compute buffer; 0 where the user says what is."""
+    asked = options.headroom is not None or options.spare
+    spare = () if asked else result.problem.constraints.spare
+    return max((int(room.bytes) for room in spare), default=0)
 
 
 def _choose_precision(found: dict[str, Result]) -> str:
@@ -157,7 +143,7 @@ def _write_command(result: Result, target: str) -> str:
     if result.placement is None:
         return ""
     if not _has_accelerators(result.problem):
-        return 'llama-server -m "${MODEL:?a GGUF file}" -ngl 0' if target == TARGETS[0] else ""
+        return write_host_command(result.problem) if target == TARGETS[0] else ""
     made = export_placement(result.problem, result.placement, target)
     script = str(next(iter(made.exported.files.values())))
     return "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import ModelFileError
+from placewise.readers.gguf.cells import count_cells
 from placewise.readers.gguf.header import Tensor
 from placewise.readers.gguf.pass_builder import NO_PART, Part, PassBuilder, cache_bytes
 from placewise.readers.gguf.shape import ModelShape
 from placewise.readers.gguf.types import element_type
 
-PAD, MICRO_BATCH = 256, 512
-"""The cache of a window has room for it and for a micro-batch (-ub), in multiples of 256 positions."""
 POST_ATTENTION = ("attn_post_norm", "post_attention_norm")
 POST_FEED = ("post_ffw_norm", "ffn_post_norm")
 EXPERTS = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
@@ -90,7 +89,7 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
     window = shape.windows[layer.number]
     seen = min(now.visible, window) if window else now.visible
-    kept = min(now.capacity, _padded(window + MICRO_BATCH)) if window else now.capacity
+    kept = count_cells(now.capacity, window)
     stored = widths[:1] if latent else widths  # the latent's values are a part of its keys
     state = sum(
         cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name)
@@ -180,10 +179,6 @@ def _rotate(graph: PassBuilder, layer: Layer, name: str, hidden: int, shape: tup
     """The norm of queries or keys, if any, and the rotation by their positions."""
     normed = graph.norm(f"{layer.scope}.{name}_norm", layer.parts.get(f"{name}_norm", NO_PART), hidden, shape)
     return graph.op(f"{layer.scope}.{name}_rope", "RotaryEmbedding", f"{layer.scope}.attn", [normed], shape)
-
-
-def _padded(positions: int) -> int:
-    return -(-positions // PAD) * PAD
 
 
 def _feed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:

@@ -25,6 +25,7 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "--ctx-size": "context", "-ctk": "keys", "--cache-type-k": "keys", "-ctv": "values",
         "--cache-type-v": "values", "-b": "batch", "--batch-size": "batch", "-ub": "ubatch", "--ubatch-size": "ubatch",
         "-fa": "flash", "--flash-attn": "flash", "-t": "threads", "--threads": "threads",
+        "-np": "parallel", "--parallel": "parallel",
     }
 )  # fmt: skip
 
@@ -44,7 +45,9 @@ class LlamaFlags:
     n_cpu_moe
         The first layers whose experts stay in host memory (``-ncmoe``).
     context
-        Positions of the KV cache (``-c``).
+        Positions of the KV cache of all sequences together (``-c``).
+    parallel
+        Sequences that share the context evenly (``-np``).
     cache
         Types of keys and values (``-ctk``, ``-ctv``).
     batch, ubatch
@@ -76,6 +79,7 @@ class LlamaFlags:
     overrides: tuple[tuple[str, str], ...] = ()
     n_cpu_moe: int = 0
     context: int = 4096
+    parallel: int = 1
     cache: tuple[str, str] = ("f16", "f16")
     batch: int = 2048
     ubatch: int = 512
@@ -85,8 +89,11 @@ class LlamaFlags:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.context, self.batch, self.ubatch) < 1 or min(self.ngl, self.n_cpu_moe, self.threads) < 0:
-            raise InputError("context, batch and ubatch are at least 1, ngl, n_cpu_moe and threads at least 0")
+        positive = (self.context, self.parallel, self.batch, self.ubatch)
+        if min(positive) < 1 or min(self.ngl, self.n_cpu_moe, self.threads) < 0:
+            raise InputError(
+                "context, parallel, batch and ubatch are at least 1, ngl, n_cpu_moe and threads at least 0"
+            )
         if self.split and (min(self.split) < 0 or not 0 < sum(self.split) < float("inf")):
             raise InputError(f"the proportions {self.split} are no positive numbers")
         for name in self.cache:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import InputError
+from placewise.readers.gguf.cells import count_cells
 from placewise.readers.gguf.header import Header, Tensor
 from placewise.readers.gguf.llama_compute import size_buffer
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
@@ -18,8 +19,6 @@ from placewise.readers.gguf.shape import ModelShape, read_shape
 from placewise.readers.gguf.types import find_type
 
 HOST = "CPU"
-PADDED = 256
-"""Positions of a cache come in multiples of this."""
 REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _FIRST = ("token_embd", "position_embd", "token_types", "token_embd_norm")
@@ -86,12 +85,12 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
 
 
 def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
-    """Bytes of the KV cache of every layer."""
-    cells, window_cells = count_cells(shape, flags)
+    """Bytes of the KV cache of every layer, for all sequences."""
+    cells, window_cells = list_cells(shape, flags)
     widths = (shape.key_width, shape.value_width)[: 1 if shape.latent else 2]
     counted = []
     for heads, window in zip(shape.kv_heads, shape.windows, strict=True):
-        kept = window_cells if window else cells
+        kept = flags.parallel * (window_cells if window else cells)
         kinds = [find_type(name) for name in flags.cache[: len(widths)]]
         heads = 1 if shape.latent else heads
         counted.append(
@@ -102,12 +101,11 @@ def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
     return counted
 
 
-def count_cells(shape: ModelShape, flags: LlamaFlags) -> tuple[int, int]:
+def list_cells(shape: ModelShape, flags: LlamaFlags) -> tuple[int, int]:
     """Positions of the cache of a layer without and with a sliding window, for one sequence."""
-    cells = _pad(flags.context)
-    if flags.swa_full or not any(shape.windows):
-        return cells, cells
-    return cells, _pad(min(cells, max(shape.windows) + min(flags.ubatch, flags.batch)))
+    window = 0 if flags.swa_full else max(shape.windows)
+    context = flags.context // flags.parallel
+    return count_cells(context), count_cells(context, window, min(flags.ubatch, flags.batch))
 
 
 def count_compute(header: Header, flags: LlamaFlags) -> int:
@@ -116,11 +114,7 @@ def count_compute(header: Header, flags: LlamaFlags) -> int:
     Other families' layers have other results: benchmarks/results/real_llama_cpp.md says how far off each is.
     """
     shape = read_shape(header)
-    return size_buffer(list_results(header, shape, flags, count_cells(shape, flags)))
-
-
-def _pad(positions: int) -> int:
-    return -(-positions // PADDED) * PADDED
+    return size_buffer(list_results(header, shape, flags, list_cells(shape, flags)))
 
 
 def _place_layers(shape: ModelShape, flags: LlamaFlags, gpus: Sequence[str]) -> list[str]:

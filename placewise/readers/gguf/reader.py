@@ -15,7 +15,7 @@ from placewise.readers.gguf.layers import Layer, add_layer, split_layers
 from placewise.readers.gguf.pass_builder import Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
 from placewise.readers.gguf.types import CACHE_TYPES
-from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims
+from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
 """Dimensions of a run; ``context`` is another name of ``length``."""
@@ -43,7 +43,7 @@ def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str 
     """
     header = read_header(path)
     try:
-        run = parse_dims(_with_context(dims), NAMES, RunDims())
+        run = parse_run_dims(dims)
         cache = parse_cache_type(cache_type)
         shape = read_shape(header)
         options = {"dims": list_used_dims(run, NAMES), **({"cache_type": cache_type} if cache_type else {})}
@@ -66,10 +66,9 @@ def parse_cache_type(text: str | None) -> tuple[str, str]:
     return names[0], names[-1]
 
 
-def _with_context(dims: Mapping[str, int]) -> dict[str, int]:
-    if "context" in dims and "length" in dims and dims["context"] != dims["length"]:
-        raise InputError("context and length are the same size, and differ", remedy="give one of them")
-    return {"length" if name == "context" else name: size for name, size in dims.items()}
+def parse_run_dims(dims: Mapping[str, int]) -> RunDims:
+    """The dimensions of a run of a GGUF model. Raises ModelFileError for unknown names and sizes out of range."""
+    return parse_dims(replace_context(dims, NAMES), NAMES, RunDims())
 
 
 def _build_graph(

@@ -26,8 +26,8 @@ def read_huggingface(
     phases, prefill and decode (per token). Ops of equal scope in both phases share colocation groups, and the KV
     cache is state. `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (generated: 128; 0 for prefill only),
     ``length`` (of the cache; default prompt + tokens), ``sequences`` (batches in flight: 1), ``experts_split`` (1:
-    each expert is an op); ``context`` is prompt and tokens together. Models that run once have ``batch`` and, if they
-    read text, ``length``, or ``context``. `dtype` (bfloat16, float16, float32, float64) defaults to that of the
+    each expert is an op). Models that run once have ``batch`` and, if they read text, ``length``. ``context`` is
+    another name of ``length``. `dtype` (bfloat16, float16, float32, float64) defaults to that of the
     configuration, else float32.
 
     With `training` the graph is the forward pass of a training step: a text of ``length`` tokens, one prediction per

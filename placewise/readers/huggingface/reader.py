@@ -16,16 +16,18 @@ from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
-from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims, replace_context
-from placewise.readers.huggingface.instance import Instance, build_instance
+from placewise.readers.huggingface.instance import DTYPES, Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
 from placewise.readers.huggingface.operators import CACHE_UPDATE
+from placewise.readers.huggingface.packed_weights import pack_weights
 from placewise.readers.huggingface.phases import build_single_phase, join_phases
+from placewise.readers.huggingface.quantization import read_quantization
 from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run, build_runs
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import trace_run
+from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
 """Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
@@ -47,15 +49,28 @@ def read(
             instance = replace(instance, task="encoder")
         names = _name_dimensions(instance)
         defaults = _default_dims(instance)
-        sizes = replace_context(dims, names, defaults, decodes=instance.task == "decoder" and "prompt" in names)
+        sizes = dims if instance.task == "translator" else replace_context(dims, names)
         run = parse_dims(sizes, names, defaults)
-        options = {"dims": list_used_dims(run, names), "dtype": instance.dtype}
+        quantization, method = read_quantization(settings.values, DTYPES[instance.dtype].itemsize)
+        if training:  # packed weights are not trained
+            quantization = None
+        packed = {"quantization": method} if quantization else {}
+        options = {"dims": list_used_dims(run, names), "dtype": instance.dtype, **packed}
         graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
         graph = _trace_graph(instance, run, graph_source, once)
+        notes = _describe_warnings(settings, instance, run, graph)
+        if quantization is not None:
+            graph, count = pack_weights(graph, instance.module, quantization)
+            notes.append(f"{count} weights are quantized as its configuration says ({method})")
+        elif method:
+            notes.append(
+                f"its quantization ({method}) is {'not trained' if training else 'not known'}: weights count as "
+                f"{instance.dtype} without --precision int8 or int4"
+            )
     except InputError as error:
         raise error.at(settings.path) from None
     modules = {path: type(part).__name__ for path, part in instance.module.named_modules()}
-    return ImportedModel(graph, warnings=tuple(_describe_warnings(settings, instance, run, graph)), modules=modules)
+    return ImportedModel(graph, warnings=tuple(notes), modules=modules)
 
 
 def _trace_graph(instance: Instance, dims: RunDims, source: Source, once: bool) -> Graph:
@@ -127,8 +142,6 @@ def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, gr
         )
     if asks_for_code(settings.values):
         notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
-    if "quantization_config" in settings.values:
-        notes.append(f"its quantization is ignored: weights count as {instance.dtype} without --precision int8 or int4")
     notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
     needed = dims.prompt + dims.tokens

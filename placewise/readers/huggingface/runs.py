@@ -12,9 +12,9 @@ from torch import nn
 
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.cache import CacheFactory
-from placewise.readers.huggingface.dims import RunDims
 from placewise.readers.huggingface.instance import Instance
 from placewise.readers.huggingface.library_errors import EXPORT
+from placewise.readers.run_dims import RunDims
 
 Inputs = dict[str, torch.Tensor]
 

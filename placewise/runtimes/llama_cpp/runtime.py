@@ -5,6 +5,7 @@ Not a `Runtime`: llama.cpp runs a file under its own flags, and takes no placeme
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +40,88 @@ class LlamaRun:
     def token_speed(self) -> float:
         """Generated tokens per second."""
         return self.tokens / self.token_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaTiming:
+    """Median seconds of a prompt, and of each of the `tokens` that are decoded after the first one.
+
+    `spread` is the interquartile range of the prompt's seconds, as a fraction of the median.
+    """
+
+    prompt: int
+    tokens: int
+    prompt_seconds: float
+    token_seconds: float
+    spread: float
+
+
+def time_llama(
+    path: Path, flags: LlamaFlags, sizes: Sequence[tuple[int, int]], *, repeats: int = 5
+) -> list[LlamaTiming]:
+    """Load a model once and time prompts and tokens of several sizes, in turns.
+
+    Parameters
+    ----------
+    path
+        A GGUF file; the first part of a split one.
+    flags
+        Flags of llama.cpp.
+    sizes
+        Pairs of tokens that are read and generated, at least 2 of the latter: the first follows from the prompt.
+    repeats
+        Rounds after one that does not count; medians are returned.
+
+    Raises
+    ------
+    InputError
+        For numbers that do not fit.
+    RunError
+        Where llama.cpp does not load the model, or does not answer.
+    MissingExtraError
+        Without the package xllamacpp.
+
+    Examples
+    --------
+    ``time_llama(Path("model.gguf"), LlamaFlags(context=2048), [(64, 9), (512, 9)])``
+
+    """
+    for prompt, tokens in sizes:
+        if prompt < 1 or tokens < 2 or repeats < 1 or prompt + tokens > flags.context:
+            raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
+    with open_llama(path, flags) as worker:
+        rounds = [time_round(worker, sizes) for _ in range(repeats + 1)][1:]
+        worker.ask("end")
+    return summarize_rounds(rounds, sizes)
+
+
+def open_llama(path: Path, flags: LlamaFlags) -> Worker:
+    """A process that has loaded a model, for `time_round`. Raises MissingExtraError, RunError."""
+    if find_spec("xllamacpp") is None:
+        raise MissingExtraError("running llama.cpp", "llama-cpp")
+    return Worker(_SERVED, str(path.resolve()), flags, name="llama.cpp")
+
+
+def time_round(worker: Worker, sizes: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+    """Seconds of a prompt and of the tokens after its first one, for every size, one after another."""
+    return [worker.ask("generate", _list_prompt(prompt), tokens) for prompt, tokens in sizes]
+
+
+def summarize_rounds(
+    rounds: Sequence[Sequence[tuple[float, float]]], sizes: Sequence[tuple[int, int]]
+) -> list[LlamaTiming]:
+    """The medians over rounds, for every size."""
+    timings = []
+    for number, (prompt, tokens) in enumerate(sizes):
+        reading, writing = (sorted(one[number][part] for one in rounds) for part in (0, 1))
+        middle, quarter = median(reading), len(reading) // 4
+        spread = (reading[-1 - quarter] - reading[quarter]) / middle
+        timings.append(LlamaTiming(prompt, tokens - 1, middle, median(writing) / (tokens - 1), spread))
+    return timings
+
+
+def _list_prompt(tokens: int) -> list[int]:
+    return [_FIRST + place % _TOKENS for place in range(tokens)]
 
 
 def run_llama(
@@ -76,7 +159,7 @@ def run_llama(
         raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
     if find_spec("xllamacpp") is None:
         raise MissingExtraError("running llama.cpp", "llama-cpp")
-    numbers = [_FIRST + place % _TOKENS for place in range(prompt)]
+    numbers = _list_prompt(prompt)
     with Worker(_SERVED, str(path.resolve()), flags, name="llama.cpp") as worker:
         runs = [worker.ask("generate", numbers, tokens) for _ in range(repeats + 1)][1:]
         log = worker.ask("end")

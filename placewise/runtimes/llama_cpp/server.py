@@ -53,7 +53,8 @@ class LlamaServer:
 def _parameters(library: Any, path: str, flags: LlamaFlags) -> Any:
     """The flags as llama.cpp's own structure."""
     params = library.CommonParams()
-    params.model.path, params.n_parallel, params.warmup, params.fit_params = path, 1, False, False
+    params.model.path, params.warmup, params.fit_params = path, False, False
+    params.n_parallel, params.kv_unified = flags.parallel, False
     params.load_mode, params.verbosity = library.llama_load_mode.LLAMA_LOAD_MODE_NONE, _VERBOSE
     params.n_gpu_layers, params.n_ctx, params.n_batch = flags.ngl, flags.context, flags.batch
     params.n_ubatch, params.swa_full, params.no_extra_bufts = flags.ubatch, flags.swa_full, not flags.repack

@@ -130,3 +130,5 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     assert problem.capacity[gpu] == pytest.approx(problem.cluster.devices[gpu].memory - room, abs=1)
     assert "for the compute buffer" in answer.summary() and answer.command.startswith(f"llama-server -m {path} -c 512")
     assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
+    host = pw.fit(path, "cpu", dims={"prompt": 8, "tokens": 8})
+    assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 -ngl 0"

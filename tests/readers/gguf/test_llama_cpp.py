@@ -34,6 +34,14 @@ def test_the_graph_has_the_bytes_of_the_flags(family: str, tmp_path: Path) -> No
         assert counted(path, cache) == (theirs.weights, theirs.cache)
 
 
+def test_sequences_have_caches_of_their_own(tmp_path: Path) -> None:
+    """Each of several sequences has its positions, padded like those of one, in the graph and by the flags."""
+    path = write_model(tmp_path / "model.gguf", "gemma3")
+    sizes = {"prompt": 16, "tokens": 8, "context": 1000, "batch": 2, "sequences": 3}
+    counted = int(read_gguf(path, dims=sizes).graph.ops.state_bytes.sum())
+    assert counted == count_bytes(read_header(path), LlamaFlags(context=6 * 1000, parallel=6))["CPU"].cache
+
+
 @pytest.mark.parametrize("kind", ["F32", "BF16", "Q5_1", "MXFP4"])
 def test_types_of_weights_in_the_real_llama_cpp(kind: str, tmp_path: Path) -> None:
     """Matrices have the bytes of their type there, too."""

@@ -12,7 +12,7 @@ from placewise.errors import InputError
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_compute import Result, size_buffer
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
-from placewise.readers.gguf.llama_memory import count_bytes, count_cells, place_tensors
+from placewise.readers.gguf.llama_memory import count_bytes, list_cells, place_tensors
 from placewise.readers.gguf.shape import read_shape
 
 pytest.importorskip("gguf")
@@ -63,11 +63,12 @@ def test_tied_weights_have_a_copy_where_the_output_is(tmp_path: Path) -> None:
 def test_windows_keep_a_micro_batch_more(tmp_path: Path) -> None:
     """A cache with a window has the window and a micro-batch, in multiples of 256, at most the context."""
     shape = read_shape(read_header(write_model(tmp_path / "model.gguf", "gemma3")))
-    cells, window = count_cells(shape, LlamaFlags(context=8000))
+    cells, window = list_cells(shape, LlamaFlags(context=8000))
     assert cells == 8192
     assert window % 256 == 0
     assert max(shape.windows) + 512 <= window < max(shape.windows) + 512 + 256
-    assert count_cells(shape, LlamaFlags(context=8000, swa_full=True)) == (8192, 8192)
+    assert list_cells(shape, LlamaFlags(context=8000, swa_full=True)) == (8192, 8192)
+    assert list_cells(shape, LlamaFlags(context=4 * 8000, parallel=4)) == (cells, window)
 
 
 def test_a_hole_is_used_by_what_fits_it() -> None:
@@ -84,6 +85,7 @@ def test_a_hole_is_used_by_what_fits_it() -> None:
     [
         {"cache": ("f16", "q3_k")},
         {"context": 0},
+        {"parallel": 0},
         {"split": (0.0, 0.0)},
         {"flash": "maybe"},
         {"overrides": (("(", "CPU"),)},
@@ -105,11 +107,11 @@ def test_a_proportion_for_every_gpu(tmp_path: Path) -> None:
 def test_a_command_is_read() -> None:
     """Short and long names of flags, several overrides; what allocates nothing is passed over."""
     words = "llama-server -m x.gguf --device A,B -ngl 5 -ts 2,3 -ot a=CPU,b=B --override-tensor c=CPU -ctk q8_0"
-    more = "--cache-type-v q4_0 -c 8192 -ncmoe 2 -fa on"
+    more = "--cache-type-v q4_0 -c 8192 -ncmoe 2 -fa on -np 3"
     flags = parse_flags(shlex.split(f"{words} {more}"))
     assert flags == LlamaFlags(
         ngl=5, split=(2, 3), overrides=(("a", "CPU"), ("b", "B"), ("c", "CPU")), n_cpu_moe=2, context=8192,
-        cache=("q8_0", "q4_0"), flash="on",
+        cache=("q8_0", "q4_0"), flash="on", parallel=3,
     )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from placewise.errors import ModelFileError
+from placewise.model.graph import Source
 
 MOST = 1 << 30
-CONTEXT = "context"
-"""Another name of a text's size: all positions of a decoder, prompt and answer, or the length of a text read once."""
+CONTEXT, LENGTH = "context", "length"
+"""Two names of one size: the positions of the KV cache of a decoder, or the length of a text that is read once."""
 MAX_POSITIONS = 1 << 40
 """Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
@@ -37,6 +38,16 @@ class RunDims:
         return self.length or self.prompt + self.tokens
 
     @property
+    def streams(self) -> int:
+        """Sequences that have a cache."""
+        return self.batch * self.sequences
+
+    @property
+    def cache_positions(self) -> int:
+        """Positions in the KV caches of all sequences together."""
+        return self.streams * self.capacity
+
+    @property
     def mean_position(self) -> int:
         """Positions in the cache for the middle one of the generated tokens: the mean over all of them."""
         return self.prompt + self.tokens // 2
@@ -47,21 +58,21 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
 
     Raises ModelFileError for unknown names and sizes out of range.
     """
-    fields = {name: field for field, name in names.items()}
+    known = {name: field for field, name in names.items()}
     values: dict[str, int] = {}
     for name, size in sizes.items():
-        if name not in fields:
+        if name not in known:
             raise ModelFileError(
-                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or omit it"
+                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(known)}, or omit it"
             )
-        least = 0 if fields[name] in _MAY_BE_ZERO else 1
+        least = 0 if known[name] in _MAY_BE_ZERO else 1
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MOST:
             raise ModelFileError(
                 f"the dimension {name} is {str(size)[:40]}", remedy=f"give a whole number from {least} to {MOST}"
             )
-        values[fields[name]] = size
+        values[known[name]] = size
     dims = replace(defaults, **values)
-    if dims.batch * dims.sequences * dims.capacity > MAX_POSITIONS:
+    if dims.cache_positions > MAX_POSITIONS:
         raise ModelFileError(
             f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} exceed the memory of any machine",
             remedy="give smaller dimensions",
@@ -74,28 +85,25 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
     return dims
 
 
-def replace_context(
-    sizes: Mapping[str, int], names: Mapping[str, str], defaults: RunDims, *, decodes: bool
-) -> Mapping[str, int]:
-    """`sizes` with the model's own dimension in place of ``context``, for models that have one.
+def replace_context(sizes: Mapping[str, int], names: Mapping[str, str]) -> Mapping[str, int]:
+    """`sizes` with ``length`` in place of ``context``, for models that have a ``length``.
 
-    A decoder's prompt is the context without the generated tokens. Raises ModelFileError if nothing is left for it.
+    Raises ModelFileError if both are given and differ.
     """
-    own = names.get("prompt", "")
-    if CONTEXT not in sizes or not (decodes or own == "length"):
+    if CONTEXT not in sizes or LENGTH not in names.values():
         return sizes
-    rest = {name: size for name, size in sizes.items() if name != CONTEXT}
-    if own in rest:
-        raise ModelFileError(f"{CONTEXT} and {own} both say how long the text is", remedy=f"leave out --dim {own}")
-    tokens = rest.get("tokens", defaults.tokens) if decodes else 0
-    if not isinstance(sizes[CONTEXT], int) or not isinstance(tokens, int):
-        return {**rest, own: sizes[CONTEXT]}
-    if sizes[CONTEXT] <= tokens:
-        raise ModelFileError(
-            f"a {CONTEXT} of {sizes[CONTEXT]} leaves no prompt before {tokens} generated tokens",
-            remedy="give a greater context, or fewer tokens, as --dim tokens=16",
-        )
-    return {**rest, own: sizes[CONTEXT] - tokens}
+    if sizes.get(LENGTH, sizes[CONTEXT]) != sizes[CONTEXT]:
+        raise ModelFileError(f"{CONTEXT} and {LENGTH} are the same size, and differ", remedy="give one of them")
+    return {LENGTH if name == CONTEXT else name: size for name, size in sizes.items()}
+
+
+def find_run_dims(source: Source | None) -> RunDims | None:
+    """The dimensions for which a model that generates text was read; None for any other model."""
+    sizes = {} if source is None else source.options.get("dims", {})
+    if "prompt" not in sizes:
+        return None
+    known = {field.name for field in fields(RunDims)}
+    return RunDims(**{name: int(size) for name, size in sizes.items() if name in known})
 
 
 def list_used_dims(dims: RunDims, names: Mapping[str, str]) -> dict[str, int]:

@@ -1,0 +1,47 @@
+"""The memory that llama.cpp takes beside weights and caches, which a plan for it keeps free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from placewise._util.units import format_bytes
+from placewise.model.graph import Source
+from placewise.model.problem import Headroom, Problem
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.reader import parse_cache_type
+from placewise.readers.run_dims import RunDims, find_run_dims
+
+
+def keep_compute_buffer(problem: Problem) -> Problem:
+    """The problem with room for llama.cpp's compute buffer on every accelerator.
+
+    Unchanged where the user keeps room free, and for models that are no GGUF files. Doing it twice changes nothing.
+    """
+    rules = problem.constraints
+    room = 0 if rules.headroom or rules.spare else count_compute_buffer(problem.graph.source)
+    return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room),))) if room else problem
+
+
+def count_compute_buffer(source: Source | None) -> int:
+    """Bytes of the compute buffer of a GGUF model, on one device that has all of it; 0 for any other model."""
+    dims = find_run_dims(source)
+    if source is None or dims is None or source.format != "gguf":
+        return 0
+    return _count(source.path, source.sha256, dims, str(source.options.get("cache_type", "")))
+
+
+def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
+    """A note of what `problem` keeps free for the compute buffer, beyond what the user asked for."""
+    room = () if asked.constraints.spare else problem.constraints.spare
+    kept = max((int(spare.bytes) for spare in room if not spare.device), default=0)
+    return (f"{format_bytes(kept)} of each accelerator stay free for llama.cpp's compute buffer",) if kept else ()
+
+
+@lru_cache(maxsize=16)
+def _count(path: str, _sha256: str, dims: RunDims, cache_type: str) -> int:
+    flags = LlamaFlags(context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type))
+    return count_compute(read_header(Path(path)), flags)

@@ -1,0 +1,24 @@
+"""Positions of llama.cpp's KV caches (src/llama-context.cpp, src/llama-kv-cache-iswa.cpp)."""
+
+from __future__ import annotations
+
+MULTIPLE = 256
+"""The positions of a cache come in multiples of this."""
+MICRO_BATCH = 512
+"""llama.cpp's default of the tokens in a micro-batch (``-ub``)."""
+
+
+def count_cells(context: int, window: int = 0, micro_batch: int = MICRO_BATCH) -> int:
+    """Positions of the cache of a layer, for one sequence.
+
+    A layer with a sliding `window` (0: none) has room for it and for a micro-batch.
+
+    >>> count_cells(8000), count_cells(8000, 1024)
+    (8192, 1536)
+    """
+    cells = _pad(context)
+    return min(cells, _pad(window + micro_batch)) if window else cells
+
+
+def _pad(positions: int) -> int:
+    return -(-positions // MULTIPLE) * MULTIPLE

@@ -1,0 +1,60 @@
+"""Plans for llama.cpp keep its compute buffer free; other plans, and users who say how much is, are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf_models import write_model
+
+import placewise as pw
+from placewise.core.build import build
+from placewise.core.compute_buffer import count_compute_buffer, keep_compute_buffer
+from placewise.core.options import ProblemOptions
+from placewise.core.target_rules import run_on_target
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_compute
+
+pytest.importorskip("gguf")
+SIZES = {"prompt": 16, "tokens": 8, "context": 4096}
+DEVICES = {"cpu": "8GiB", "cuda:0": "1GiB"}
+
+
+def test_a_plan_keeps_the_buffer_free(tmp_path: Path) -> None:
+    """By the bytes that the flags of its command allocate, with a note; the saved plan is judged in the same way."""
+    path = write_model(tmp_path / "model.gguf", "llama")
+    plan = pw.place(path, DEVICES, target="llama.cpp", dims={**SIZES, "batch": 2}, cache_type="q8_0")
+    room = count_compute(read_header(path), LlamaFlags(context=8192, parallel=2, cache=("q8_0", "q8_0")))
+    problem = plan.problem
+    assert problem.capacity[problem.cluster.index("cuda:0")] == pytest.approx((1 << 30) - room, abs=1)
+    assert problem.capacity[problem.cluster.index("cpu")] == 8 << 30
+    assert any("stay free for llama.cpp's compute buffer" in note for note in plan.result.notes)
+    plan.save(tmp_path / "plan.json")
+    again = pw.judge(path, tmp_path / "plan.json")
+    assert [device.capacity for device in again.devices] == problem.capacity.tolist()
+
+
+def test_a_layer_goes_to_the_cpu_where_the_buffer_takes_its_place(tmp_path: Path) -> None:
+    """Weights and cache alone fill the accelerator: with the buffer, something has to leave it."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=6)
+    free = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=1e-9)
+    assert free.result.judgement is not None
+    on_gpu = next(device.peak for device in free.result.judgement.devices if device.device == "cuda:0")
+    tight = {**DEVICES, "cuda:0": on_gpu + 1}
+    kept, whole = (pw.place(path, tight, target="llama.cpp", dims=SIZES, **more) for more in ({}, {"headroom": 1e-9}))
+    assert whole.value == pytest.approx(free.value)
+    assert kept.placement is not None and kept.value > whole.value
+
+
+def test_others_are_left_alone(tmp_path: Path) -> None:
+    """No room is added for other targets, under a headroom of the user, or for models of other formats."""
+    path = write_model(tmp_path / "model.gguf", "llama")
+    plain = build(path, DEVICES, ProblemOptions(dims=SIZES))
+    assert run_on_target(plain, "vllm").constraints.spare == ()
+    asked = build(path, DEVICES, ProblemOptions(dims=SIZES, headroom=0.02))
+    assert keep_compute_buffer(asked) is asked
+    kept = run_on_target(plain, "llama.cpp")
+    assert run_on_target(kept, "llama.cpp").constraints == kept.constraints != plain.constraints
+    other = build("zoo:bert-base", "L4,cpu")
+    assert count_compute_buffer(other.graph.source) == 0 and keep_compute_buffer(other) is other

@@ -1,0 +1,257 @@
+"""Quantized configurations: bytes of published checkpoints, of transformers' own layers, and what is left as it is."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_configs import write_config
+
+import placewise as pw
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph
+
+pytest.importorskip("transformers")
+from placewise.readers.huggingface import read_huggingface
+from placewise.readers.huggingface.instance import DTYPES, build_instance
+from placewise.readers.huggingface.packed_weights import pack_weights
+from placewise.readers.huggingface.quantization import Packing, match_name, read_quantization
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "dtype": "float16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_experts_per_tok": 4, "dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-2-7b": LLAMA,
+    "llama-2-13b": LLAMA | {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
+                            "num_attention_heads": 40, "num_key_value_heads": 40},
+    "llama-30b": LLAMA | {"hidden_size": 6656, "intermediate_size": 17920, "num_hidden_layers": 60,
+                          "num_attention_heads": 52, "num_key_value_heads": 52},
+    "codellama-34b": LLAMA | {"hidden_size": 8192, "intermediate_size": 22016, "num_hidden_layers": 48,
+                              "num_attention_heads": 64, "num_key_value_heads": 8},
+    "llama-2-70b": LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+                            "num_attention_heads": 64, "num_key_value_heads": 8},
+    "mistral-7b": LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8},
+    "mixtral-8x7b": LLAMA | {"model_type": "mixtral", "intermediate_size": 14336, "num_key_value_heads": 8,
+                             "vocab_size": 32002, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "llama-3.2-1b": LLAMA | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+                             "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "dtype": "bfloat16",
+                             "tie_word_embeddings": True},
+    "qwen2.5-7b": LLAMA | {"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+                           "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+                           "vocab_size": 152064},
+    "gpt-oss-20b": GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32},
+    "gpt-oss-120b": GPT_OSS | {"num_hidden_layers": 36, "num_local_experts": 128},
+}  # fmt: skip
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+NESTED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+
+
+def gptq(bits: int, group: int) -> dict[str, Any]:
+    """The configuration of AutoGPTQ."""
+    return {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": True}
+
+
+CHECKPOINTS = [
+    ("TheBloke/Llama-2-7b-Chat-GPTQ", "llama-2-7b", gptq(4, 128), 3.90e9),
+    ("TheBloke/Llama-2-7b-Chat-GPTQ", "llama-2-7b", gptq(4, 64), 4.02e9),
+    ("TheBloke/Llama-2-7b-Chat-GPTQ", "llama-2-7b", gptq(4, 32), 4.28e9),
+    ("TheBloke/Llama-2-7B-32K-Instruct-GPTQ", "llama-2-7b", gptq(8, -1), 7.01e9),
+    ("TheBloke/Llama-2-7B-32K-Instruct-GPTQ", "llama-2-7b", gptq(8, 128), 7.16e9),
+    ("TheBloke/LlamaGuard-7B-AWQ", "llama-2-7b", AWQ, 3.89e9),
+    ("TheBloke/MythoMax-L2-13B-GPTQ", "llama-2-13b", gptq(4, 128), 7.26e9),
+    ("TheBloke/MythoMax-L2-13B-GPTQ", "llama-2-13b", gptq(4, 64), 7.51e9),
+    ("TheBloke/MythoMax-L2-13B-GPTQ", "llama-2-13b", gptq(4, 32), 8.00e9),
+    ("TheBloke/MythoMax-L2-13B-GPTQ", "llama-2-13b", gptq(8, -1), 13.36e9),
+    ("TheBloke/MythoMax-L2-13B-GPTQ", "llama-2-13b", gptq(8, 128), 13.65e9),
+    ("TheBloke/LLaMA2-13B-Tiefighter-AWQ", "llama-2-13b", AWQ, 7.25e9),
+    ("TheBloke/Wizard-Vicuna-30B-Uncensored-GPTQ", "llama-30b", gptq(4, -1), 16.94e9),
+    ("TheBloke/Wizard-Vicuna-30B-Uncensored-GPTQ", "llama-30b", gptq(4, 32), 19.44e9),
+    ("TheBloke/Phind-CodeLlama-34B-v2-GPTQ", "codellama-34b", gptq(4, -1), 17.69e9),
+    ("TheBloke/CodeLlama-34B-Instruct-GPTQ", "codellama-34b", gptq(4, 128), 18.33e9),
+    ("TheBloke/CodeLlama-34B-Instruct-GPTQ", "codellama-34b", gptq(4, 64), 18.98e9),
+    ("TheBloke/CodeLlama-34B-Instruct-GPTQ", "codellama-34b", gptq(4, 32), 20.28e9),
+    ("TheBloke/Xwin-LM-70B-V0.1-GPTQ", "llama-2-70b", gptq(4, 128), 36.65e9),
+    ("TheBloke/Xwin-LM-70B-V0.1-GPTQ", "llama-2-70b", gptq(4, 32), 40.66e9),
+    ("TheBloke/Upstage-Llama-2-70B-instruct-v2-AWQ", "llama-2-70b", AWQ, 36.61e9),
+    ("TheBloke/zephyr-7B-beta-GPTQ", "mistral-7b", gptq(4, 128), 4.16e9),
+    ("TheBloke/zephyr-7B-beta-GPTQ", "mistral-7b", gptq(4, 32), 4.57e9),
+    ("TheBloke/zephyr-7B-beta-GPTQ", "mistral-7b", gptq(8, -1), 7.52e9),
+    ("TheBloke/Mistral-7B-v0.1-AWQ", "mistral-7b", AWQ, 4.15e9),
+    ("TheBloke/dolphin-2.5-mixtral-8x7b-GPTQ", "mixtral-8x7b", gptq(8, -1), 47.04e9),
+    ("TheBloke/dolphin-2.5-mixtral-8x7b-GPTQ", "mixtral-8x7b", gptq(8, 128), 48.10e9),
+    ("Qwen/Qwen2.5-7B-Instruct-AWQ", "qwen2.5-7b", AWQ, 4 * 822_033_408 + 2 * 1_141_306_880),
+    ("unsloth/Llama-3.2-1B-Instruct-bnb-4bit", "llama-3.2-1b", NESTED,
+     4 * 89_856 + 2 * 262_735_872 + 501_762_865),
+    ("openai/gpt-oss-20b", "gpt-oss-20b", MXFP4, 12.8 * 2**30),
+    ("openai/gpt-oss-120b", "gpt-oss-120b", MXFP4, 60.8 * 2**30),
+]  # fmt: skip
+"""Published bytes. Those of TheBloke are in the tables of files of the model cards, with two digits of 10⁹ bytes; of
+Qwen and unsloth, counts of stored entries in the headers of the files; of gpt-oss, table 1 of its card, arXiv
+2508.10925. Shapes are those of the publishers' config.json."""
+NEAR = 0.005
+TINY = {"prompt": 4, "tokens": 2}
+
+
+@cache
+def traced(name: str) -> tuple[Graph, Any]:
+    """The graph of a shape without quantization, and its module."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(SHAPES[name]))
+        return read_huggingface(path, dims={"prompt": 8, "tokens": 0}).graph, build_instance(SHAPES[name]).module
+
+
+def stored_bytes(graph: Graph) -> int:
+    """Bytes of weights, once for each storage."""
+    _, first = np.unique(graph.weights.storage, return_index=True)
+    return int(graph.weights.bytes[first].sum())
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "shape", "quantization", "published"),
+    CHECKPOINTS,
+    ids=[f"{row[0]}-{row[2].get('bits', '')}-{row[2].get('group_size', '')}" for row in CHECKPOINTS],
+)
+def test_bytes_of_published_checkpoints(
+    checkpoint: str, shape: str, quantization: dict[str, Any], published: float
+) -> None:
+    """Weights with scales, zero points and what is not quantized take what is published, within half a percent."""
+    graph, module = traced(shape)
+    values = SHAPES[shape] | {"quantization_config": quantization}
+    found, method = read_quantization(values, DTYPES[SHAPES[shape]["dtype"]].itemsize)
+    assert found is not None and method == quantization["quant_method"], checkpoint
+    packed, count = pack_weights(graph, module, found)
+    assert count >= SHAPES[shape]["num_hidden_layers"] * 2
+    assert abs(stored_bytes(packed) / published - 1) <= NEAR
+
+
+def test_a_configuration_is_read_with_its_quantization(tmp_path: Path) -> None:
+    """Linear layers are packed, tables and the head are not; a note says so, and tokens take less time."""
+    plain = read_huggingface(write_config(tmp_path, "llama"), dims=TINY)
+    (tmp_path / "packed").mkdir()
+    path = write_config(tmp_path / "packed", "llama", quantization_config=gptq(4, 32))
+    packed = read_huggingface(path, dims=TINY)
+    many = sum("_proj" in name for name in packed.graph.weights.name)
+    assert f"{many} weights are quantized as its configuration says (gptq)" in packed.warnings
+    assert packed.graph.source is not None and packed.graph.source.options["quantization"] == "gptq"
+    before, after = ({name: row for row, name in enumerate(model.graph.weights.name)} for model in (plain, packed))
+    assert before.keys() == after.keys()
+    for name, row in after.items():
+        same = packed.graph.weights.bytes[row] == plain.graph.weights.bytes[before[name]]
+        assert same != ("_proj" in name), name
+        assert ("_proj" in name) == (packed.graph.weights.dtype_name(row) == "int4")
+    dims = {**TINY, "tokens": 4}
+    seconds = [pw.place(model, "L4", dims=dims, placer="single").value for model in (tmp_path, path)]
+    assert seconds[1] < seconds[0]
+
+
+def test_experts_and_their_copies_take_the_same_bytes(tmp_path: Path) -> None:
+    """Experts as one op or one by one, and the router is left as it is."""
+    path = write_config(tmp_path, "mixtral", quantization_config=AWQ | {"group_size": 16})
+    whole, split = (read_huggingface(path, dims={**TINY, "experts_split": n}).graph for n in (0, 1))
+    assert stored_bytes(whole) == stored_bytes(split)
+    kinds = {name: whole.weights.dtype_name(row) for row, name in enumerate(whole.weights.name)}
+    assert all((kind == "int4") == ("_proj" in name) for name, kind in kinds.items())
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kept"),
+    [
+        (gptq(4, 32) | {"dynamic": {"-:.*down_proj": {}}}, "down_proj"),
+        (AWQ | {"group_size": 16, "modules_to_not_convert": ["self_attn"]}, "self_attn"),
+        (NESTED | {"llm_int8_skip_modules": ["model.layers.0"]}, "layers.0."),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.*.mlp"]}, "mlp"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head", "re:.*up_proj"],
+          "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 16}}}}, "up_proj"),
+    ],
+)  # fmt: skip
+def test_modules_that_are_left_as_they_are(tmp_path: Path, quantization: dict[str, Any], kept: str) -> None:
+    """By every method's own list; all other linear layers are packed."""
+    graph = read_huggingface(write_config(tmp_path, "llama", quantization_config=quantization), dims=TINY).graph
+    for row, name in enumerate(graph.weights.name):
+        packed = not graph.weights.dtype_name(row).startswith(("float32", "float16", "bfloat16"))
+        assert packed == ("_proj" in name and kept not in name), name
+
+
+def test_groups_of_compressed_tensors_differ(tmp_path: Path) -> None:
+    """Modules that a group names are packed as it says, the others as the group of all linear layers."""
+    group = {
+        "all": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}},
+        "down": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 4, "group_size": 16, "strategy": "group"}},
+    }
+    config = {"quant_method": "compressed-tensors", "config_groups": group, "ignore": ["lm_head"]}
+    graph = read_huggingface(write_config(tmp_path, "llama", quantization_config=config), dims=TINY).graph
+    kinds = {name: graph.weights.dtype_name(row) for row, name in enumerate(graph.weights.name) if "_proj" in name}
+    assert {kind for name, kind in kinds.items() if "down_proj" in name} == {"int4"}
+    assert {kind for name, kind in kinds.items() if "down_proj" not in name} == {"int8"}
+
+
+def test_blocks_of_fp8_are_those_of_transformers() -> None:
+    """The FP8 layer that transformers puts in place of a linear one has the bytes that are counted."""
+    fp8 = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    import torch
+
+    for outputs, inputs in ((256, 384), (300, 130)):
+        with torch.device("meta"):
+            layer = fp8.FP8Linear(inputs, outputs, block_size=(128, 128))
+        theirs = sum(weight.numel() * weight.element_size() for weight in layer.parameters())
+        found, _ = read_quantization(
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, 2
+        )
+        assert found is not None
+        packing = found.find_packing("model.layers.0.mlp.up_proj")
+        assert packing is not None and packing.count_bytes(outputs, inputs) == theirs
+
+
+def test_names_and_packings_by_hand() -> None:
+    """A name is some parts of a path; a packing counts entries, scales, zero points and indices."""
+    assert match_name("model.language_model.layers.0.mlp", "model.layers.0.mlp.up_proj")
+    assert not match_name("layers.1", "model.layers.11") and not match_name("", "model")
+    assert Packing(4, "int4", (1, 128), 2, zero_bits=4, index_bytes=4).count_bytes(8, 256) == (
+        8 * 256 // 2 + 8 * 2 * 2 + 8 * 2 // 2 + 4 * 256
+    )
+    assert Packing(8, "int8", (1, 0), 4).count_bytes(8, 100) == 800 + 32
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        ([1], "is no object"),
+        ({"quant_method": "gptq", "bits": "4"}, "has the bits '4'"),
+        ({"quant_method": "gptq", "bits": 40}, "has the bits 40"),
+        ({"quant_method": "awq", "group_size": 0}, "has the group_size 0"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "has the weight_block_size"),
+        ({"quant_method": "awq", "modules_to_not_convert": "lm_head"}, "has the modules_to_not_convert"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": 3}}}, "has the weights 3"),
+    ],
+)
+def test_quantization_that_makes_no_sense(tmp_path: Path, quantization: Any, words: str) -> None:
+    """One sentence with the file's name."""
+    path = write_config(tmp_path, "llama", quantization_config=quantization)
+    with pytest.raises(ModelFileError, match=words) as error:
+        read_huggingface(path, dims=TINY)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_a_quantized_model_is_not_quantized_again(tmp_path: Path) -> None:
+    """Neither by --precision, nor in training, where weights stay floats and a note says so."""
+    path = write_config(tmp_path, "llama", quantization_config=gptq(4, 32))
+    with pytest.raises(InputError, match=r"quantized already \(gptq\)"):
+        pw.place(path, "L4", dims=TINY, precision="int8")
+    trained = read_huggingface(path, dims={"length": 8}, training=True)
+    assert any("not trained" in note for note in trained.warnings)
+    assert "int4" not in {trained.graph.weights.dtype_name(row) for row in range(len(trained.graph.weights))}
