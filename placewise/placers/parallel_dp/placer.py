@@ -39,6 +39,8 @@ FOUND, NONE = 0, 1
 START = "start"
 """Who found what the search began with."""
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
+QUICK_IDEALS = 1_000
+"""With more ideals, one order of the units is split first, quickly, so that a search that is cut off is no worse."""
 _MOST = sys.float_info.max
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
@@ -147,6 +149,9 @@ class ParallelDpPlacer:
             )
         if problem.objective.kind == "throughput":
             run.bound = kernel.least_load * LEFT_OUT
+            if exact and kernel.n_ideals > QUICK_IDEALS:
+                line = _create_kernel(run, classes, self.options.max_ideals, in_line=True)
+                _minimize_slowest(run, line, classes, exact=False)
             infeasible = _minimize_slowest(run, kernel, classes, exact)
         else:
             infeasible = _minimize_sum(run, kernel, classes, exact)
