@@ -41,9 +41,12 @@ from placewise.placers.base import (
     run_placer,
 )
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
+from placewise.simulate.bounds.paths import WORK
 
 BOUND_SHARE = 0.1
 """Of the time, for the first bound, where that can take long."""
+BOUND_PACE = 0.4
+"""How often the default work of the first bound fits into a second of the time limit; `BOUND_SHARE` ends it."""
 
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
@@ -82,7 +85,9 @@ def place(
     refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
+    bound = lower_bound(
+        problem, work=_bound_work(problem, budget), go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds
+    )
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project) if compare else Baselines()
     baselines, judging = naive.judged, naive.judging
@@ -122,6 +127,12 @@ def place(
         proposal.notes,
         others=naive.others,
     )
+
+
+def _bound_work(problem: Problem, budget: Budget) -> float:
+    """The work of the first bound: more with more time, where the bound still improves with it."""
+    improves = problem.objective.kind == "latency" and problem.objective.execution == "operator"
+    return WORK * max(1.0, budget.seconds * BOUND_PACE) if improves and math.isfinite(budget.seconds) else WORK
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:
