@@ -231,13 +231,15 @@ def _build_model(program: Program, places: int) -> cp_model.CpModel:
     start = [model.new_int_var(0, latest, "") for _ in range(n)]
     model.add(start[0] == 0)
     for u, v, delay in program.delays:
-        apart, (one, other) = 0, (program.block[u], program.block[v])
-        if one != other and delay:
-            apart = model.new_bool_var("")
-            for here in at:
-                model.add_bool_or([here[one].negated(), here[other], apart])
-                model.add_bool_or([here[one], here[other].negated(), apart])
-        model.add(start[v] >= start[u] + program.seconds[u] + delay * apart)
+        done, one, other = start[u] + program.seconds[u], program.block[u], program.block[v]
+        if one == other or not delay:
+            model.add(start[v] >= done)
+            continue
+        apart = model.new_bool_var("")
+        model.add(start[v] >= done + delay * apart)
+        for here in at:
+            model.add_bool_or([here[one].negated(), here[other], apart])
+            model.add_bool_or([here[one], here[other].negated(), apart])
     inner = [op for op in range(1, n - 1) if program.seconds[op]]
     for op in inner:
         model.add(start[-1] >= start[op] + program.seconds[op])
