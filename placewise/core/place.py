@@ -45,8 +45,9 @@ from placewise.simulate.bounds.paths import WORK
 
 BOUND_SHARE = 0.1
 """Of the time, for the first bound, where that can take long."""
-BOUND_PACE = 0.4
-"""How often the default work of the first bound fits into a second of the time limit; `BOUND_SHARE` ends it."""
+BOUND_PACE, BOUND_OPS = 0.1, 1000
+"""How often the default work of the first bound fits into a second of the time limit, and the most ops per
+second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
 
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
@@ -131,8 +132,10 @@ def place(
 
 def _bound_work(problem: Problem, budget: Budget) -> float:
     """The work of the first bound: more with more time, where the bound still improves with it."""
-    improves = problem.objective.kind == "latency" and problem.objective.execution == "operator"
-    return WORK * max(1.0, budget.seconds * BOUND_PACE) if improves and math.isfinite(budget.seconds) else WORK
+    seconds, objective = budget.seconds, problem.objective
+    if objective.kind != "latency" or objective.execution != "operator" or not math.isfinite(seconds):
+        return WORK
+    return WORK * max(1.0, seconds * BOUND_PACE) if problem.n_ops <= BOUND_OPS * seconds else 0.0
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:

@@ -72,7 +72,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))
-        if objective.execution == "operator":
+        if objective.execution == "operator" and work > 0 and go_on():
             candidates.append(interval_bound(problem, work=work * INTERVAL_WORK, go_on=go_on))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
