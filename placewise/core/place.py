@@ -41,9 +41,13 @@ from placewise.placers.base import (
     run_placer,
 )
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
+from placewise.simulate.bounds.paths import WORK
 
 BOUND_SHARE = 0.1
 """Of the time, for the first bound, where that can take long."""
+BOUND_PACE, BOUND_OPS = 0.1, 1000
+"""How often the default work of the first bound fits into a second of the time limit, and the most ops per
+second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
 
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
@@ -82,7 +86,9 @@ def place(
     refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
+    bound = lower_bound(
+        problem, work=_bound_work(problem, budget), go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds
+    )
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project) if compare else Baselines()
     baselines, judging = naive.judged, naive.judging
@@ -122,6 +128,14 @@ def place(
         proposal.notes,
         others=naive.others,
     )
+
+
+def _bound_work(problem: Problem, budget: Budget) -> float:
+    """The work of the first bound: more with more time, where the bound still improves with it."""
+    seconds, objective = budget.seconds, problem.objective
+    if objective.kind != "latency" or objective.execution != "operator" or not math.isfinite(seconds):
+        return WORK
+    return WORK * max(1.0, seconds * BOUND_PACE) if problem.n_ops <= BOUND_OPS * seconds else 0.0
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:

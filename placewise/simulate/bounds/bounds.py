@@ -9,7 +9,8 @@ bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
 
 Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
 with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
-(`paths.py`); in `sequential` execution the sum of best times.
+(`paths.py`); in `operator` execution *intervals of a path* (`intervals.py`); in `sequential` execution the sum of best
+times.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
+from placewise.simulate.bounds.intervals import interval_bound
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.bounds.stages import stages_bound
 from placewise.simulate.phases import phase_problems
@@ -35,12 +37,14 @@ from placewise.simulate.step.bound import step_bound
 _STEP = 0.2
 """How far prices move from the best ones towards those of the master program."""
 _PENALTY = 1e6
+INTERVAL_WORK = 0.5 / WORK
+"""The seconds that intervals may take for each op and use of a tensor that cuts may process."""
 
 
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best lower bound, in seconds, on the value of any valid placement.
 
-    `work` and `go_on` limit slow bounds, as in `path_bound`.
+    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is half a second.
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
@@ -68,6 +72,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))
+        if objective.execution == "operator" and work > 0 and go_on():
+            candidates.append(interval_bound(problem, work=work * INTERVAL_WORK, go_on=go_on))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
             candidates.append(Bound(_round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))

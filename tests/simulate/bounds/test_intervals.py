@@ -1,0 +1,164 @@
+"""Intervals of a path: by hand, and against every placement and order of small problems."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from simulate_problems import random_placement, random_problem, seeded
+from soak import seeds
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.simulate import evaluate, judge_placement, lower_bound
+from placewise.simulate.bounds.intervals import METHOD, Program, bound_interval, interval_bound, least_delays
+
+OPERATOR = Objective("latency", execution="operator", memory="sum")
+
+
+def best_value(problem: Problem) -> float:
+    """The least value of all placements that keep groups together, with room or without; inf if there is none."""
+    homes = [
+        np.flatnonzero(problem.allowed[problem.block == block].all(axis=0)).tolist()
+        for block in range(problem.n_blocks)
+    ]
+    rows = [np.array(choice, np.int32)[problem.block] for choice in itertools.product(*homes)]
+    return float(evaluate(problem, np.stack(rows)).min()) if rows else np.inf
+
+
+def test_no_placement_in_any_order_is_below_the_bound():
+    """Random problems with links of all kinds, streams and colocation; now and then the bound is reached."""
+    bounded = tight = sharper = 0
+    for seed in seeds(80):
+        problem = random_problem(
+            seeded(seed), max_ops=7, max_devices=3, objective=OPERATOR, rules=seed % 3 == 0, alike=seed % 2 == 0,
+        )  # fmt: skip
+        best, bound = best_value(problem), interval_bound(problem).value
+        if best < np.inf:
+            assert bound <= best
+            bounded, tight = bounded + 1, tight + (bound > 0 and bound >= best * (1 - 1e-4))
+    for seed in seeds(60):
+        problem = random_problem(seeded(900 + seed), max_ops=14, max_devices=3, objective=OPERATOR, alike=True)
+        bound, longest = interval_bound(problem).value, critical_path(problem)
+        sharper += bound > longest * (1 + 1e-6)
+        for number in range(12):
+            device = random_placement(problem, seeded(number)).device
+            order = np.random.default_rng(number).permutation(problem.n_ops)
+            judgement = judge_placement(problem, Placement(device, order=order))
+            assert bound <= judgement.value
+    assert bounded > 50
+    assert tight > 0
+    assert sharper > 0
+
+
+def critical_path(problem: Problem) -> float:
+    """The longest path with every op at its best time, op by op."""
+    graph, reach = problem.graph, np.zeros(problem.n_ops)
+    best = np.where(problem.allowed, problem.costs.op_seconds, np.inf).min(axis=1)
+    for op in range(problem.n_ops):
+        reach[op] += best[op]
+        for tensor in range(graph.out_offsets[op], graph.out_offsets[op + 1]):
+            for reader in graph.consumers_of(tensor).tolist():
+                reach[reader] = max(reach[reader], reach[op])
+    return float(reach.max(initial=0.0))
+
+
+def fork(
+    width: int, link: float, *, seconds: float = 1.0, layers: int = 1, devices: int = 4, group: bool = False
+) -> Problem:
+    """Layers of `width` ops between two ops of 1 s, on equal devices; tensors take `link` seconds."""
+    builder = GraphBuilder()
+    end = builder.add_op("begin", "Op")
+    table = [1.0]
+    for layer in range(layers):
+        sent = builder.add_tensor(end, nbytes=1)
+        inner = [builder.add_op(f"{layer}.{k}", "Op", group=layer if group else -1) for k in range(width)]
+        end = builder.add_op(f"end{layer}", "Op")
+        for op in inner:
+            builder.add_edge(sent, op)
+            builder.add_edge(builder.add_tensor(op, nbytes=1), end)
+        table += [seconds] * width + [1.0]
+    names = [f"d{k}" for k in range(devices)]
+    links = tuple(Link(*ends, 1.0) for ends in itertools.permutations((*names, HOST), 2))
+    cluster = Cluster(tuple(Device(name) for name in names), links, "direct")
+    transfer = np.zeros((builder.build().n_tensors, len(cluster.class_bandwidth)))
+    transfer[:, 1:] = link
+    costs = CostTable.given(np.array(table)[:, None].repeat(devices, axis=1), transfer)
+    return Problem(builder.build(), cluster, costs, OPERATOR)
+
+
+@pytest.mark.parametrize(("link", "between"), [(0.0, 1.0), (0.5, 2.0), (5.0, 3.0)])
+def test_parallel_ops_wait_for_each_other_or_for_transfers(link, between):
+    """Three ops of 1 s: in parallel with free links, two at home with quick links, all three at home with slow ones."""
+    problem = fork(3, link)
+    bound = interval_bound(problem).value
+    assert bound == pytest.approx(1 + between + 1, rel=1e-5)
+    assert bound <= best_value(problem)
+    assert best_value(problem) == pytest.approx(1 + between + 1)
+
+
+def test_a_colocation_group_is_on_one_device():
+    """Three ops of a group run one after the other even where links are free."""
+    assert interval_bound(fork(3, 0.0)).value == pytest.approx(3, rel=1e-5)
+    assert interval_bound(fork(3, 0.0, group=True)).value == pytest.approx(5, rel=1e-5)
+
+
+def test_equal_layers_add_up_and_are_solved_once():
+    """Thirty layers bring thirty times as much with the work of a few programs, and `lower_bound` uses it."""
+    problem = fork(3, 5.0, layers=30)
+    assert interval_bound(problem, work=0.3).value == pytest.approx(1 + 30 * 4, rel=1e-5)
+    bound = lower_bound(problem)
+    assert bound.method == METHOD
+    assert bound.value == pytest.approx(121, rel=1e-5)
+
+
+def test_two_ends_may_be_on_two_devices():
+    """One of two ops of 2 s stays, the other moves with the end: 2 s and a transfer; there and back if ends are one."""
+    program = Program((0, 2000, 2000, 0), ((0, 1, 900), (0, 2, 900), (1, 3, 900), (2, 3, 900)), (0, 1, 2, 3), 1)
+    assert bound_interval(program, 1.0)[0] == 2900
+    together = program._replace(block=(0, 1, 2, 0))
+    assert bound_interval(together, 1.0)[0] == 3800
+    assert bound_interval(together._replace(streams=2), 1.0)[0] == 2000
+
+
+def test_work_may_end_at_any_moment():
+    """Without work the critical path is left; more work never proves less."""
+    problem = fork(4, 3.0, layers=6)
+    values = [interval_bound(problem, work=work).value for work in (0.0, 0.05, 1.0)]
+    assert values[0] == pytest.approx(critical_path(problem), rel=1e-9)
+    assert values == sorted(values)
+    assert interval_bound(problem, go_on=lambda: False).value == values[0]
+
+
+def test_the_quickest_transfer_between_two_devices_counts():
+    """Staged transfers take both hops; two devices in one place take none."""
+    ends = ((a, b) for a, b in itertools.permutations(("a", "b", HOST), 2) if HOST in (a, b))
+    links = tuple(Link(*pair, 1.0) for pair in ends)
+    builder = GraphBuilder()
+    builder.add_op("x", "Op")
+    builder.add_tensor(0, nbytes=1)
+    graph = builder.build()
+    for hosts, least in ((0, 3.0), (1, 1.5), (2, 0.0)):
+        devices = (Device("a"), Device("b"), *(Device(f"cpu{k}", kind="cpu") for k in range(hosts)))
+        cluster = Cluster(devices, links, "staged")
+        transfer = np.zeros((1, len(cluster.class_bandwidth)))
+        transfer[:, 1:] = 1.5
+        costs = CostTable.given(np.ones((1, len(devices))), transfer)
+        assert least_delays(Problem(graph, cluster, costs, OPERATOR)).tolist() == [least]
+
+
+def test_the_bound_is_rounded_down():
+    """Never above the exact sum of a chain of forks on links that are too slow to use."""
+    for seed in seeds(4):
+        rng = np.random.default_rng(seed)
+        problem = fork(3, 1e3, layers=5)
+        seconds = rng.uniform(0.1, 1.0, problem.n_ops)
+        costs = CostTable.given(seconds[:, None].repeat(4, axis=1), problem.costs.transfer_seconds)
+        exact = sum(map(Fraction, seconds.tolist()))
+        bound = interval_bound(problem.with_(costs=costs)).value
+        assert float(exact) * (1 - 1e-4) < bound and Fraction(bound) <= exact
