@@ -9,8 +9,8 @@ PLACEWISE_WORKLOADS (the folder that holds `piper/`). Prints a Markdown table, w
 up, since the instance of Piper's paper, whose program took 180 s for 17,900 ideals, was not published.
 
 Exits with 1 if a value is worse than the published one, if the gap is more than 1 %, if nothing is found or proved
-where the published program finds nothing, or if a value got worse than in the committed results. `--time-limit` (seconds,
-default 60) holds for each row.
+where the published program finds nothing, or if a value got worse than in the committed results. `--time-limit`
+(seconds, default 60) holds for each row.
 """
 
 from __future__ import annotations
