@@ -26,7 +26,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no structure": {"degrees": False, "fractal": False},
     "no shape": {"shape": False},
     "no place": {"position": False, "identity": False},
-    "no encoder": {"encoder": "none"},
     "chains kept whole": {"chains": "always"},
     "chains never": {"chains": "never"},
     "nobody alone": {"alone": "never"},

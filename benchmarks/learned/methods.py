@@ -44,6 +44,7 @@ DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "gdp": {"regions": {"start": "best"}},
+    "hsdag": {"jitter": {"encoder": "gcn"}},
     "placeto": {"start": {"rewarded": "moves"}, "hidden": {"pooled": True}},
 }
 """Options that rows were saved with, by policy and by the option before them: digests of saved rows know them."""

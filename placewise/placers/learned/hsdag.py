@@ -33,7 +33,7 @@ class HsdagOptions(LearningOptions):
     Exploration, none of which is the paper's: `jitter` is the scale of Gumbel noise on edge scores, and `explore`
     counts groups. `dropout` is the share of the encoder's outputs that is dropped.
 
-    Network: `encoder` is gcn or none, `hidden` the width of all layers. `chains` merges sole children with sole
+    Network: `hidden` is the width of all layers. `chains` merges sole children with sole
     parents: always (the paper), in states without lone nodes (alternate), or never. The default (auto) merges always in
     graphs of more than 500 blocks, and else alternates: a chain that cannot be split may cost some per cent.
 
@@ -61,7 +61,6 @@ class HsdagOptions(LearningOptions):
     alone: Literal["never", "always", "alternate"] = "alternate"
     moves: int = 2
     jitter: float = 1.0
-    encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 64
     dropout: float = 0.2
     chains: Literal["auto", "always", "alternate", "never"] = "auto"

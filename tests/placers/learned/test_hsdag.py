@@ -198,7 +198,7 @@ def policy_groups(policy: HsdagPolicy, choices: dict[str, torch.Tensor]) -> Ints
         PLAIN,
         {"rounds": 2, "chains": "never"},
         {"alone": "always", "chains": "never"},
-        {"encoder": "none", "chains": "always"},
+        {"chains": "always"},
     ],
 )
 def test_probabilities_add_up(options: dict[str, object]) -> None:
@@ -391,7 +391,7 @@ def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"encoder": "gat"}, {"moves": -1}, {"elite": 0.0}],
+    [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"alone": "often"}, {"moves": -1}, {"elite": 0.0}],
 )
 def test_options_that_make_no_sense(options: dict[str, object]) -> None:
     """Bad options are refused by name."""
