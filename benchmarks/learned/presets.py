@@ -31,7 +31,7 @@ from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.learned.pricing import single_device_rows
 
 POLICIES = ("hsdag", "colocrl", "hdp", "placeto", "gdp")
-WORKLOADS = ("layered-900 operator", "resnet50 folded operator", "inception_v3 folded sequential")
+WORKLOADS = ("layered-900 operator", "resnet50 folded operator", "branchy-901 operator")
 DEFAULT, ZERO, PAPER = "default", "default, rate 0", "paper"
 PRESETS: dict[str, dict[str, Any]] = {DEFAULT: {}, ZERO: {"rate": 0.0}, PAPER: {"preset": "paper"}}
 PARTITIONS, WORTH = 5, 0.03
@@ -142,10 +142,9 @@ def text(found: Found, command: str) -> str:
         lines += ["", f"## {name}", "", "| policy | default | default, rate 0 | worth | temper, equal seconds | paper "
                   "| paper's placements, updates, ended by the clock |", "|---|--:|--:|--:|--:|--:|---|"]  # fmt: skip
         lines += [_line(found, name, policy) for policy in POLICIES]
-    claims = [
-        f"{policy} on {name}" for name in WORKLOADS for policy in POLICIES if _worth(found, name, policy) >= WORTH
-    ]
-    lines += ["", f"Learning is worth 3 % or more in {len(claims)} of {len(cells)} cells"
+    pairs = [(policy, name) for name in WORKLOADS for policy in POLICIES]
+    claims = [f"{policy} on {name}" for policy, name in pairs if _worth(found, name, policy) >= WORTH]
+    lines += ["", f"Learning is worth 3 % or more in {len(claims)} of {len(pairs)} cells"
               f"{': ' + ', '.join(claims) if claims else ''}."]  # fmt: skip
     return "\n".join(lines)
 
