@@ -19,14 +19,13 @@ from methods import Method
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import Found, milliseconds, values
 
-from placewise.placers.learned.hsdag import PAPER
+from placewise.placers.learned.hsdag import HsdagOptions
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},
     "no structure": {"degrees": False, "fractal": False},
     "no shape": {"shape": False},
     "no place": {"position": False, "identity": False},
-    "no encoder": {"encoder": "none"},
     "chains kept whole": {"chains": "always"},
     "chains never": {"chains": "never"},
     "nobody alone": {"alone": "never"},
@@ -34,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "every group anew": {"moves": 0},
     "all samples count": {"elite": 1.0},
     "no seconds": {"seconds": False},
-    "the paper's letter": {name: value for name, value in PAPER.items() if name != "updates"},
+    "the paper's letter": {name: value for name, value in HsdagOptions.paper.items() if name != "updates"},
 }
 PRINTED = {"everything": 17.9, "no structure": 14.8, "no shape": 8.59, "no place": 8.59}
 """Inception-V3, per cent less time than CPU-only."""

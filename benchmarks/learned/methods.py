@@ -37,13 +37,14 @@ FRESH, MIN_UPDATES = 8, 3000
 
 Unless its options say how many updates it makes.
 """
-LATER = {"elite": 1.0, "restless": 0.0, "renewed": 40}
+LATER = {"elite": 1.0, "restless": 0.0, "renewed": 40, "preset": "default", "greedy_every": 10}
 """Options that came when rows were saved already, and the value at which everything is as it was: no row knows them."""
 FIRST_NAMES = {name: old for old, name in RENAMED.items()}
 DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "gdp": {"regions": {"start": "best"}},
+    "hsdag": {"jitter": {"encoder": "gcn"}},
     "placeto": {"start": {"rewarded": "moves"}, "hidden": {"pooled": True}},
 }
 """Options that rows were saved with, by policy and by the option before them: digests of saved rows know them."""
@@ -78,7 +79,7 @@ class Method:
         ]
         placement, found = made(self, problem, seed)
         found["seconds"] = round(time.perf_counter() - started, 3)
-        found["value"] = _judged(problem, placement)
+        found["value"] = judged(problem, placement)
         return found
 
 
@@ -119,7 +120,8 @@ def policies(evaluations: int, names: tuple[str, ...] = LEARNED) -> list[Method]
     return [Method(name, "policy", name, evaluations=evaluations) for name in names]
 
 
-def _judged(problem: Problem, placement: Placement | None) -> float | None:
+def judged(problem: Problem, placement: Placement | None) -> float | None:
+    """The judge's value of a placement that keeps the rules, else None."""
     if placement is None:
         return None
     judgement = judge_placement(problem, placement)
@@ -173,14 +175,19 @@ def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | 
 
 
 def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
-    """Trained from nothing; `begun`: the best single device, `greedy`: what the policy itself chooses at the end."""
+    """Trained from nothing; `begun`: the best start, `greedy`: what the policy itself chooses at the end.
+
+    `drawn`: by the preset `paper`, the best that the policy drew, whatever else was priced.
+    """
     placer: Any = registry.create(method.placer, method.options)
     trainer = placer.trainer(problem, None, seed)
-    trainer.begin()
-    begun = trainer.pricing.value
+    trainer.begin(placer.starts(problem, method.starts(problem)))
+    begun, paper = trainer.pricing.value, placer.options.preset == "paper"
+    if paper:
+        trainer.pricing.reset_base()
     most = method.options.get("updates", max(method.evaluations // FRESH, MIN_UPDATES))
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
-    count = trainer.pricing.evaluations
+    count, drawn = trainer.pricing.evaluations, trainer.pricing.base_value
     proposal = build_proposal(problem, trainer, method.placer, reason)
     values = trainer.pricing(trainer.policy.greedy(trainer.pricing))
     greedy = float(np.nanmin(values)) if np.isfinite(values).any() else None
@@ -193,5 +200,6 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
         "units": trainer.policy.view.n,
         "begun": begun if math.isfinite(begun) else None,
         "greedy": greedy,
+        **({"drawn": drawn if math.isfinite(drawn) else None} if paper else {}),
         "curve": [(count, round(seconds, 3), value) for count, seconds, value in trainer.curve],
     }

@@ -44,11 +44,14 @@ class Checkpoint:
     arrays: Arrays
 
     def merge_options(self, wanted: LearningOptions) -> LearningOptions:
-        """Replace the options that have their defaults by those of the checkpoint.
+        """Replace the options that have their defaults, or those of a preset, by the ones of the checkpoint.
+
+        A preset that is not the checkpoint's counts as given, option by option.
 
         Raises PlacerError for an invalid value in the checkpoint.
         """
-        default = type(wanted)()
+        same = wanted.preset == self.header.options["preset"]
+        default = type(wanted)(preset=wanted.preset) if same else type(wanted)()
         known = {field.name for field in fields(wanted)} - set(OF_A_RUN)
         kept: dict[str, Any] = {
             name: value
@@ -114,7 +117,8 @@ _WEIGHTS = "its weights alone are taken with --from PATH"
 def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Read a checkpoint. Raises ModelFileError, and MissingExtraError if safetensors is not installed."""
     header, arrays = load_policy(path)
-    header = header.model_copy(update={"options": rename_options(header.options, LearningOptions)})
+    options = {"preset": "default", **rename_options(header.options, LearningOptions)}
+    header = header.model_copy(update={"options": options})
     return Checkpoint(str(path), header, arrays)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.options import LearningOptions, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.sequence import SequenceOptions
+from placewise.placers.learned.sequence import PAPER, SequenceOptions
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ColocRLOptions(SequenceOptions):
     kind.
     """
 
+    paper: ClassVar[Mapping[str, Any]] = {**PAPER, "samples": 8, "colocate_over": 0}
     colocate_over: int = 512
     neighbours: int = 512
     kind_width: int = 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from placewise.errors import PlacerError
 from placewise.placers.base import PlacerInfo
-from placewise.placers.learned.options import LearningOptions, require_at_least, require_number, require_share
+from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ class GdpOptions(LearningOptions):
     as features and prices the placement of METIS.
     """
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        **PLAIN, "epochs": 4, "rate": 1e-4, "entropy": 0.01, "units": "all", "attentions": 3, "heads": 8, "hidden": 128,
+        "rounds": 1, "prior_sets": 1, "refinements": 0, "prior": 0.0, "moving": 0.0, "device_features": False,
+        "advice": False, "pretrained": False,
+    }  # fmt: skip
     algorithm: Literal["reinforce", "ppo"] = "ppo"
     epochs: int = 2
     rate: float = 5e-4

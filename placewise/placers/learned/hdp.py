@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.options import LearningOptions, require_at_least, require_number
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.sequence import SequenceOptions
+from placewise.placers.learned.sequence import PAPER, SequenceOptions
 
 PER_DEVICE, MAX_GROUPS = 20, 256
 """The number of groups follows the authors' code: TensorFlow's grappler, hierarchical_controller.py."""
@@ -24,6 +25,7 @@ class HDPOptions(SequenceOptions):
     op whose places the grouper sees.
     """
 
+    paper: ClassVar[Mapping[str, Any]] = {**PAPER, "samples": 8, "groups": MAX_GROUPS, "nearness": 0.0}
     groups: int = 0
     grouper_width: int = 64
     nearness: float = 2.0

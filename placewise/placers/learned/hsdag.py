@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from placewise.placers.base import PlacerInfo
-from placewise.placers.learned.options import LearningOptions, require_at_least, require_number, require_share
+from placewise.placers.learned.options import (
+    LARGEST,
+    PLAIN,
+    LearningOptions,
+    require_at_least,
+    require_number,
+    require_share,
+)
 from placewise.placers.learned.placer import LearnedPlacer
 
 
@@ -23,18 +30,25 @@ class HsdagOptions(LearningOptions):
     Moves: with `moves` > 0, a sample is the best placement so far in which up to that many groups move (one certainly,
     each further one with probability ½), and its reward is the gain. With 0 (the paper), all groups are placed anew.
 
-    Exploration, none of which is in `PAPER`: `jitter` is the scale of Gumbel noise on edge scores, and `explore` counts
-    groups. `dropout` is the share of the encoder's outputs that is dropped.
+    Exploration, none of which is the paper's: `jitter` is the scale of Gumbel noise on edge scores, and `explore`
+    counts groups. `dropout` is the share of the encoder's outputs that is dropped.
 
-    Network: `encoder` is gcn or none, `hidden` the width of all layers. `chains` merges sole children with sole
+    Network: `hidden` is the width of all layers. `chains` merges sole children with sole
     parents: always (the paper), in states without lone nodes (alternate), or never. The default (auto) merges always in
     graphs of more than 500 blocks, and else alternates: a chain that cannot be split may cost some per cent.
 
     Features of a unit, besides the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension,
     sines of its `position` and the `identity` of its topological place; `seconds` on each device and in transfers,
     which the paper does not have.
+
+    In the preset `paper`, an update is one episode of 20 steps, and 25 of them are the paper's whole budget.
     """
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        **PLAIN, "samples": 20, "steps": 20, "updates": 25, "baseline": "none", "discount": 0.95, "clip_norm": LARGEST,
+        "rate": 1e-3, "alone": "never", "jitter": 0.0, "chains": "always", "rounds": 1, "varied": False, "moves": 0,
+        "hidden": 128, "seconds": False,
+    }  # fmt: skip
     samples: int = 24
     reward: Literal["root", "inverse", "negative", "log"] = "inverse"
     baseline: Literal["moving", "batch", "none"] = "batch"
@@ -47,7 +61,6 @@ class HsdagOptions(LearningOptions):
     alone: Literal["never", "always", "alternate"] = "alternate"
     moves: int = 2
     jitter: float = 1.0
-    encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 64
     dropout: float = 0.2
     chains: Literal["auto", "always", "alternate", "never"] = "auto"
@@ -72,14 +85,6 @@ class HsdagOptions(LearningOptions):
             "position": self.position, "place": self.identity, "seconds": self.seconds, "sent": self.seconds,
         }  # fmt: skip
         return ("kind", *(name for name, used in wanted.items() if used))
-
-
-PAPER: Mapping[str, Any] = {
-    "samples": 20, "steps": 20, "updates": 25, "baseline": "none", "normalized": False, "elite": 1.0, "discount": 0.95,
-    "entropy": 0.0, "rate": 1e-3, "alone": "never", "explore": 0.0, "extra_exploration": 0.0, "restart_after": 0,
-    "jitter": 0.0, "chains": "always", "rounds": 1, "varied": False, "moves": 0, "hidden": 128, "seconds": False,
-}  # fmt: skip
-"""Options that follow the paper and its configuration exactly: an update is one episode of 20 steps."""
 
 
 class HsdagPlacer(LearnedPlacer):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 from placewise.errors import PlacerError
 
@@ -21,6 +21,11 @@ RENAMED = {
     "told": "hints",
 }
 """Old names of options → their names. Both are read, from users and from checkpoints; the new ones are written."""
+PLAIN: Mapping[str, Any] = {
+    "elite": 1.0, "entropy": 0.0, "explore": 0.0, "extra_exploration": 0.0, "restart_after": 0, "greedy_every": 0,
+    "normalized": False,
+}  # fmt: skip
+"""The part of `paper` presets that all policies share: plain policy gradients on whole placements."""
 
 
 def require_at_least(options: object, **least: int) -> None:
@@ -47,7 +52,11 @@ def require_number(name: str, value: float, *, above_zero: bool = False) -> None
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """Options of training. Each policy has the defaults of its paper where the paper states them.
+    """Options of training.
+
+    `preset` chooses the values of all options that are not given: `default`, ours, is a search that a network guides;
+    `paper` follows the policy's paper, with nothing of ours (docs/learning.md lists what still differs). Options that
+    are given win.
 
     Length of training: an update draws `samples` episodes. Without a limit in the budget there are `updates` of them;
     0 means that the policy is not trained and only its own choices are priced. `patience` stops after that many updates
@@ -61,17 +70,28 @@ class LearningOptions:
     `normalized` divides advantages by their standard deviation. With `elite` < 1 only that best share of an update
     counts, by what it is above the rest (risk-seeking policy gradients, Petersen et al., ICLR 2021).
 
-    Steps: `rate` is Adam's, and falls to `final_rate` times itself along the budget; gradients are clipped at norm
-    `clip_norm`. PPO takes `epochs` steps per update, with ratios within 1 ± `clip`.
+    Steps: `rate` is Adam's, and falls to `final_rate` times itself along the budget. With a rate of 0 everything runs
+    but the update of the parameters: the control without learning. Gradients are clipped at norm `clip_norm`. PPO
+    takes `epochs` steps per update, with ratios within 1 ± `clip`.
 
     Exploration: `entropy` is the weight of the entropy bonus, which falls to zero along the budget. On average,
     `explore` decisions per placement are uniformly random. After an update of which less than a quarter is unseen,
     there are `extra_exploration` more of them, and as many fewer after any other, at most half of all decisions. In a
     budget of evaluations, training restarts from its initial weights after `restart_after` updates without a better
     placement if the last update was mostly seen; the best placement and all prices are kept (0: never).
+    Every `greedy_every` updates, and at the end, the policy's preferred placement is priced (0: only where there are no
+    updates).
+
+    Examples
+    --------
+    >>> LearningOptions(samples=8).preset
+    'default'
+
     """
 
     aliases: ClassVar[Mapping[str, str]] = RENAMED
+    paper: ClassVar[Mapping[str, Any]] = {}
+    preset: Literal["default", "paper"] = "default"
     samples: int = 16
     updates: int = 100
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
@@ -86,6 +106,7 @@ class LearningOptions:
     explore: float = 1.0
     extra_exploration: float = 0.25
     restart_after: int = 40
+    greedy_every: int = 10
     clip_norm: float = 1.0
     discount: float = 1.0
     epochs: int = 4
@@ -95,11 +116,25 @@ class LearningOptions:
     patience: int = 0
     checkpoint: str = ""
 
+    def __new__(cls, *values: Any, **given: Any) -> Self:
+        """Remember which options are given, so that a preset leaves them alone."""
+        made = super().__new__(cls)
+        positional = [field.name for field in fields(cls)][: len(values)]
+        made.__dict__["given"] = {*positional, *given}
+        return made
+
     def __post_init__(self) -> None:
+        given = self.__dict__.pop("given")
+        if self.preset == "paper":
+            if not self.paper:
+                raise PlacerError("preset is 'paper', and this policy has no paper", remedy="leave out the preset")
+            for name in self.paper.keys() - given:
+                object.__setattr__(self, name, self.paper[name])
         require_at_least(self, samples=1, epochs=1, updates=0, invalid_grace=0, patience=0, restart_after=0)
-        for name in ("rate", "clip_norm", "failure_penalty", "clip"):
+        require_at_least(self, greedy_every=0)
+        for name in ("clip_norm", "failure_penalty", "clip"):
             require_number(name, getattr(self, name), above_zero=True)
-        for name in ("decay", "discount", "entropy", "explore", "extra_exploration", "final_rate"):
+        for name in ("rate", "decay", "discount", "entropy", "explore", "extra_exploration", "final_rate"):
             require_number(name, getattr(self, name))
         if not 0 < self.elite <= 1:
             raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")

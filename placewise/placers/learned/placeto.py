@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from placewise.placers.base import PlacerInfo
-from placewise.placers.learned.options import LearningOptions, require_at_least
+from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer
 
 
@@ -24,6 +25,9 @@ class PlacetoOptions(LearningOptions):
     2,000 evaluations each.
     """
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        **PLAIN, "samples": 8, "rate": 1e-3, "final_rate": 0.1, "entropy": 0.01, "start": "random", "stay": 0.0,
+    }  # fmt: skip
     reward: Literal["root", "inverse", "negative", "log"] = "negative"
     rate: float = 5e-3
     explore: float = 0.0

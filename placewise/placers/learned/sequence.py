@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from placewise.errors import PlacerError
-from placewise.placers.learned.options import LearningOptions, require_at_least, require_number, require_share
+from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
+
+PAPER: Mapping[str, Any] = {
+    **PLAIN, "failure_penalty": 1e4, "hidden": 512, "aligned": False, "moving": 0.0, "rate": 1e-3,
+}  # fmt: skip
+"""What the papers of ColocRL and HDP share. A failure counts as √10,000 = 100."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from placewise.placers.learned.policy import Policy, copy_parameters
 from placewise.placers.learned.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
 from placewise.placers.shared.repair import repair
 
-GREEDY_EVERY = 10
-"""Updates between two pricings of the policy's own choice."""
 MAX_FAILURES = 64
 """Training ends if none of the first 64 measured placements could run."""
 MIN_UNSEEN = 0.25
@@ -152,7 +150,7 @@ class Trainer:
         self._adjust_exploration(unseen)
         if left is not None:
             self._restart_if_stale(unseen)
-        if number % GREEDY_EVERY == 0:
+        if self.greedy_after(number):
             self._price_greedy(watch.budget)
         self._record_improvement()
         spent = time.monotonic() - self.began
@@ -278,7 +276,13 @@ class Trainer:
             self.policy.extra_decisions = 0.0
             self._last_base, self._base_value = updates, math.inf
 
+    def greedy_after(self, updates: int) -> bool:
+        """Whether the policy's preferred placement is priced after so many updates."""
+        return self.options.greedy_every > 0 and updates % self.options.greedy_every == 0
+
     def _price_greedy(self, budget: Budget) -> None:
+        if self.learner.updates and not self.options.greedy_every:
+            return
         left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations
         if left is None or left > 0:
             with self.pricing.limit_to(budget.evaluations, math.inf):

@@ -238,7 +238,7 @@ def test_one_op_and_one_device() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"hidden": 0}, {"temperature": 0.0}, {"tanh_constant": -1.0}, {"neighbours": 0}, {"kind_width": 0},
-     {"colocate_over": -1}, {"hidden": 7, "both_ways": True}, {"rate": 0.0}],
+     {"colocate_over": -1}, {"hidden": 7, "both_ways": True}, {"rate": -1.0}],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:
     """With a sentence that names them."""

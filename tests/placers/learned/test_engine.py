@@ -307,7 +307,7 @@ def test_a_reward_that_always_fails_says_why() -> None:
 
 def test_options_are_checked() -> None:
     """What no training could follow is refused with its name."""
-    wrong = {"samples": 0, "rate": 0.0, "decay": -1.0, "patience": -1, "clip": math.nan, "entropy": 1e300, "elite": 2}
+    wrong = {"samples": 0, "rate": -1.0, "decay": -1.0, "patience": -1, "clip": math.nan, "entropy": 1e300, "elite": 2}
     for name, value in wrong.items():
         with pytest.raises(PlacerError, match=name):
             LearningOptions(**{name: value})  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from placewise.model.columns import Ints, firsts_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem, Rule
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
+from placewise.placers.learned.hsdag import HsdagOptions, HsdagPlacer
 from placewise.placers.learned.networks.hsdag import HsdagPolicy, hsdag
 from placewise.placers.learned.parsing import best_edges, edges_between, join_groups
 from placewise.placers.learned.pricing import Pricing
@@ -198,7 +198,7 @@ def policy_groups(policy: HsdagPolicy, choices: dict[str, torch.Tensor]) -> Ints
         PLAIN,
         {"rounds": 2, "chains": "never"},
         {"alone": "always", "chains": "never"},
-        {"encoder": "none", "chains": "always"},
+        {"chains": "always"},
     ],
 )
 def test_probabilities_add_up(options: dict[str, object]) -> None:
@@ -297,12 +297,11 @@ def test_states_are_parsed_ever_more_often() -> None:
 def test_the_paper_places_every_group_anew() -> None:
     """By the paper's letter no sample depends on the best so far, and there are as many decisions as groups."""
     problem = zoo("branchy", 60, 3, "operator")
-    options = {**PAPER, "steps": 3}
     price = Pricing(problem)
     rollouts = []
     for row in (np.zeros((1, 60), np.int32), np.ones((1, 60), np.int32)):
         price(row)
-        policy = hsdag(problem, HsdagOptions(**options), 1)
+        policy = hsdag(problem, HsdagOptions(preset="paper", steps=3), 1)
         rollouts.append(policy.rollout(6, torch.Generator().manual_seed(2), price))
     assert rollouts[0].path is None and "start" not in rollouts[0].choices
     assert torch.equal(rollouts[0].choices["device"], rollouts[1].choices["device"])
@@ -382,7 +381,7 @@ def test_training_goes_on_where_it_was() -> None:
 def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
     """ResNet-50's IR, raw and folded, two updates of twenty steps each: never behind the best device alone."""
     problem = build(str(unpacked(tmp_path, "resnet50")), TWO, ProblemOptions(view=view, execution="sequential"))
-    placer = create("hsdag", {**PAPER, "updates": 2})
+    placer = create("hsdag", {"preset": "paper", "updates": 2})
     proposal = run_placer(placer, problem, Budget(seed=1))
     assert proposal.placement is not None
     rows = np.stack([np.full(problem.n_ops, d) for d in range(2)] + [proposal.placement.device]).astype(np.int32)
@@ -392,7 +391,7 @@ def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"encoder": "gat"}, {"moves": -1}, {"elite": 0.0}],
+    [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"alone": "often"}, {"moves": -1}, {"elite": 0.0}],
 )
 def test_options_that_make_no_sense(options: dict[str, object]) -> None:
     """Bad options are refused by name."""

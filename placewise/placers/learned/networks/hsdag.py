@@ -83,8 +83,7 @@ class HsdagPolicy(Policy):
             self.register_buffer(name, torch.from_numpy(np.array(value)), persistent=False)
         width = options.hidden
         self.enter = _perceptron(features.width, width, width)
-        layers = 2 if options.encoder == "gcn" else 0
-        self.encoder = nn.ModuleList(GCNConv(width, width, cached=True) for _ in range(layers))
+        self.encoder = nn.ModuleList(GCNConv(width, width, cached=True) for _ in range(2))
         self.affinity = _perceptron(width, width, 1)
         self.among = GCNConv(width, width)
         self.choose = _perceptron(width, width, view.n_devices)

@@ -17,7 +17,7 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, TrainStats, to_tensors
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import CACHE_SIZE, Pricing, digests
-from placewise.placers.learned.trainer import GREEDY_EVERY, Trainer, Update, one_thread
+from placewise.placers.learned.trainer import Trainer, Update, one_thread
 from placewise.placers.learned.workers.backend import require_sizes
 from placewise.placers.learned.workers.controller_pool import ControllerPool
 from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask
@@ -107,7 +107,7 @@ class DistributedTrainer(Trainer):
             count=min(self.options.samples, most),
             most=most,
             seconds=watch.left,
-            greedy=(learner.updates + 1) % GREEDY_EVERY == 0,
+            greedy=self.greedy_after(learner.updates + 1),
             keys=tuple(key for key, _ in news),
             values=np.array([value for _, value in news]),
             reference=self.controllers.reference,
