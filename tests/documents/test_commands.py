@@ -33,7 +33,7 @@ SMALLER = [
     (re.compile(r"hf:(llama-3-\d+b|mixtral-8x7b)"), "hf:gpt2"),
     (re.compile(r"'layers\\\.\\d\+'"), r"'h\\.\\d+'"),
     (re.compile(r"'experts="), "'mlp="),
-    (re.compile(r"--vary context=\S+"), "--vary context=192"),
+    (re.compile(r"--vary context=\S+"), "--vary context=1k"),
     (re.compile(r"sweep (?!.*--time-limit)"), "sweep --time-limit 0.5s "),
 ]
 """What the pages give to searches is cut down: what runs is the same. `make test`

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soak import examples
 
+from placewise._util.units import format_number
 from placewise.catalog import read_cluster
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -155,7 +156,9 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
     assert "10 × decode of" in phase_line(ten, often)
     throughput = problem_of(generator(10), Objective("throughput"))
     judged = judge_placement(throughput, Placement(device))
-    assert phase_line(throughput, judged) == f"in a full pipeline ({10 / judged.value:.4g} tokens per second)"
+    assert (
+        phase_line(throughput, judged) == f"in a full pipeline ({format_number(10 / judged.value)} tokens per second)"
+    )
     assert tokens_per_second(throughput, judged) == pytest.approx(10 / judged.value)
     assert tokens_per_second(ten, often) == pytest.approx(1 / often.phases[1].seconds)
     other = replace(throughput, graph=replace(throughput.graph, phases=(Phase("warm"), Phase("steps", 10))))
