@@ -20,10 +20,9 @@ chain promises more than what is proved. Every chain is itself a bound, so that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
@@ -31,6 +30,9 @@ from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.paths import PathPositions, longest_path, path_positions
 from placewise.simulate.problem_arrays import arrays_of
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 METHOD = "intervals of a path"
 SIZES = (12, 24, 40)
@@ -204,6 +206,8 @@ def _sum_between(values: Floats, places: PathPositions, band: int) -> Floats:
 
 def bound_interval(program: Program, work: float) -> tuple[float, float]:
     """A lower bound in units on the time between the ends of an interval, and the work spent."""
+    from ortools.sat.python import cp_model  # imported where it is used: most commands need none
+
     together = program.block[0] == program.block[-1]
     bounds, spent = [], 0.0
     for places in (1,) if together else (1, 2):
@@ -220,6 +224,8 @@ def bound_interval(program: Program, work: float) -> tuple[float, float]:
 
 def _build_model(program: Program, places: int) -> cp_model.CpModel:
     """The program of an interval whose ends are on one device (1 place) or on two; ops may also be elsewhere."""
+    from ortools.sat.python import cp_model
+
     model, n, groups = cp_model.CpModel(), len(program.seconds), max(program.block) + 1
     latest = sum(program.seconds) + sum(delay for *_, delay in program.delays) + 1
     at = [[model.new_bool_var("") for _ in range(groups)] for _ in range(places)]
