@@ -1,7 +1,8 @@
 """What learning is worth, and the papers' own way: `python benchmarks/learned/presets.py` (options: rows.py).
 
 Every policy three times: with its defaults (a search that a network guides), the same at a learning rate of zero, and
-with `preset=paper`, the paper's method and nothing of ours. The budget is the number of distinct placements; a row also
+with `preset=paper`, the paper's method
+(docs/learning.md lists what still differs). The budget is the number of distinct placements; a row also
 ends after 150 updates or 60 seconds, and the table counts those that did. `temper`, METIS (five seeds, and the best of
 them) and the best single device stand beside. Defaults, their controls and `temper` are shown the same starts: the
 single devices and the best of METIS. The papers' policies are shown nothing, and only what they drew counts. Behind

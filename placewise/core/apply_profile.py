@@ -18,6 +18,7 @@ from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.readers.run_dims import find_run_dims
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +89,15 @@ def with_profile(
 
 
 def _at_other_sizes(profile: ProfileFile, record: LlamaRecord, graph: Graph) -> ProfileFile:
-    """The profile of the same file at the sizes of `graph`, by its rates; the profile itself for another model."""
+    """The profile of the same file at the lengths of `graph`, by its rates; the profile itself for anything else.
+
+    Rates are those of one sequence and of the types of cache that were measured.
+    """
     made, source = profile.source, graph.source
     if made is None or source is None or made.sha256 != source.sha256:
+        return profile
+    dims = find_run_dims(source)
+    if dims is None or dims.streams > 1 or made.options.get("cache_type") != source.options.get("cache_type"):
         return profile
     seconds = tuple(list_op_seconds(graph, LlamaRates(record.prompt, record.token)).tolist())
     devices = tuple(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulated_runs import run_on_time
 
 import placewise as pw
 from placewise.errors import InputError, PlacewiseError, RunError
@@ -22,7 +23,6 @@ from placewise.runtimes.emulated.runtime import Emulated, PreparedEmulation
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.throughput import loads
 from placewise.simulate.problem_arrays import arrays_of
-from tests.helpers.emulated_runs import run_on_time
 from tests.helpers.processes_seen import gone
 from tests.helpers.simulate_problems import random_placement, random_problem, seeded
 

@@ -8,6 +8,7 @@ from emulated_runs import run_on_time
 from soak import later
 from step_problems import random_step_pipeline, step_problem
 
+from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.base import Job
@@ -41,6 +42,13 @@ def test_a_step_ends_when_the_judge_says(seed: int) -> None:
         ends = [last for report in prepared.reports for _, _, _, last in report.spans]
     assert max(ends) == pytest.approx(value, abs=1e-9)
     assert seconds == pytest.approx(value, rel=0.1)
+
+
+def test_steps_do_not_overlap() -> None:
+    """A second step begins when the first has ended: several in flight are refused."""
+    problem, placement = drawn_step(0)
+    with Emulated().prepare(Job(problem, placement, ())) as prepared, pytest.raises(InputError, match="one after the"):
+        prepared.time([{}] * 4, in_flight=2)
 
 
 @pytest.mark.parametrize("seed", [0, later(1), later(2)])

@@ -109,7 +109,7 @@ def _solve_precisions(
 
 def _find_room(result: Result, options: ProblemOptions) -> int:
     """The bytes that a placement for llama.cpp keeps free for the compute buffer; 0 where the user says what is."""
-    asked = options.headroom is not None or options.spare
+    asked = options.headroom or options.spare
     spare = () if asked else result.problem.constraints.spare
     return max((int(room.bytes) for room in spare), default=0)
 

@@ -55,7 +55,7 @@ class LearningOptions:
     """Options of training.
 
     `preset` chooses the values of all options that are not given: `default`, ours, is a search that a network guides;
-    `paper` follows the policy's paper, with nothing of ours (docs/learning.md lists what still differs). Options that
+    `paper` follows the policy's paper (docs/learning.md lists what still differs). Options that
     are given win.
 
     Length of training: an update draws `samples` episodes. Without a limit in the budget there are `updates` of them;

@@ -96,6 +96,8 @@ class PreparedEmulation(Closing):
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
         """As `PreparedPlacement.time`, in seconds of the plan; a pipeline is timed while it is full."""
+        if in_flight > 1 and self._job.problem.objective.kind == "step":
+            raise InputError("training steps come one after the other", remedy="leave out --in-flight")
         if in_flight == 1 and self._job.problem.objective.kind != "throughput":
             return [self._stream(1, 1) for _ in samples]
         self._stream(len(samples), in_flight)

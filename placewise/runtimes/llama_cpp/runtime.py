@@ -157,10 +157,8 @@ def run_llama(
     flags = flags or LlamaFlags()
     if min(prompt, tokens, repeats) < 1 or prompt + tokens > flags.context:
         raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
-    if find_spec("xllamacpp") is None:
-        raise MissingExtraError("running llama.cpp", "llama-cpp")
     numbers = _list_prompt(prompt)
-    with Worker(_SERVED, str(path.resolve()), flags, name="llama.cpp") as worker:
+    with open_llama(path, flags) as worker:
         runs = [worker.ask("generate", numbers, tokens) for _ in range(repeats + 1)][1:]
         log = worker.ask("end")
     seconds = [median(times) for times in zip(*runs, strict=True)]

@@ -71,6 +71,20 @@ def test_the_optimum_is_found_and_proved(shape: dict[str, Any]) -> None:
     assert fits > enough(4)
 
 
+def test_a_search_that_begins_with_one_order_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As graphs with thousands of ideals have it: the optimum, and the proof."""
+    monkeypatch.setattr(placer, "QUICK_IDEALS", 0)
+    found = 0
+    for seed in seeds(20):
+        problem = split_problem(seed, **EVEN[0])
+        best, result = best_pipeline(problem), place(problem, "parallel_dp")
+        assert (result.status.outcome is Outcome.INFEASIBLE) == math.isinf(best), seed
+        if math.isfinite(best):
+            found += 1
+            assert result.status.outcome is Outcome.OPTIMAL and result.value == pytest.approx(best, rel=1e-9), seed
+    assert found > enough(8)
+
+
 @pytest.mark.parametrize("shape", UNEVEN, ids=str)
 def test_bounds_hold_whatever_differs(shape: dict[str, Any]) -> None:
     """Unequal links, nodes, hosts, forbidden devices: bound ≤ optimum ≤ value, and proofs are right."""
