@@ -103,25 +103,19 @@ disturbed one counts, whatever it says."""
 
 def even_split(problem: Problem) -> Placement:
     """Contiguous stages of equal work, at the mean seconds of every op."""
-    cut = stages_along if problem.objective.kind == "step" else contiguous
-    return cut(problem, np.arange(1, problem.n_devices) / problem.n_devices, np.arange(problem.n_devices))
+    return contiguous(problem, np.arange(1, problem.n_devices) / problem.n_devices, np.arange(problem.n_devices))
 
 
 def contiguous(problem: Problem, cuts: np.ndarray, devices: np.ndarray) -> Placement:
-    """Stages along the order of the ops, cut at shares of the work."""
+    """Stages along the order of the ops, cut at shares of the work.
+
+    Of a training step, what must be together, as an op and its gradient, is cut as one.
+    """
+    part = contract(problem).component if problem.objective.kind == "step" else np.arange(problem.n_ops)
     seconds = problem.costs.op_seconds
-    work = np.where(np.isfinite(seconds), seconds, 0.0).mean(axis=1)
+    work = np.bincount(part, weights=np.where(np.isfinite(seconds), seconds, 0.0).mean(axis=1))
     share = (np.cumsum(work) - work / 2) / work.sum()
-    return Placement(devices[np.searchsorted(cuts, share)].astype(np.int32))
-
-
-def stages_along(problem: Problem, cuts: np.ndarray, devices: np.ndarray) -> Placement:
-    """The same for a training step: what must be together, as an op and its gradient, is cut as one."""
-    parts, seconds = contract(problem), problem.costs.op_seconds
-    work = np.where(np.isfinite(seconds), seconds, 0.0).mean(axis=1)
-    own = np.bincount(parts.component, weights=work, minlength=parts.n)
-    share = (np.cumsum(own) - own / 2) / own.sum()
-    return Placement(devices[np.searchsorted(cuts, share)][parts.component].astype(np.int32))
+    return Placement(devices[np.searchsorted(cuts, share)][part].astype(np.int32))
 
 
 def scattered(problem: Problem, rng: np.random.Generator) -> Placement:
@@ -142,12 +136,11 @@ def draw_plans(problem: Problem, count: int, seconds: float, seed: int) -> dict[
             plans[placer] = found
     plans["even split"] = even_split(problem)
     step = problem.objective.kind == "step"
-    cut = stages_along if step else contiguous
     for number in range(0, 400, 1 + step):
         if len(plans) >= count:
             break
         cuts = np.sort(rng.uniform(size=problem.n_devices - 1))
-        plan = scattered(problem, rng) if number % 2 else cut(problem, cuts, rng.permutation(problem.n_devices))
+        plan = scattered(problem, rng) if number % 2 else contiguous(problem, cuts, rng.permutation(problem.n_devices))
         if math.isfinite(judge_placement(problem, plan).value):
             plans[f"{'scattered' if number % 2 else 'random split'} {number // 2}"] = plan
     return plans

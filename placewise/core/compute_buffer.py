@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,9 +37,16 @@ def count_compute_buffer(source: Source | None) -> int:
 
 def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
     """A note of what `problem` keeps free for the compute buffer, beyond what the user asked for."""
-    room = () if asked.constraints.spare else problem.constraints.spare
-    kept = max((int(spare.bytes) for spare in room if not spare.device), default=0)
+    kept = kept_bytes(asked.constraints.spare, problem)
     return (f"{format_bytes(kept)} of each accelerator stay free for llama.cpp's compute buffer",) if kept else ()
+
+
+def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
+    """The bytes of each accelerator that `problem` keeps free for the compute buffer; 0 where the user `asked` for more
+    room on some device.
+    """
+    room = () if asked else problem.constraints.spare
+    return max((int(spare.bytes) for spare in room if not spare.device), default=0)
 
 
 @lru_cache(maxsize=16)

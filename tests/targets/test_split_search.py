@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, permutations
 
@@ -17,6 +18,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Communication, Objective, Problem
+from placewise.model.result import Proposal
 from placewise.placers.base import Budget, SearchContext
 from placewise.simulate import judge_placement
 from placewise.targets.split_search import SplitPlacer, count_splits
@@ -145,17 +147,24 @@ def test_cuts_are_found_again() -> None:
     assert find_cuts(problem, back, unit) is None
 
 
-def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two splits priced at most, the bound is below the optimum, and not called one of all splits."""
-    monkeypatch.setattr("placewise.targets.split_search.MOST_SPLITS", 2)
-    below = 0
+def answers_with_honest_bounds() -> Iterator[tuple[Problem, Proposal, float]]:
+    """Drawn problems, what the search proposes for them, and the best of all splits, which no bound exceeds."""
     for seed in range(40):
         problem, line = drawn_problem(seed)
         proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
         if proposal.placement is None:
             continue
-        values = valid_values(problem, line)
-        assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
+        best = min(valid_values(problem, line))
+        assert proposal.bound is not None and proposal.bound.value <= best * (1 + 1e-9)
+        yield problem, proposal, best
+
+
+def test_a_search_that_ends_early_keeps_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two splits priced at most, the bound is below the optimum, and not called one of all splits."""
+    monkeypatch.setattr("placewise.targets.split_search.MOST_SPLITS", 2)
+    below = 0
+    for _, proposal, _ in answers_with_honest_bounds():
+        assert proposal.bound is not None
         below += proposal.bound.method.startswith("bounds")
     assert below
 
@@ -174,14 +183,9 @@ def test_a_search_among_equal_splits_ends_close_to_its_bound(monkeypatch: pytest
     monkeypatch.setattr("placewise.targets.split_search.MANY_SPLITS", 1)
     monkeypatch.setattr("placewise.targets.split_search.CLOSE", 0.5)
     ended = 0
-    for seed in range(40):
-        problem, line = drawn_problem(seed)
-        proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
-        if proposal.placement is None:
-            continue
-        values = valid_values(problem, line)
+    for problem, proposal, best in answers_with_honest_bounds():
+        assert proposal.placement is not None
         found = judge_placement(problem, proposal.placement).value
-        assert proposal.bound is not None and proposal.bound.value <= min(values) * (1 + 1e-9)
-        assert found <= 2 * min(values) * (1 + 1e-9)
-        ended += found > min(values) * (1 + 1e-9)
+        assert found <= 2 * best * (1 + 1e-9)
+        ended += found > best * (1 + 1e-9)
     assert ended

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.core.build import Devices, build
+from placewise.core.compute_buffer import kept_bytes
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
@@ -73,7 +74,7 @@ def fit_model(
         tuple(_change(_name_precision(name), other, result)
               for name, other in others.items()),
         _count_prompt(result.problem),
-        _find_room(result, options),
+        kept_bytes(options.spare or (), result.problem),
     )  # fmt: skip
     narrower = options if not precision else replace(options, precision=precision)
     changes = []
@@ -105,13 +106,6 @@ def _solve_precisions(
             with suppress(PlacewiseError):  # the model is quantized already
                 found[name] = solve(devices, replace(options, precision=name), seconds, _name_precision(name))
     return found
-
-
-def _find_room(result: Result, options: ProblemOptions) -> int:
-    """The bytes that a placement for llama.cpp keeps free for the compute buffer; 0 where the user says what is."""
-    asked = options.headroom or options.spare
-    spare = () if asked else result.problem.constraints.spare
-    return max((int(room.bytes) for room in spare), default=0)
 
 
 def _choose_precision(found: dict[str, Result]) -> str:

@@ -12,8 +12,9 @@ from placewise.runtimes.emulated.program import Step
 from placewise.simulate.step.judge import find_schedule
 from placewise.simulate.step.orders import Task, device_orders, join_orders, tasks_before
 from placewise.simulate.step.pipelines import pipeline_of
-from placewise.simulate.step.simulate import simulate_step
-from placewise.simulate.step.stage_costs import NOWHERE, Hop, Hops, Pipeline, StageCosts, cost_stages
+from placewise.simulate.step.program import hops_by_reader
+from placewise.simulate.step.simulate import sync_seconds
+from placewise.simulate.step.stage_costs import NOWHERE, Hop, Hops, Pipeline, StageCosts, cost_stages, sum_by
 
 
 def add_step_tasks(b: ProgramBuilder, placement: Placement) -> None:
@@ -30,8 +31,8 @@ def add_step_tasks(b: ProgramBuilder, placement: Placement) -> None:
     copies = [_Copy(b, pipeline, copy) for copy in range(len(pipeline.replicas))]
     for copy in copies:
         copy.add_microbatches(b.problem.constraints.microbatches // len(copies))
-    run = simulate_step(b.problem, pipeline, b.problem.constraints.microbatches)
-    _add_updates(b, copies, run.sync.tolist(), run.update.tolist())
+    update = sum_by(pipeline.stage_places(), copies[0].costs.update, len(pipeline.devices))
+    _add_updates(b, copies, sync_seconds(b.problem, pipeline).tolist(), update.tolist())
 
 
 @dataclass(slots=True)
@@ -64,26 +65,28 @@ class _Copy:
     def add_microbatches(self, microbatches: int) -> None:
         """All tasks, each after the one before it on its device, and the transfers between them."""
         b, costs, count = self.b, self.costs, self.pipeline.n_stages
-        hops = costs.passed
+        hops, needed = costs.passed, hops_by_reader(costs.passed.hops)
+        made_by: dict[int, list[int]] = {}
+        for h, hop in enumerate(hops.hops):
+            made_by.setdefault(hop.source, []).append(h)
         orders = self.pipeline.orders or device_orders(self.pipeline.schedule, len(self.devices), microbatches)
         at: dict[Task, _Sent] = {}
         for task in join_orders(orders, count - 1):
             own, i, place = task.kind * count + task.stage, task.microbatch, self.places[task.stage]
             device = self.devices[place]
             needs = [self._on_device(at[other], device) for other in tasks_before(task, count - 1)]
-            for h, hop in enumerate(hops.hops):
-                if own in hop.readers:
-                    if hop.by_receiver:
-                        self._fetch(h, hop, i)
-                    needs.append(self._on_device(self.moved[h, i], device))
+            for h in needed.get(own, ()):
+                if hops.hops[h].by_receiver:
+                    self._fetch(h, hops.hops[h], i)
+                needs.append(self._on_device(self.moved[h, i], device))
             needs += [self.last[place]] if place in self.last else []
             made = {-1: b.new_tensor(0)}
-            made |= {h: b.new_tensor(int(hops.bytes[h])) for h, hop in enumerate(hops.hops) if hop.source == own}
+            made |= {h: b.new_tensor(int(hops.bytes[h])) for h in made_by.get(own, ())}
             number = self._work(device, float(costs.seconds[own]), needs, tuple(made.values()))
             at[task] = self.last[place] = _Sent(made[-1], number)
             self.handed[own, i] = {h: _Sent(tensor, number) for h, tensor in made.items()}
-            for h, hop in enumerate(hops.hops):
-                if hop.source == own and not hop.by_receiver:
+            for h in made_by.get(own, ()):
+                if not hops.hops[h].by_receiver:
                     self.moved[h, i] = self._carry(hops, h, self.handed[own, i][h], ())
 
     def exchange(self, hops: Hops) -> dict[int, list[_Sent]]:

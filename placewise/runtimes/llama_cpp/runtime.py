@@ -87,8 +87,7 @@ def time_llama(
 
     """
     for prompt, tokens in sizes:
-        if prompt < 1 or tokens < 2 or repeats < 1 or prompt + tokens > flags.context:
-            raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
+        _require_room(flags, prompt, tokens, repeats, least=2)
     with open_llama(path, flags) as worker:
         rounds = [time_round(worker, sizes) for _ in range(repeats + 1)][1:]
         worker.ask("end")
@@ -118,6 +117,12 @@ def summarize_rounds(
         spread = (reading[-1 - quarter] - reading[quarter]) / middle
         timings.append(LlamaTiming(prompt, tokens - 1, middle, median(writing) / (tokens - 1), spread))
     return timings
+
+
+def _require_room(flags: LlamaFlags, prompt: int, tokens: int, repeats: int, *, least: int = 1) -> None:
+    """Raise InputError for numbers that do not fit the context, and for fewer than `least` tokens."""
+    if prompt < 1 or tokens < least or repeats < 1 or prompt + tokens > flags.context:
+        raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
 
 
 def _list_prompt(tokens: int) -> list[int]:
@@ -155,8 +160,7 @@ def run_llama(
 
     """
     flags = flags or LlamaFlags()
-    if min(prompt, tokens, repeats) < 1 or prompt + tokens > flags.context:
-        raise InputError(f"a prompt of {prompt} and {tokens} tokens do not fit the context of {flags.context}")
+    _require_room(flags, prompt, tokens, repeats)
     numbers = _list_prompt(prompt)
     with open_llama(path, flags) as worker:
         runs = [worker.ask("generate", numbers, tokens) for _ in range(repeats + 1)][1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,11 +47,9 @@ def make_program(
     places = [device_of_stage(schedule, s, n_devices) for s in range(count)]
     links = tuple(dict.fromkeys(hop.link for hop in hops))
     number = {link: n_devices + k for k, link in enumerate(links)}
-    needed: dict[int, list[int]] = {}
+    needed = hops_by_reader(hops)
     sent: dict[int, list[int]] = {}
     for h, hop in enumerate(hops):
-        for reader in hop.readers:
-            needed.setdefault(reader, []).append(h)
         if not hop.by_receiver:
             sent.setdefault(hop.source, []).append(h)
     types: list[int] = []
@@ -80,6 +79,15 @@ def make_program(
         for h in sent.get(own, ()):
             moved[h, task.microbatch] = add(KINDS * count + h, task.microbatch, number[hops[h].link], (at[task],))
     return Program(frozen(types, np.int32), frozen(microbatch, np.int32), resource, before, links)
+
+
+def hops_by_reader(hops: Sequence[Hop]) -> dict[int, list[int]]:
+    """The numbers of the hops that each type of task waits for."""
+    needed: dict[int, list[int]] = {}
+    for h, hop in enumerate(hops):
+        for reader in hop.readers:
+            needed.setdefault(reader, []).append(h)
+    return needed
 
 
 def _crosses(places: list[int], task: Task, other: Task) -> bool:

@@ -79,7 +79,7 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
             key = int(queue[link])
             free[key] = max(free.get(key, 0.0), float(last[count + k]))
     arrived = _exchange(runs[0].costs.gradients, done, free, queue, places)
-    sync = _sync_seconds(problem, pipeline)
+    sync = sync_seconds(problem, pipeline)
     update = sum_by(places, costs.update, count)
     updated = np.maximum(done, arrived) + sync + update
     renewed = _exchange(runs[0].costs.renewals, updated, free, queue, places)
@@ -152,7 +152,7 @@ def _exchange(hops: Hops, done: Floats, free: dict[int, float], queue: Ints, pla
     return arrived
 
 
-def _sync_seconds(problem: Problem, pipeline: Pipeline) -> Floats:
+def sync_seconds(problem: Problem, pipeline: Pipeline) -> Floats:
     """Seconds [n_devices along the pipeline] of summing the gradients of the copies in a ring, once per step."""
     count, copies = len(pipeline.devices), len(pipeline.replicas)
     if copies < 2:
