@@ -1,12 +1,10 @@
 """`auto` in ten seconds against the best values known, and against the methods of the literature.
 
     PLACEWISE_WORKLOADS=... python benchmarks/quality.py [--only NAME] [--afresh] [--placers NAMES]
-    PLACEWISE_WORKLOADS=... python benchmarks/quality.py --find 60 [--only NAME] [--placers auto]
 
 Every problem of benchmarks/instances.py is placed by `auto` and by each method of the literature, all under the same
 time limit (`--time-limit`, 10 s) and seed; a row is saved as soon as it is done and run again only with `--afresh`.
-`best_known.json` has the best valid value that any placer here ever reached on a problem, who, and the command; every
-run of this file adds to it. `--find` only looks for better ones, for that many seconds each. Writes
+The best known are those of best_known.py, which looks for better ones; every run of this file adds to them. Writes
 results/quality.json and quality.md. Exits with 1 if `auto` is more than 1 % above the best known or worse than a
 method of the literature, or if such a method got weaker than in the committed results.
 """
@@ -23,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from best_known import read_known, remember
 from instances import experts_split, problem, rows
 
 from placewise.core.place import place
@@ -31,7 +30,7 @@ from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints
 
 HERE = Path(__file__).parent
-RESULTS, BEST = HERE / "results" / "quality.json", HERE / "best_known.json"
+RESULTS = HERE / "results" / "quality.json"
 LITERATURE = ("expert", "topo", "etf", "sct", "heft", "critical_path", "metis", "mincut", "pipedream", "single")
 """Who is compared with auto; `single` is the best device alone."""
 WITHIN, WEAKER = 1.01, 1.02
@@ -47,14 +46,8 @@ def main() -> int:
     parser.add_argument("--placers", default=",".join(("auto", *LITERATURE)), help="names with commas")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each placer and problem")
     parser.add_argument("--afresh", action="store_true", help="run again what is saved")
-    parser.add_argument("--find", type=float, help="only look for better values, so many seconds for each placer")
     options = parser.parse_args()
     placers = options.placers.split(",")
-    if options.find:
-        for name in rows(options.only):
-            for placer in ["auto"] if len(placers) > len(LITERATURE) else placers:
-                print(name, placer, _figures(name, placer, options.find), flush=True)
-        return 0
     before: Rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
     done: Rows = {name: dict(row) for name, row in before.items()}
     for name in rows(options.only):
@@ -88,8 +81,8 @@ def _figures(name: str, placer: str, limit: float) -> dict[str, Any]:
     if isinstance(result, str):
         return {"value": None, "why": result, "limit": limit}
     value = result.value if result.placement is not None else None
-    if value is not None:
-        _remember(name, value, placer, limit)
+    command = f"python benchmarks/quality.py --afresh --time-limit {limit:g} --placers {placer} --only {name}"
+    remember(name, result, command)
     said = result.unmet or "; ".join(result.notes)
     return {
         "value": value, "bound": result.lower_bound, "seconds": round(result.seconds, 2),
@@ -99,23 +92,9 @@ def _figures(name: str, placer: str, limit: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _remember(name: str, value: float, placer: str, limit: float) -> None:
-    """Keep a value that is better than any before it."""
-    best = _best()
-    if value < best.get(name, {}).get("value", math.inf) * (1 - 1e-9):
-        command = f"python benchmarks/quality.py --find {limit:g} --placers {placer} --only {name}"
-        best[name] = {"value": value, "placer": placer, "command": command}
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(best[key])}" for key in sorted(best))
-        BEST.write_text(f"{{\n{lines}\n}}\n")
-
-
-def _best() -> Rows:
-    return json.loads(BEST.read_text()) if BEST.exists() else {}
-
-
 def _faults(done: Rows) -> Iterator[str]:
     """Where auto misses what it must reach."""
-    best = _best()
+    best = read_known()
     published = json.loads((HERE / "published.json").read_text())["throughput"]
     for name, row in done.items():
         own = row.get("auto", {}).get("value") or math.inf
@@ -148,7 +127,7 @@ def _save(done: Rows) -> None:
 
 def _text(done: Rows) -> str:
     """The table and what it comes to, as Markdown."""
-    best = _best()
+    best = read_known()
     head = f"| problem | auto, ms | took, s | gap | best known, ms | auto / best | {' | '.join(LITERATURE)} |"
     lines = [head, "|---|" + "--:|" * (5 + len(LITERATURE))]
     lines += [_line(name, row) for name, row in done.items()]
@@ -172,7 +151,7 @@ def _value(row: dict[str, Any], *placers: str) -> bool:
 
 
 def _line(name: str, row: dict[str, Any]) -> str:
-    auto, best = row.get("auto", {}), _best().get(name, {}).get("value", math.nan)
+    auto, best = row.get("auto", {}), read_known().get(name, {}).get("value", math.nan)
     own = auto.get("value") or math.inf
     gap = f"{1 - auto['bound'] / own:.2%}" if own < math.inf else "–"
     others = [f"{row[other]['value'] / own:.3f}" if _value(row, other) else "–" for other in LITERATURE]
