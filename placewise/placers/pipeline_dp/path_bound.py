@@ -29,7 +29,7 @@ _LONGEST = 600
 _STEPS = 40
 
 
-class _LeastCosts:
+class LeastCosts:
     """The least costs of each component and tensor on any device, as floats in units of the costs, rounded down."""
 
     def __init__(self, costs: StageCosts) -> None:
@@ -45,7 +45,7 @@ class _LeastCosts:
 class _SegmentNetwork:
     """The flow network for the cheapest set that includes some components and excludes others; solved repeatedly."""
 
-    def __init__(self, costs: StageCosts, least: _LeastCosts) -> None:
+    def __init__(self, costs: StageCosts, least: LeastCosts) -> None:
         n, tensors = len(costs.size), len(costs.producer)
         total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
         self._n, self._scale = n, _TOTAL / max(total, 1e-300)
@@ -96,8 +96,8 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
 
     Stops when no seconds are `left`, or with a bound of `enough`.
     """
-    least = _LeastCosts(costs)
-    path = _find_heaviest_path(graph, costs, least)
+    least = LeastCosts(costs)
+    path = find_heaviest_path(graph, weigh_components(costs, least))
     if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST or left() <= 0:
         return 0.0
     m, after, before = len(path), *_locate_beside(graph, path)
@@ -164,12 +164,17 @@ _SHARES = (
 """(share of work, weight) by mode: a load is at least the weight times the sum of transfers and that share of work."""
 
 
-def _find_heaviest_path(graph: Contraction, costs: StageCosts, least: _LeastCosts) -> Ints:
-    """The components of a path with the most work and transfers, in order."""
-    weight = np.where(np.isfinite(least.work), least.work, 0.0)
+def weigh_components(costs: StageCosts, least: LeastCosts) -> Floats:
+    """The work [n] of each component together with the transfers of its tensors."""
+    weight: Floats = np.where(np.isfinite(least.work), least.work, 0.0)
     produced = costs.producer >= 0
     np.add.at(weight, costs.producer[produced], least.leave[produced])
     np.add.at(weight, costs.consumers, np.repeat(least.enter, np.diff(costs.consumer_offsets)))
+    return weight
+
+
+def find_heaviest_path(graph: Contraction, weight: Floats) -> Ints:
+    """The components of a path with the largest sum of `weight` [n], in order."""
     reach, came = weight.copy(), np.full(graph.n, -1, np.int32)
     for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
         if came[head] < 0 or reach[tail] + weight[head] > reach[head]:

@@ -1,8 +1,9 @@
 """For graphs with too many ideals: the best splits of many topological orders, and a bound from one path.
 
-The best split of one order is found quickly. Orders come in series. The first is drawn at random, following the
-branches of the graph in varying sequence; the next such that the best pipeline of the series is itself a split of the
-order, so that the series can only improve. Hill climbing continues from each split under the judge's prices.
+The best split of one order is found quickly. Orders come in series. The first passes through the minimum cuts along a
+path, or, in every third series, is drawn at random, following the branches of the graph in varying sequence; the next
+such that the best pipeline of the series is itself a split of the order, so that the series can only improve. Hill
+climbing continues from each split under the judge's prices.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Stopwatch
+from placewise.placers.pipeline_dp.cut_orders import CutOrders
 from placewise.placers.pipeline_dp.hill_climb import climb_hill
 from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
 from placewise.placers.pipeline_dp.path_bound import bound_by_path
@@ -89,11 +91,16 @@ class _OrderSearch:
         """Split series of orders for a share of the time limit, else `rounds` orders."""
         until, round_ = self.watch.budget.seconds * share, 0
         timed = np.isfinite(until) and rounds > 0
-        best, value, stalled = None, np.inf, 0
+        best, value, stalled, series = None, np.inf, 0, 0
+        priced = stage_costs.price_stages(self.problem, self.graph.component, self.graph.n, self.problem.capacity)
+        cuts = CutOrders(self.graph, priced.costs)
         while self.watch.elapsed < until if timed else round_ < rounds:
             if stalled == STALLED:
                 best, value, stalled = None, np.inf, 0
-            order = self.draw(best)
+            if best is None:
+                order, series = self._begin(cuts, series, until), series + 1
+            else:
+                order = self.draw(best)
             round_, stalled = round_ + 1, stalled + 1
             split = find_best_split(self.problem, self.graph.component, (order,), self.problem.capacity, self.go_on)
             if split.device is not None and not find_broken_rule(self.problem, split.device):
@@ -103,6 +110,14 @@ class _OrderSearch:
             if split.reason is not Reason.FINISHED:
                 self.reason = split.reason
                 break
+
+    def _begin(self, cuts: CutOrders, series: int, until: float) -> Ints:
+        """The first order of a series: through small cuts, through large ones, at random, in turns."""
+        if series % 3 == 2:
+            return self.draw(None)
+        rng = self.rng if series else None
+        rank = cuts.rank(rng, lambda: self.watch.elapsed < until, largest=series % 3 == 1)
+        return _draw_order(self.graph, rank, self.rng)
 
     def draw(self, best: Ints | None) -> Ints:
         """A random order, such that `best` [n_ops] is a split of it if given."""
