@@ -5,8 +5,9 @@ Reads the nine profiles from PLACEWISE_WORKLOADS (the folder that holds `pipedre
 `overlap`, without replicas and with any number of them (one minibatch per replica and synchronization), for the
 throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table with the value, bound,
 gap and seconds of `dp` beside `dpl`, `pipedream` and `balanced`, writes every figure to `results/pipedream.json` and
-the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp`, if replicas make a value of `dp` worse,
-or if one got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each placer and row.
+the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp`, if replicas or more devices make a value
+of `dp` worse, or if one got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each
+placer and row.
 """
 
 from __future__ import annotations
@@ -39,33 +40,34 @@ def main() -> int:
     """Run everything; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--only", default="", help="only profiles whose name contains this; nothing is written")
+    parser.add_argument("--only", default="", help="only profiles whose name contains this; others keep their rows")
     options = parser.parse_args()
     folder = Path(os.environ.get("PLACEWISE_WORKLOADS", "")) / "pipedream"
     profiles = sorted(path for path in folder.glob("*.txt") if path.stem != "LICENSE" and options.only in path.stem)
     if not profiles:
         print("set PLACEWISE_WORKLOADS to the folder that holds pipedream/", file=sys.stderr)
         return 2
-    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    before = {_key(row): row for row in known}
+    command = f"python benchmarks/pipedream.py --time-limit {options.time_limit:g}"
+    command += f" --only {options.only}" if options.only else ""
+    before = {_key(row): row for row in (json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else [])}
+    after, faults = dict(before), list[str]()
     print(_HEAD)
-    rows, faults = [], []
     for path, count, gigabits, mode, replicas in product(profiles, COUNTS, GIGABITS, MODES, REPLICAS):
-        row = _row(path, count, gigabits, mode, replicas, options.time_limit)
-        rows.append(row)
+        row = {**_row(path, count, gigabits, mode, replicas, options.time_limit), "command": command}
+        after[_key(row)] = row
         faults += _faults(row, before.get(_key(row)))
-        faults += [] if replicas else _faults_of_sharing(row, rows[-2])
+        faults += [] if replicas else _faults_of_sharing(row, after[*_key(row)[:4], 1])
         print(_line(row), flush=True)
+    rows = sorted(after.values(), key=_place)
+    faults += _faults_of_devices(rows)
     summary = _summary(rows)
     print("\n".join(["", summary, *faults]))
-    if not options.only:
-        command = f"python benchmarks/pipedream.py --time-limit {options.time_limit:g}"
-        about = {"command": command, "unit": "ms per minibatch; seconds of wall time", "load": os.getloadavg()}
-        lines = ",\n".join(json.dumps(row) for row in rows)
-        RESULTS.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
-        table = "\n".join([_HEAD, *map(_line, rows)])
-        text = f"Made by `{command}`; milliseconds per minibatch. {summary}\n\n{table}\n"
-        RESULTS.with_suffix(".md").write_text(text)
+    about = {"unit": "ms per minibatch; seconds of wall time", "load": os.getloadavg()}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    RESULTS.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    commands = "`, `".join(dict.fromkeys(row["command"] for row in rows))
+    table = "\n".join([_HEAD, *map(_line, rows)])
+    RESULTS.with_suffix(".md").write_text(f"Made by `{commands}`; milliseconds per minibatch. {summary}\n\n{table}\n")
     return 1 if faults else 0
 
 
@@ -116,6 +118,25 @@ def _faults_of_sharing(row: dict[str, Any], alone: dict[str, Any]) -> Iterator[s
     own, other = row["dp"]["value"], alone["dp"]["value"]
     if other is not None and (own is None or own > other * (1 + 1e-6)):
         yield f"{_key(row)}: dp reaches {own}, and {other} without replicas"
+
+
+def _faults_of_devices(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What is wrong if a value is worse than with fewer devices, which the same plan may leave unused."""
+    fewer: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(rows, key=_place):
+        profile, _, *others = _key(row)
+        one = fewer.setdefault((profile, *others), row)
+        own, other = row["dp"]["value"], one["dp"]["value"]
+        if other is not None and (own is None or own > other * (1 + 1e-9)):
+            yield f"{_key(row)}: dp reaches {own}, and {other} with {one['devices']} devices"
+        else:
+            fewer[profile, *others] = row
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Where a row stands in the table: without replicas first."""
+    *others, replicas = _key(row)
+    return *others, REPLICAS.index(replicas)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class CutOrders:
         tensor = np.repeat(np.arange(len(price)), np.diff(costs.consumer_offsets))
         used = costs.producer[tensor] >= 0
         tail, head = graph.edges()
-        units = np.floor(price[made] * (_TOTAL / max(float(price.sum()), 1e-300))).astype(np.int64) + 1
+        units = np.floor(price[made] * (_TOTAL / max(float(price.sum()), 1.0))).astype(np.int64) + 1
         tails = (2 + costs.producer[made], 2 + n + tensor[used], 2 + head)
         heads = (2 + n + made, 2 + costs.consumers[used], 2 + tail)
         never = np.full(int(used.sum()) + len(tail), _NEVER)

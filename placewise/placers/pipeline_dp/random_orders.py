@@ -35,8 +35,9 @@ ROUNDS, WORK = 60, 60_000
 STALLED = 8
 """A series of orders ends after so many in a row that improve nothing."""
 LONGEST_PROOF = 15.0
-"""Seconds for the bound, or a share of the budget if that is more; the placement does not depend on the bound."""
-_SHARE = 0.4
+"""Seconds for the bound, or a share of the time limit if that is more; the placement does not depend on the bound."""
+_SHARE, _ORDERS = 0.4, 0.65
+"""Of the time limit for the bound and for replicas, and of the time that is left, for orders."""
 
 
 def search_orders(
@@ -55,7 +56,7 @@ def search_orders(
     try:
         for start in known if rounds else ():
             search.climb(start)
-        search.split_orders(rounds, _SHARE if alone is problem else _SHARE / 2)
+        search.split_orders(rounds, _ORDERS if alone is problem else _ORDERS / 2)
         placements += [] if search.best is None else [Placement(search.best)]
         if problem.max_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
             placements += _search_replicated(problem, search, rounds)
@@ -88,8 +89,8 @@ class _OrderSearch:
         return device, reached
 
     def split_orders(self, rounds: int, share: float) -> None:
-        """Split series of orders for a share of the time limit, else `rounds` orders."""
-        until, round_ = self.watch.budget.seconds * share, 0
+        """Split series of orders for a share of the time that is left, else `rounds` orders."""
+        until, round_ = self.watch.elapsed + share * self.watch.left, 0
         timed = np.isfinite(until) and rounds > 0
         best, value, stalled, series = None, np.inf, 0, 0
         priced = stage_costs.price_stages(self.problem, self.graph.component, self.graph.n, self.problem.capacity)
