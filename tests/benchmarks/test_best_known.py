@@ -17,7 +17,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 
 FOLDER = ROOT / "benchmarks"
-sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER))
 import best_known  # noqa: E402  # a folder of programs is no package
 import instances  # noqa: E402
 

@@ -24,7 +24,7 @@ from placewise.placers.shared.stages.stage_costs import StageCosts, price_stages
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 from pipedream import problem_of  # a folder of programs is no package
 
 
