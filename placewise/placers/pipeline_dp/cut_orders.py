@@ -83,7 +83,8 @@ def _price_tensors(costs: StageCosts) -> Floats:
     paid = np.unique(costs.rate[costs.rate >= 0])
     if not len(paid):
         return np.ones(len(costs.producer))
-    return (costs.enter[:, paid].min(axis=1) + costs.leave[:, paid].min(axis=1)).astype(np.float64)
+    price: Floats = (costs.enter[:, paid].min(axis=1) + costs.leave[:, paid].min(axis=1)).astype(np.float64)
+    return price
 
 
 def _components(nodes: list[int], n: int) -> Longs:

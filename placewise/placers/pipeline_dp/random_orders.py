@@ -34,9 +34,11 @@ ROUNDS, WORK = 60, 60_000
 """Without a time limit: the number of orders, and of orders times components."""
 STALLED = 8
 """A series of orders ends after so many in a row that improve nothing."""
+FRUITLESS = 12
+"""The search ends after so many series in a row that do not improve on the best of all."""
 LONGEST_PROOF = 15.0
 """Seconds for the bound, or a share of the time limit if that is more; the placement does not depend on the bound."""
-_SHARE, _ORDERS = 0.4, 0.65
+_SHARE, _ORDERS = 0.4, 0.5
 """Of the time limit for the bound and for replicas, and of the time that is left, for orders."""
 
 
@@ -93,11 +95,13 @@ class _OrderSearch:
         until, round_ = self.watch.elapsed + share * self.watch.left, 0
         timed = np.isfinite(until) and rounds > 0
         best, value, stalled, series = None, np.inf, 0, 0
+        start, fruitless = self.value, 0
         priced = stage_costs.price_stages(self.problem, self.graph.component, self.graph.n, self.problem.capacity)
         cuts = CutOrders(self.graph, priced.costs)
-        while self.watch.elapsed < until if timed else round_ < rounds:
+        while fruitless < FRUITLESS and (self.watch.elapsed < until if timed else round_ < rounds):
             if stalled == STALLED:
-                best, value, stalled = None, np.inf, 0
+                fruitless = 0 if self.value < start or self.best is None else fruitless + 1
+                best, value, stalled, start = None, np.inf, 0, self.value
             if best is None:
                 order, series = self._begin(cuts, series, until), series + 1
             else:
