@@ -131,8 +131,12 @@ def computing_dtype(graph: Graph) -> str:
     return floats[int(np.argmax(spent))]
 
 
-def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:
-    """A note about the devices that have no peak for the precision that is asked for."""
+def describe_stand_ins(cluster: Cluster, graph: Graph, options: ProblemOptions) -> tuple[str, ...]:
+    """A note about the devices that compute in another type than the precision that is asked for."""
+    if options.precision == "fp32" and options.tf32 is None and (what := _choose_tf32(graph, options)) != "nothing":
+        faster = [d.name for d in cluster if d.available and "tf32" in d.peak_flops]
+        note = f"{', '.join(faster)}: {what} are priced in TF32, the default of the model's runtime; --no-tf32 prices"
+        return (f"{note} them in float32",) if faster else ()
     if options.tf32 or options.precision == "tf32":
         precision = "tf32"
     elif options.precision is not None:
