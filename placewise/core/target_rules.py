@@ -88,13 +88,9 @@ def check_options(target: str, options: ProblemOptions) -> None:
             remedy="leave out --communication",
         )
     if options.objective == "step":
-        raise InputError(
-            f"{target} is no target of the objective step", remedy="leave out --for, and export the plan"
-        )
+        raise InputError(f"{target} is no target of the objective step", remedy="leave out --for, and export the plan")
     if options.objective == "throughput" and not rule.overlaps:
-        raise InputError(
-            f"{target} {rule.runs}: no two samples overlap", remedy="give --objective latency"
-        )
+        raise InputError(f"{target} {rule.runs}: no two samples overlap", remedy="give --objective latency")
     if (options.contiguous is False or options.convex) and rule.stages:
         raise InputError(f"{target} {rule.runs}: its stages form a chain", remedy="leave out --free and --convex")
     if options.replicas not in (None, 1) and not rule.replicates:

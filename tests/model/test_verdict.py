@@ -93,7 +93,7 @@ def test_a_device_that_the_rules_add_is_no_split() -> None:
 
 
 def test_one_device_wins() -> None:
-    """A plan on one device is no split, and rules splits out as far as its bound does; a slower split is not praised."""
+    """A plan on one device rules splits out as far as its bound does; a split that is slower is not praised."""
     assert judged(1.0, used=1).decision is Decision.SINGLE_DEVICE
     for bound, error, ruled_out in ((0.9, ASSUMPTION, True), (0.5, ASSUMPTION, False), (0.9, GIVEN, False)):
         verdict = decide(1.0, 1, TWO, {SINGLE_DEVICE: Baseline(1.0, devices=("d0",))}, error, lower_bound=bound)

@@ -28,7 +28,7 @@ def test_folders_of_no_model(tmp_path, name):
 @pytest.mark.parametrize(("name", "hinted"), [("gpt2", True), ("meta-llama/Llama-3.1-8B", True), ("a.onnx", False)])
 def test_names_that_are_no_paths(name, hinted):
     """A name without a known suffix may be meant for a preset, which begins with hf: or zoo:."""
-    with pytest.raises(ModelFileError, match="No such file or directory.*; check the path") as caught:
+    with pytest.raises(ModelFileError, match="No such file or directory") as caught:
         detect_format(Path(name))
     assert ("models by name begin with hf: or zoo:" in str(caught.value)) == hinted
 
