@@ -140,9 +140,9 @@ def describe_stand_ins(cluster: Cluster, options: ProblemOptions, rounded: str =
     `rounded` is what of the model is priced in TF32 though nobody asked for it: "products", "convolutions" or "".
     """
     if options.precision == "fp32" and rounded:
-        names = ", ".join(d.name for d in cluster if d.available and "tf32" in d.peak_flops)
+        able = ", ".join(d.name for d in cluster if d.available and "tf32" in d.peak_flops)
         why = "the default of the model's runtime; --no-tf32 prices them in float32"
-        return (f"{names}: {rounded} are priced in TF32, {why}",) if names else ()
+        return (f"{able}: {rounded} are priced in TF32, {why}",) if able else ()
     if options.tf32 or options.precision == "tf32":
         precision = "tf32"
     elif options.precision is not None:
