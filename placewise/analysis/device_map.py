@@ -157,7 +157,7 @@ def _example_inputs(model: Any, inputs: Any) -> Any:
         return inputs
     dummies = getattr(model, "dummy_inputs", None)
     if not dummies:
-        remedy = "give example inputs of the size that will be run: inputs=(x,), or inputs={'input_ids': x}"
+        remedy = "give some of the size that will be run: example_inputs=(x,), or example_inputs={'input_ids': x}"
         raise InputError(f"a {type(model).__name__} does not say the shapes of its inputs", remedy=remedy)
     return dict(dummies)
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from placewise._util.units import format_bytes, format_count
 from placewise.core.build import Devices, build_read
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
@@ -18,7 +21,13 @@ from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers.base import ImportedModel
-from placewise.reporting.slowest import SlowModule, SlowOp, slowest_modules, slowest_ops
+from placewise.reporting.console import rows_table
+from placewise.reporting.notebook import render_html
+from placewise.reporting.plain import plain, shown_text
+from placewise.reporting.slowest import SlowModule, SlowOp, slowest_modules, slowest_ops, slowest_view
+
+MAX_SCOPES = 30
+"""How many scopes are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,16 @@ class Inspection:
     slowest_ops: tuple[SlowOp, ...] = ()
     slowest_modules: tuple[SlowModule, ...] = ()
 
+    def summary(self) -> str:
+        """What `placewise inspect` prints, as text."""
+        return plain(inspection_view(self))
+
+    def _repr_html_(self) -> str:
+        return render_html(inspection_view(self))
+
+    def __repr__(self) -> str:
+        return f"Inspection({self.ops} ops, {self.weights} weights, {format_bytes(self.weight_bytes)})"
+
 
 def inspect(imported: ImportedModel, *, depth: int = 2, problem: Problem | None = None) -> Inspection:
     """Inspect a model; scopes are cut to `depth` parts, and `problem` prices its ops. Raises InputError."""
@@ -107,6 +126,42 @@ def inspect(imported: ImportedModel, *, depth: int = 2, problem: Problem | None 
         slowest_ops=() if problem is None else slowest_ops(problem),
         slowest_modules=() if problem is None else slowest_modules(problem),
     )
+
+
+def inspection_view(found: Inspection) -> RenderableType:
+    """Totals, ops by kind and by scope, and what takes longest, as tables."""
+    flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
+    backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""
+    parameters = f"{format_count(found.parameters)} parameters in {found.weights} weights"
+    lines = [
+        ("ops", f"{found.ops}{backward}, {found.tensors} tensors, {found.edges} edges"),
+        ("work", flops),
+        *(
+            ("phase", f"{phase.name}, {phase.ops} ops, {format_count(phase.flops)}FLOP, ×{phase.repeats}")
+            for phase in found.phases
+        ),
+        ("weights", f"{format_bytes(found.weight_bytes)}, {parameters}"),
+        ("state", format_bytes(found.state_bytes)),
+        ("activations", f"{format_bytes(found.activation_bytes)} in all tensors together"),
+        ("groups", str(found.groups)),
+        *(("input", text) for text in found.inputs),
+        *(("output", text) for text in found.outputs),
+    ]
+    parts: list[RenderableType] = [rows_table(("", ""), lines), Text(), _rows_view("kind", found.by_kind), Text()]
+    parts += [_rows_view("scope", found.by_scope[:MAX_SCOPES])]
+    if len(found.by_scope) > MAX_SCOPES:
+        parts += [shown_text(f"… and {len(found.by_scope) - MAX_SCOPES} more scopes: --json shows all")]
+    if found.slowest_ops:
+        parts += [Text(), slowest_view(found.slowest_ops, found.slowest_modules)]
+    return Group(*parts)
+
+
+def _rows_view(what: str, rows: Iterable[InspectionRow]) -> RenderableType:
+    cells = [
+        (r.name, str(r.ops), format_count(r.flops), format_bytes(r.weight_bytes), format_bytes(r.output_bytes))
+        for r in rows
+    ]
+    return rows_table((what, "ops ", "FLOPs ", "weights ", "outputs "), cells)
 
 
 def price_model(

@@ -104,11 +104,14 @@ def _default_transfers(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: 
 
 
 def _check_unified_memory(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> None:
-    """Refuse two devices with unified memory without a given link: they must be two separate machines."""
+    """Refuse two equal devices with unified memory without a given link: they must be two separate machines.
+
+    NPUs of unknown model are taken to be on one host.
+    """
     for a, b in peers:
         pair = a.device.name, b.device.name
         alike = a.host_link == b.host_link == UNIFIED and (a.model, a.device.kind) == (b.model, b.device.kind)
-        if alike and builder.default is None and pair not in builder.speeds:
+        if alike and (a.model or a.device.kind != "npu") and builder.default is None and pair not in builder.speeds:
             raise ClusterError(
                 f"{pair[0]} and {pair[1]} each share memory with their own host, and no link between these is given",
                 remedy="add their link, such as link=ethernet-10 in one line or [[links]] in a cluster file",

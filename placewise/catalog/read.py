@@ -123,6 +123,9 @@ def _parse_item(item: str, room: int, cpu: str) -> list[DeviceSpec]:
     if name.lower().endswith(".txt"):
         problem = f"{name[:60]!r} looks like a topology, which does not name devices"
         raise ClusterError(problem, remedy="write it like '8xH100,cpu,topology=topo.txt'")
+    if name.lower().endswith((".json", ".yaml", ".yml")):
+        problem = f"{name[:60]!r} is no cluster file"
+        raise ClusterError(problem, remedy="describe devices in a .toml file, or give memory by device as JSON text")
     return [parse_device(name, None if match[3] is None else _parse_size(match[3]), cpu=cpu)] * count
 
 

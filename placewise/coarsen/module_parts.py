@@ -419,20 +419,27 @@ class _Namer:
                 words = f"most of {place}"
             elif segment.form == EXCEPT:
                 left_out = " and ".join(self._render(other, limit, place) for other in segment.others)
-                words = f"{place} (except {left_out})" if number < len(places) - 1 else f"{place} except {left_out}"
+                nested = outer or number < len(places) - 1
+                words = f"{place} (except {left_out})" if nested else f"{place} except {left_out}"
             elif segment.form == OWN:
                 words = f"own ops of {place}"
             elif segment.form == SOME:
-                words = f"{'parts' if brief or outer else self._list_some(segment, place, limit)} of {place}"
+                words = f"parts of {place}" if brief or outer else self._list_some(segment, place, limit)
             else:
                 words = f"{words} of {place}" if words else place
         return words.removesuffix(" of ")
 
     def _list_some(self, segment: _Segment, place: str, limit: int) -> str:
-        """The largest of the modules that a part contains."""
-        names = [self._render(other, limit, place) for other in segment.others[:NAMED]]
+        """The largest of the modules that a part contains, those that are split themselves last."""
+        names = [self._render(other, limit, place) for other in segment.others[:NAMED]] or ["parts"]
+        names.sort(key=lambda name: " of " in name)
+        if any(place and place in name for name in names):
+            names = [name if place in name else f"{name} of {place}" for name in names]
+            place = ""
         more = len(segment.others) - len(names)
-        return (f"{', '.join(names)} and {more} more" if more else " and ".join(names)) if names else "parts"
+        names += [f"{more} more"] if more > 0 else []
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        return f"{listed} of {place}" if place else listed
 
     def _places(self, label: _Label, limit: int, outer: str) -> Iterator[tuple[_Segment, str]]:
         """The segments with their modules in words. One without a path is told by the next: ``layer1.2``."""

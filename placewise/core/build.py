@@ -163,8 +163,9 @@ def _costs(
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
         require_tf32(cluster, options)
-        work = work_in_precision(work_of(graph), graph, name, options)
-        return cost_table(graph, cluster, work=work), work, (*work.warnings, *describe_stand_ins(cluster, options))
+        work, rounded = work_in_precision(work_of(graph), graph, name, options)
+        notes = describe_stand_ins(cluster, options, rounded)
+        return cost_table(graph, cluster, work=work), work, (*work.warnings, *notes)
     if cluster.is_host.all():
         remedy = "add accelerators, for example -d 4xV100-16GB"
         raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)

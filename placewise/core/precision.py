@@ -95,15 +95,18 @@ def _check_precision(graph: Graph, options: ProblemOptions, name: str) -> None:
         raise InputError(problem, where=where, remedy="give --view folded")
 
 
-def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOptions) -> OpWork:
+def work_in_precision(work: OpWork, graph: Graph, name: str, options: ProblemOptions) -> tuple[OpWork, str]:
     """The work with TF32 where the options, or the runtime of the model `name` by default, allow it.
 
-    Raises InputError for `tf32` where no product is of float32.
+    With it, what became TF32 by default: "products", "convolutions" or "" for nothing. Raises InputError for `tf32`
+    where no product is of float32.
     """
     if options.tf32 is not None and allow_tf32(work, "products") is work:
         remedy = f"leave out {'--tf32' if options.tf32 else '--no-tf32'}"
         raise InputError("no product or convolution of the model computes in float32", where=name, remedy=remedy)
-    return allow_tf32(work, _choose_tf32(graph, options))
+    what = _choose_tf32(graph, options)
+    allowed = allow_tf32(work, what)
+    return allowed, "" if allowed is work or options.tf32 is not None else what
 
 
 def require_tf32(cluster: Cluster, options: ProblemOptions) -> None:
@@ -131,8 +134,15 @@ def computing_dtype(graph: Graph) -> str:
     return floats[int(np.argmax(spent))]
 
 
-def describe_stand_ins(cluster: Cluster, options: ProblemOptions) -> tuple[str, ...]:
-    """A note about the devices that have no peak for the precision that is asked for."""
+def describe_stand_ins(cluster: Cluster, options: ProblemOptions, rounded: str = "") -> tuple[str, ...]:
+    """A note about the devices that compute in another type than the precision that is asked for.
+
+    `rounded` is what of the model is priced in TF32 though nobody asked for it: "products", "convolutions" or "".
+    """
+    if options.precision == "fp32" and rounded:
+        able = ", ".join(d.name for d in cluster if d.available and "tf32" in d.peak_flops)
+        why = "the default of the model's runtime; --no-tf32 prices them in float32"
+        return (f"{able}: {rounded} are priced in TF32, {why}",) if able else ()
     if options.tf32 or options.precision == "tf32":
         precision = "tf32"
     elif options.precision is not None:

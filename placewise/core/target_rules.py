@@ -80,25 +80,21 @@ def check_options(target: str, options: ProblemOptions) -> None:
     if options.execution not in (None, rule.execution):
         raise InputError(
             f"{target} {rule.runs}: that is the execution {rule.execution!r}, not {options.execution!r}",
-            remedy="leave out the execution",
+            remedy="leave out --execution",
         )
     if rule.communication and options.communication not in (None, rule.communication):
         raise InputError(
             f"{target} {rule.runs}: that is the communication {rule.communication!r}, not {options.communication!r}",
-            remedy="leave out the communication",
+            remedy="leave out --communication",
         )
     if options.objective == "step":
-        raise InputError(
-            f"{target} is no target of the objective step", remedy="leave out the target, and export the plan"
-        )
+        raise InputError(f"{target} is no target of the objective step", remedy="leave out --for, and export the plan")
     if options.objective == "throughput" and not rule.overlaps:
-        raise InputError(
-            f"{target} {rule.runs}: no two samples overlap", remedy="place for it with the objective latency"
-        )
-    if options.contiguous is False and rule.stages:
-        raise InputError(f"{target} {rule.runs}: its stages form a chain", remedy="ask for no free sets of ops")
+        raise InputError(f"{target} {rule.runs}: no two samples overlap", remedy="give --objective latency")
+    if (options.contiguous is False or options.convex) and rule.stages:
+        raise InputError(f"{target} {rule.runs}: its stages form a chain", remedy="leave out --free and --convex")
     if options.replicas not in (None, 1) and not rule.replicates:
-        raise InputError(f"{target} does not support replicas of stages", remedy="leave out the replicas")
+        raise InputError(f"{target} does not support replicas of stages", remedy="leave out --replicas")
 
 
 def run_on_target(problem: Problem, target: str) -> Problem:

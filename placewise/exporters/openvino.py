@@ -177,7 +177,7 @@ def _name_devices(problem: Problem, used: list[int], option: str) -> dict[int, s
         is_host = problem.cluster.devices[device].kind in _PROCESSOR
         name = renamed.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
         if not name:
-            remedy = f"say it with --option devices={own}=GPU.0"
+            remedy = f"give it OpenVINO's name in a cluster file, or export with --option devices={own}=GPU.0"
             raise ExportError(f"nothing says which device of OpenVINO {own!r} is", remedy=remedy)
         if name == "CPU" and "CPU" in names.values():
             name = f"CPU{1 + sum(other.startswith('CPU') for other in names.values())}"

@@ -107,7 +107,7 @@ def require_stack(problem: Problem, target: str, *, transformer: bool = True) ->
     if stack is None:
         fault = "the scopes of this model number no layers"
     elif stack.share < MIN_SHARE:
-        fault = f"the longest list of layers here, {stack.path}, is but {stack.share:.0%} of all layers"
+        fault = f"the longest list of layers here, {stack.path}, takes only {stack.share:.0%} of the time of all layers"
     elif transformer and not stack.attends:
         fault = f"there is no attention in the layers of {stack.path}"
     elif transformer and _has_encoder_and_decoder(stack):

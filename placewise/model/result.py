@@ -336,6 +336,7 @@ class Result:
             estimate_error(self.problem, [(one, transfer_seconds(judged)) for one, judged in pairs]),
             whole=len(set(placement.device.tolist())) == 1,
             cores=len(used) > 1 and all(device.kind == CORE for device in used),
+            lower_bound=self.lower_bound,
         )
 
     @property

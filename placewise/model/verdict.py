@@ -96,12 +96,14 @@ def decide(
     *,
     whole: bool = False,
     cores: bool = False,
+    lower_bound: float = 0.0,
 ) -> Verdict:
     """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices.
 
     `baselines` are named by the constants of this module; other names count as splits. `whole`: the plan runs
     the whole model on every device that it uses. `cores`: it uses cores of one machine, on which a runtime has threads
-    of its own; nothing is then worth it unless these were measured (`OWN_THREADS`).
+    of its own; nothing is then worth it unless these were measured (`OWN_THREADS`). `lower_bound`: seconds that no
+    placement is below (0: unknown); splits are open, not ruled out, where it leaves room for more than the error.
 
     >>> single = Baseline(1.2, devices=("cuda:0",))
     >>> decide(1.0, 2, ["cuda:0", "cuda:1"], {SINGLE_DEVICE: single}).decision.value
@@ -111,6 +113,13 @@ def decide(
     'within the error'
     """
     decision, over, sentence = _decide(value, used, usable, baselines, uncertainty, whole)
+    if decision is Decision.SINGLE_DEVICE and lower_bound > 0:
+        room = value / lower_bound
+        if room - 1 > max(uncertainty.margin, HARDLY):
+            sentence = (
+                "One device alone is the best answer found; whether a split is worth it is open: "
+                f"it is at most {room:.2f}× as fast."
+            )
     if cores and decision is Decision.WORTH_IT and OWN_THREADS not in baselines:
         decision, sentence = Decision.NOT_MEASURED, _describe_unmeasured(baselines[over], value, used)
     ratio = _ratio(baselines[over], value) if over in baselines else math.nan

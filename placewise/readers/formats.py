@@ -31,6 +31,7 @@ _START = 1 << 16
 _IR_VERSION = b"\x08"
 """The first byte of an ONNX file: the key of the field ir_version."""
 _CHUNK = 1 << 20
+_SUFFIXES = (".onnx", ".pt2", ".xml", ".pb", ".pbtxt", ".json", ".gguf", ".npz", ".txt")
 _HUGGINGFACE_CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
@@ -112,7 +113,8 @@ def detect_format(path: Path) -> str:
         with open_regular(path) as file:
             head = file.read(_START)
     except OSError as error:
-        raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
+        remedy = "check the path" + ("" if path.suffix in _SUFFIXES else "; models by name begin with hf: or zoo:")
+        raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy=remedy) from None
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start and len(head) < _START:
         raise ModelFileError("the file is empty", where=str(path), remedy="export or download the model again")

@@ -45,7 +45,7 @@ def join_parts(parts: Sequence[ModulePart]) -> str:
     shown = parts if count <= MAX_PARTS + 1 else parts[:MAX_PARTS]
     names = [part.short for part in sorted(shown, key=lambda part: part.first)]
     names += [f"{count - len(shown)} smaller parts"] if count > len(shown) else []
-    comma = "; " if any("," in name for name in names) else ", "
+    comma = "; " if any("," in name or " and " in name for name in names) else ", "
     if len(names) < 2:
         return "".join(names)
     return f"{comma.join(names[:-1])}{comma if comma == '; ' else ' '}and {names[-1]}"

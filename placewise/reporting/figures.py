@@ -47,7 +47,9 @@ def plot_timeline(problem: Problem, placement: Placement | None, judgement: Judg
     axes.set_xlabel(f"{'one sample' if judgement.timeline is not None else 'one period'}, in {unit}")
     if left:
         axes.set_title(f"{left} more devices and links, less busy, are not shown", fontsize="small")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=len(_LOOKS), frameon=False)
+    shown = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=len(_LOOKS), frameon=False)
+    for bar in shown.legend_handles:
+        bar.set_facecolor((0.5, 0.5, 0.5, bar.get_facecolor()[3]))
     return axes
 
 

@@ -114,7 +114,8 @@ def remark_lines(sweep: SweepFile) -> Iterator[str]:
     for reason, where in list(reasons.items())[:3]:
         yield f"{where}: {reason}"
     if len(reasons) > 3:
-        yield f"{len(reasons) - 3} more reasons are in the JSON"
+        left = len(reasons) - 3
+        yield f"{left} more {'reason is' if left == 1 else 'reasons are'} in the JSON"
     if not sweep.complete:
         yield "interrupted: these are the points so far"
 

@@ -103,10 +103,14 @@ def test_memory_by_device():
 
 
 def test_memory_by_device_is_that_of_one_host():
-    """A card and an NPU, or an Apple GPU, are on one host, also where the NPU shares its memory."""
-    for sizes in ({"cuda:0": "24GiB", "npu:0": "16GiB", "cpu": "64GiB"}, {"mps": "32GiB", "npu:0": "16GiB"}):
+    """A card, an Apple GPU and NPUs are on one host, also where several share its memory; two Apple GPUs are not."""
+    for sizes in (
+        {"cuda:0": "24GiB", "npu:0": "16GiB", "npu:1": "16GiB", "cpu": "64GiB"}, {"mps": "32GiB", "npu:0": "16GiB"},
+    ):  # fmt: skip
         cluster = read_cluster(sizes)
         assert cluster.names == tuple(sizes) and cluster.transfers == "staged"
+    with pytest.raises(ClusterError, match="mps:0 and mps:1 each share memory with their own host"):
+        read_cluster({"mps:0": "32GiB", "mps:1": "32GiB"})
 
 
 @pytest.mark.parametrize(

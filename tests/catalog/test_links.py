@@ -186,6 +186,7 @@ def test_links_by_name_in_a_file(tmp_path: Path) -> None:
         ("2xL4,link=pcie4,link=pcie5", "'link=pcie5' comes after another link"),
         ("2xL4,topology=none.txt", r"none\.txt: cannot be read \(No such file or directory\)"),
         ("topo.txt", "'topo.txt' looks like a topology, which does not name devices; write it like"),
+        ("devices.json", "'devices.json' is no cluster file; describe devices in a .toml file"),
         ("2xM2-Max,cpu", "mps:0 and mps:1 each share memory with their own host, .*; add their link"),
     ],
 )

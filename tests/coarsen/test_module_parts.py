@@ -120,6 +120,22 @@ def test_a_cut_inside_a_layer() -> None:
     assert named(scopes, device) == [["layer 0", "ln of layer 1"], ["layers 2–3", "layer 1 except ln"]]
 
 
+def test_a_cut_inside_a_numbered_block() -> None:
+    """The block carries the number of its stage: no "of layer3" follows, and what it leaves out is in brackets."""
+    inside = ("conv1", "relu", "conv2", "relu")
+    scopes = [*(f"layer{k}.{block}.{part}" for k in (2, 3) for block in range(3) for part in inside), "fc"]
+    device = [0] * 19 + [1, *[1] * 5]
+    assert named(scopes, device) == [
+        ["layer2", "layer3.0 and layer3.1 (except parts of relu)"],
+        ["layer3.2 and parts of relu of layer3.1", "fc"],
+    ]
+    scopes = [f"h.{k}.{part}" for k in range(2) for part in ("a", "b", "b.c", "d", "e", "f")]
+    assert named(scopes, [0, 0, 1, 0, 1, 1] + [1] * 6) == [
+        ["a, d and own ops of b of layer 0"],
+        ["layer 1", "c, e and f of layer 0"],
+    ]
+
+
 def test_lists_with_other_words() -> None:
     """Sequences inside stages keep the model's words, and numbers that end a name are a range as well."""
     scopes = [*(f"layer{k}.{block}.conv{c}" for k in (1, 2, 3) for block in range(3) for c in (1, 2)), "fc"]

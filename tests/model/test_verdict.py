@@ -93,8 +93,13 @@ def test_a_device_that_the_rules_add_is_no_split() -> None:
 
 
 def test_one_device_wins() -> None:
-    """A plan on one device is no split; a split that is slower than one device is not praised."""
+    """A plan on one device rules splits out as far as its bound does; a split that is slower is not praised."""
     assert judged(1.0, used=1).decision is Decision.SINGLE_DEVICE
+    for bound, error, ruled_out in ((0.9, ASSUMPTION, True), (0.5, ASSUMPTION, False), (0.9, GIVEN, False)):
+        verdict = decide(1.0, 1, TWO, {SINGLE_DEVICE: Baseline(1.0, devices=("d0",))}, error, lower_bound=bound)
+        assert verdict.decision is Decision.SINGLE_DEVICE
+        assert verdict.sentence.startswith("A split is not worth it") == ruled_out
+        assert ruled_out or verdict.sentence.endswith(f"is open: it is at most {1 / bound:.2f}× as fast.")
     slower = judged(0.8, ASSUMPTION)
     assert (slower.decision, slower.over) == (Decision.SLOWER, SINGLE_DEVICE)
     assert slower.sentence.startswith("This plan is 25.0% slower than the single device")

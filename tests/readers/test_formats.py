@@ -1,5 +1,7 @@
 """Which reader a path goes to, and what is said of paths that no reader takes."""
 
+from pathlib import Path
+
 import pytest
 
 from placewise.errors import ModelFileError
@@ -21,6 +23,14 @@ def test_folders_of_no_model(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "notes.txt").write_text("nothing")
     refused(tmp_path / name, "the folder holds neither config.json nor saved_model.pb")
+
+
+@pytest.mark.parametrize(("name", "hinted"), [("gpt2", True), ("meta-llama/Llama-3.1-8B", True), ("a.onnx", False)])
+def test_names_that_are_no_paths(name, hinted):
+    """A name without a known suffix may be meant for a preset, which begins with hf: or zoo:."""
+    with pytest.raises(ModelFileError, match="No such file or directory") as caught:
+        detect_format(Path(name))
+    assert ("models by name begin with hf: or zoo:" in str(caught.value)) == hinted
 
 
 @pytest.mark.parametrize("inside", ["saved_model.pb", "saved_model.pbtxt"])

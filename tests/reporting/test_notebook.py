@@ -57,6 +57,15 @@ def cells(html: str, tag: str = "td") -> list[str]:
     return ["".join(cell.itertext()) for cell in parse(html).iter(tag)]
 
 
+def test_an_inspection_is_shown_in_tables() -> None:
+    """Kinds, scopes and, with devices, the slowest ops; one line as text, and the whole as a summary."""
+    found = pw.inspect("zoo:random-branchy", "2xL4,cpu", dims=SIZE)
+    shown = cells(found._repr_html_())
+    assert {found.by_kind[0].name, found.slowest_ops[0].op} <= set(shown)
+    assert repr(found).startswith(f"Inspection({found.ops} ops, ") and "\n" not in repr(found)
+    assert found.slowest_ops[0].op in found.summary()
+
+
 def test_views_become_tables_and_lines() -> None:
     """Cells stand in their rows with numbers on the right, text keeps its spaces, a bold line is bold."""
     table = rows_table(("name", "ops "), [("a", "1"), ("b", "22")])

@@ -48,7 +48,7 @@ def test_cards_say_what_devices_hold(bert: pw.Plan) -> None:
     for card in cards:
         assert sum(ops for _, ops, _, _ in card["parts"]) == found["devices"][card["device"]]["ops"] or card["more"]
     titles = [title for title, _ in found["story"]["sentences"]]
-    assert titles == ["What it waits for", "Why it is good"]
+    assert titles == ["What it waits for", "How good it is"]
 
 
 def test_a_configuration_has_the_name_of_its_folder(bert: pw.Plan) -> None:

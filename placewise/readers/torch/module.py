@@ -73,14 +73,14 @@ def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = NO_DI
 
     if isinstance(model, torch.export.ExportedProgram):
         if inputs is not None:
-            raise InputError("an exported program has its inputs", remedy="omit inputs")
+            raise InputError("an exported program has its inputs", remedy="leave out example_inputs")
         source = Source("", "", "torch-export", options={"dims": dict(dims)}, view="raw")
         return ImportedModel(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
     if not isinstance(model, torch.nn.Module):
         return None
     if inputs is None:
-        remedy = "give its example inputs: inputs=(x,), or inputs={'x': x}"
-        raise InputError(f"a {type(model).__name__} says nothing of the shapes it works on", remedy=remedy)
+        remedy = "give example_inputs=(x,), or example_inputs={'x': x}"
+        raise InputError(f"the shapes of the inputs of this {type(model).__name__} are not known", remedy=remedy)
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if isinstance(inputs, Mapping):
         imported = trace_module(model, (), inputs, dims=dims)

@@ -123,16 +123,18 @@ def _time_sources(problem: Problem, device: int) -> set[str]:
 
 
 def _describe_figures(ratings: Sequence[tuple[str, tuple[str, str]]]) -> Iterator[str]:
-    """A sentence per kind of figures that nobody gave."""
+    """A sentence per kind of figures that nobody gave, and reason."""
     for rating, words in ((ASSUMED, "are assumed"), (UNKNOWN, "are not known")):
-        names = [(name, why) for name, (found, why) in ratings if found == rating]
-        reasons = list(dict.fromkeys(why.removeprefix("assumed: ") for _, why in names))
-        if names:
-            more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-            yield f"The figures of {join_names([name for name, _ in names])} {words} ({reasons[0]}{more})."
+        names: dict[str, list[str]] = {}
+        for name, (found, why) in ratings:
+            if found == rating:
+                names.setdefault(why.removeprefix("assumed: "), []).append(name)
+        for why, devices in names.items():
+            yield f"The figures of {join_names(devices)} {words} ({why})."
     known = [name for name, (found, _) in ratings if found == CATALOGUE]
     if known:
-        yield f"Those of {join_names(known)} are the catalogue's; the efficiency that is reached is assumed."
+        whose = f"The figures of {join_names(known)} are the catalogue's"
+        yield f"{whose}; the efficiency that is reached is assumed."
 
 
 def join_names(names: Sequence[str]) -> str:

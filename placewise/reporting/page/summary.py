@@ -1,4 +1,4 @@
-"""The summary at the top of a page: what runs where, what it waits for, why it is good, and what to try."""
+"""The summary at the top of a page: what runs where, what it waits for, how good it is, and what to try."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _list_sentences(view: PlanView, value: float, parts: tuple[ValuePart, ...]) 
     if view.placed is None:
         yield "What runs where", _describe_devices(view)
     yield "What it waits for", _describe_parts(view, parts)
-    yield "Why it is good", _describe_bound(view, value)
+    yield "How good it is", _describe_bound(view, value)
 
 
 def _describe_devices(view: PlanView) -> str:

@@ -131,7 +131,7 @@
       const [ctx, width] = prepared(canvas, 190), x0 = 78, bottom = 162, end = last[0] * 1.04 || 1;
       const high = Math.max(...found.map(([, value]) => value)), low = Math.min(bound ?? last[1], last[1]);
       const room = (high - low || high || 1) * 0.08, base = Math.max(low - room, 0);
-      const x = (s) => x0 + s / end * (width - x0 - 8), y = (v) => bottom - (v - base) / (high + room - base) * (bottom - 10);
+      const x = (s) => x0 + s / end * (width - x0 - 8), y = (v) => bottom - 18 - (v - base) / (high + room - base) * (bottom - 28);
       if (!width) return;
       ctx.fillStyle = theme("muted");
       ctx.textAlign = "right";
@@ -156,7 +156,7 @@
       rule(ctx, y(bound), x0, width, [7, 4], theme("critical"));
       ctx.textAlign = "left";
       ctx.fillStyle = theme("critical");
-      ctx.fillText(`lower bound ${format.seconds(bound)}`, x0 + 6, y(bound) + (y(bound) > bottom - 20 ? -9 : 10));
+      ctx.fillText(`lower bound ${format.seconds(bound)}`, x0 + 6, y(bound) + 10);
     });
     draw();
     return canvas;
