@@ -25,7 +25,6 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import (
     DeviceClasses,
-    best_seconds,
     block_bytes,
     block_seconds,
     device_classes,
@@ -34,14 +33,16 @@ from placewise.simulate.blocks import (
 from placewise.simulate.bounds.assignment import block_prices_bound, round_down
 from placewise.simulate.bounds.host_cut import cut_bound
 from placewise.simulate.bounds.intervals import METHOD as INTERVALS
+from placewise.simulate.bounds.intervals import NOTHING, QUICK, SOLVED, begin_chain
 from placewise.simulate.bounds.intervals import WORK as INTERVAL_WORK
-from placewise.simulate.bounds.intervals import solve_intervals
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
+from placewise.simulate.bounds.sharing import METHOD as SHARING
 from placewise.simulate.bounds.sharing import WORK as SHARING_WORK
 from placewise.simulate.bounds.sharing import sharing_bound
 from placewise.simulate.bounds.stages import stages_bound
+from placewise.simulate.bounds.windows import METHOD as LOAD
 from placewise.simulate.bounds.windows import WORK as LOAD_WORK
-from placewise.simulate.bounds.windows import heads_and_tails, load_bound
+from placewise.simulate.bounds.windows import bound_paths, load_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 from placewise.simulate.replicas import equal_devices
@@ -51,7 +52,7 @@ from placewise.simulate.step.bound import step_bound
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best lower bound, in seconds, on the value of any valid placement.
 
-    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is half a second.
+    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is about a second.
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
@@ -63,7 +64,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():
         return Bound(0.0, "no bound: some group may run nowhere")
-    times = np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
+    times = possible_seconds(problem, classes)
     if not np.isfinite(times).any(axis=1).all():
         return Bound(0.0, "no bound: some group fits nowhere")
     objective = problem.objective
@@ -88,36 +89,44 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
         if objective.execution == "operator" and work > 0:
             above = max(bound.value for bound in candidates)
-            candidates += _operator_bounds(problem, classes, times, streams, above, work / WORK, go_on)
+            candidates += operator_bounds(problem, above, work=work, go_on=go_on)
     return max(candidates, key=lambda bound: bound.value)
 
 
-def _operator_bounds(
-    problem: Problem,
-    classes: DeviceClasses,
-    times: Floats,
-    streams: Longs,
-    above: float,
-    share: float,
-    go_on: Callable[[], bool],
+def operator_bounds(
+    problem: Problem, above: float, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True
 ) -> list[Bound]:
-    """The slow bounds of `operator` execution, each within this `share` of its default work; the quick ones first."""
-    known = solve_intervals(problem, work=share * INTERVAL_WORK, go_on=go_on)
-    found = [Bound(known.value, INTERVALS)]
-    seconds = best_seconds(problem, np.arange(problem.n_devices))
-    head, tail = heads_and_tails(problem, seconds, known)
-    above = max(above, known.value)
-    found.append(
-        sharing_bound(problem, classes, times, seconds, head, tail, above=above, work=share * SHARING_WORK, go_on=go_on)
-    )
-    above = max(above, found[-1].value)
-    found.append(
-        load_bound(
-            problem, classes, times, classes.count * streams, seconds, head, tail,
-            above=above, work=share * LOAD_WORK, go_on=go_on,
-        )
-    )  # fmt: skip
-    return found
+    """The slow bounds of `operator` execution, in seconds: intervals, shared devices, and load.
+
+    Intervals are bounded quickly first. What they prove makes the other bounds larger, which are 0 if none is found
+    above the others or `above`. The default `work` takes about a second, of which intervals have half.
+    """
+    classes, chain, share = device_classes(problem), begin_chain(problem), work / WORK
+    times = possible_seconds(problem, classes)
+    best = {INTERVALS: 0.0, SHARING: 0.0, LOAD: 0.0}
+    left = share * INTERVAL_WORK
+    for level in (QUICK, SOLVED):
+        known = NOTHING
+        if chain is not None:
+            left -= chain.improve(level, left / 2 if level == QUICK else left, go_on)
+            known = chain.list_times()
+        if level == SOLVED and known.value <= best[INTERVALS]:
+            break
+        best[INTERVALS] = known.value
+        paths, above = bound_paths(problem, known), max(above, *best.values())
+        shared = sharing_bound(problem, classes, times, paths, above=above, work=share * SHARING_WORK / 2, go_on=go_on)
+        best[SHARING] = max(best[SHARING], shared.value)
+        if level == QUICK:
+            above = max(above, shared.value)
+            load = load_bound(problem, classes, times, paths, above=above, work=share * LOAD_WORK, go_on=go_on)
+            best[LOAD] = load.value
+    return [Bound(value, method) for method, value in best.items()]
+
+
+def possible_seconds(problem: Problem, classes: DeviceClasses) -> Floats:
+    """Time of each block on each class of devices [n_blocks, n_classes]; inf where it may not run or does not fit."""
+    times = block_seconds(problem, classes.example)
+    return np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
 
 
 def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:

@@ -40,9 +40,9 @@ SIZES = (12, 24, 40)
 """The most ops between the ends of an interval that CP-SAT solves: small ones first."""
 QUICK_SIZES = (12, 24, 40, 80, 160)
 """The same for propagation."""
-WORK = 0.5
+WORK = 0.8
 """The work of all programs: about as many seconds."""
-_EACH, _PACE, _OVERHEAD = 0.05, 10.0, 0.02
+_EACH, _PACE, _OVERHEAD = 0.05, 5.0, 0.01
 """CP-SAT's deterministic time for one program at most, the work of a unit of it, and the work of any program."""
 _CLOSE = 0.002
 """A chain that promises no more than this share above what is proved is not solved."""
@@ -53,8 +53,10 @@ QUICK, SOLVED = 1, 2
 """How well an interval is bounded: by propagation, and by CP-SAT or exactly."""
 _TABLE = 300_000
 """The most intervals that are looked at, short ones first."""
-_PROPAGATION = 2e-4
+_PROPAGATION = 1e-4
 """The work of propagation in an interval for each use of a tensor in it."""
+_STATED = 1e-4
+"""The work of stating an interval, which may have been solved already."""
 
 
 class Program(NamedTuple):
@@ -85,32 +87,24 @@ class PathTimes(NamedTuple):
 
 def solve_intervals(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> PathTimes:
     """What the best chain of intervals proves for each op of the longest path; no ops where it is too short or long."""
-    seconds = best_seconds(problem, np.arange(problem.n_devices))
-    if not np.isfinite(seconds).all():
-        return _NOTHING
-    path = longest_path(arrays_of(problem), seconds)
-    if not 2 < len(path) <= LONGEST:
-        return _NOTHING
-    chain = _Chain(problem, path, seconds, work)
-    for level, sizes in ((QUICK, QUICK_SIZES), (SOLVED, SIZES)):
-        gained = True
-        while gained:
-            gained, before = False, chain.find_proved()
-            for size in sizes:
-                promised, steps = chain.find_best(size, level)
-                if promised <= chain.find_proved() * (1 + _CLOSE):
-                    continue
-                for i, j in steps:
-                    if chain.work <= 0 or not go_on():
-                        return chain.list_times()
-                    chain.solve(i, j, level)
-                gained = gained or bool(steps)
-            if level == QUICK:
-                gained = chain.find_proved() > before * (1 + _CLOSE)
+    chain = begin_chain(problem)
+    if chain is None:
+        return NOTHING
+    for level in (QUICK, SOLVED):
+        work -= chain.improve(level, work, go_on)
     return chain.list_times()
 
 
-_NOTHING = PathTimes(0.0, np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
+NOTHING = PathTimes(0.0, np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
+
+
+def begin_chain(problem: Problem) -> Chain | None:
+    """The intervals of the longest path, none bounded yet; None where it is too short or long."""
+    seconds = best_seconds(problem, np.arange(problem.n_devices))
+    if not np.isfinite(seconds).all():
+        return None
+    path = longest_path(arrays_of(problem), seconds)
+    return Chain(problem, path, seconds) if 2 < len(path) <= LONGEST else None
 
 
 def least_delays(problem: Problem) -> Floats:
@@ -128,15 +122,15 @@ def least_delays(problem: Problem) -> Floats:
     return least
 
 
-class _Chain:
+class Chain:
     """The intervals of one path, with the most that each can bring, or what it is proved to bring.
 
     Entry [i, w] of a table is the interval from path[i] to path[i + w], both ends left out.
     """
 
-    def __init__(self, problem: Problem, path: Ints, seconds: Floats, work: float) -> None:
+    def __init__(self, problem: Problem, path: Ints, seconds: Floats) -> None:
         a = arrays_of(problem)
-        self._problem, self._path, self._seconds, self.work = problem, path, seconds, work
+        self._problem, self._path, self._seconds = problem, path, seconds
         self._streams = max(device.streams for device in problem.cluster)
         places = path_positions(a, path)
         self._before = places.before
@@ -160,6 +154,24 @@ class _Chain:
         self._proved: float | None = None
         self._makes, self._reads = a.out_offsets.tolist(), a.consumer_offsets.tolist()
         self._readers, self._delays = a.consumers.tolist(), least_delays(problem).tolist()
+
+    def improve(self, level: int, work: float, go_on: Callable[[], bool]) -> float:
+        """Bound intervals at a level, those of the most promising chains, and return the work spent."""
+        gained, spent = True, 0.0
+        while gained:
+            gained, before = False, self.find_proved()
+            for size in QUICK_SIZES if level == QUICK else SIZES:
+                promised, steps = self.find_best(size, level)
+                if promised <= self.find_proved() * (1 + _CLOSE):
+                    continue
+                for i, j in steps:
+                    if spent >= work or not go_on():
+                        return spent
+                    spent += self.solve(i, j, level)
+                gained = gained or bool(steps)
+            if level == QUICK:
+                gained = self.find_proved() > before * (1 + _CLOSE)
+        return spent
 
     def find_best(self, size: int, level: int) -> tuple[float, list[tuple[int, int]]]:
         """The seconds of the most promising chain with intervals of `size` ops, and those bounded below `level`."""
@@ -193,16 +205,16 @@ class _Chain:
             j = i
         return float(reach[-1]) * (1 - 1e-14 * (m + 1000)), open_[::-1]
 
-    def solve(self, i: int, j: int, level: int) -> None:
-        """Bound the interval from path[i] to path[j]."""
-        program, scale = self._state_program(i, j)
+    def solve(self, i: int, j: int, level: int) -> float:
+        """Bound the interval from path[i] to path[j], and return the work spent."""
+        (program, scale), spent = self._state_program(i, j), _STATED
         if (program, level) not in self._programs:
             if level == QUICK:
-                units, spent = float(propagated_bound(program)), _PROPAGATION * len(program.delays)
+                units, took = float(propagated_bound(program)), _PROPAGATION * len(program.delays)
             else:
-                units, spent = bound_interval(program, _EACH)
+                units, took = bound_interval(program, _EACH)
             self._programs[program, level] = units
-            self.work -= spent
+            spent += took
         units = self._programs[program, level]
         value = units / scale * (1 - 1e-12)
         if value > self._value[i, j - i]:
@@ -213,6 +225,7 @@ class _Chain:
         for first in range(max(j - most.shape[1] + 1, 0), i + 1 if lacking > 0 else 0):
             wider = promised[first, j - first :]
             np.minimum(wider, most[first, j - first :] - lacking, out=wider)
+        return spent
 
     def _state_program(self, i: int, j: int) -> tuple[Program, float]:
         """The interval in units, and units per second."""

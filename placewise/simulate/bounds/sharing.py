@@ -24,10 +24,11 @@ from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
 from placewise.simulate.bounds.intervals import least_delays
 from placewise.simulate.bounds.propagation import one_machine_end
+from placewise.simulate.bounds.windows import PathBounds
 from placewise.simulate.problem_arrays import arrays_of
 
 METHOD = "ops that must share a device"
-WORK = 0.25
+WORK = 0.1
 """The work of all values of T: about as many seconds."""
 _CLOSE = 5e-4
 """The share of the bound at which bisection ends."""
@@ -51,9 +52,7 @@ def sharing_bound(
     problem: Problem,
     classes: DeviceClasses,
     times: Floats,
-    seconds: Floats,
-    head: Floats,
-    tail: Floats,
+    paths: PathBounds,
     *,
     above: float = 0.0,
     work: float = WORK,
@@ -61,11 +60,10 @@ def sharing_bound(
 ) -> Bound:
     """The largest T that is refuted, in seconds, starting from `above`; 0 if none above it is.
 
-    `times` [n_blocks, n_classes] is inf where a block may not run; `seconds`, `head`, `tail` [n_ops] hold for any
-    placement. It ends after `work` or when `go_on` is False.
+    `times` [n_blocks, n_classes] is inf where a block may not run. It ends after `work` or when `go_on` is False.
     """
-    test = _Test(problem, classes, times, seconds, head, tail)
-    low, high, step = max(above, float((head + seconds + tail).max(initial=0.0))), np.inf, 4 * _CLOSE
+    test = _Test(problem, classes, times, paths)
+    low, high, step = max(above, float(np.sum(paths, axis=0).max(initial=0.0))), np.inf, 4 * _CLOSE
     best = 0.0
     while low > 0 and high - low > _CLOSE * low and test.work < work and go_on():
         middle = low * (1 + step) if np.isinf(high) else (low + high) / 2
@@ -80,10 +78,8 @@ def sharing_bound(
 class _Test:
     """What must share a device if a placement ends by T, and whether that is impossible."""
 
-    def __init__(
-        self, problem: Problem, classes: DeviceClasses, times: Floats, seconds: Floats, head: Floats, tail: Floats
-    ) -> None:
-        self._problem, self._seconds, self._head, self._tail = problem, seconds, head, tail
+    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats, paths: PathBounds) -> None:
+        self._problem, (self._seconds, self._head, self._tail) = problem, paths
         self._usable = np.isfinite(times)
         self._classes = classes
         self._one = [problem.cluster.devices[d].streams == 1 for d in classes.example.tolist()]

@@ -27,14 +27,14 @@ from placewise import _native
 from placewise.model.columns import Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
-from placewise.simulate.blocks import DeviceClasses, block_sums
+from placewise.simulate.blocks import DeviceClasses, best_seconds, block_sums
 from placewise.simulate.bounds.assignment import prices_bound
 from placewise.simulate.bounds.host_cut import Sides, list_traffic
-from placewise.simulate.bounds.intervals import PathTimes
+from placewise.simulate.bounds.intervals import NOTHING, PathTimes
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 
 METHOD = "load between heads and tails"
-WORK = 0.25
+WORK = 0.3
 """The work of all windows: about as many seconds."""
 _GRID = 96
 """The most heads, and tails, that a window may begin and end at."""
@@ -44,8 +44,16 @@ _CLOSE = 0.002
 """A window that promises no more than this share above what is known is not bounded."""
 _ROUNDS = 60
 """The most prices for one window."""
-_ROUND_WORK, _UNIT_WORK = 5e-4, 4e-7
+_ROUND_WORK, _UNIT_WORK = 2e-4, 1e-7
 """The work of a round, and of each of its blocks, classes and uses of tensors."""
+
+
+class PathBounds(NamedTuple):
+    """Seconds of each op [n_ops] in any placement and order: at least its own, those before, and those after it."""
+
+    seconds: Floats
+    head: Floats
+    tail: Floats
 
 
 class Windows(NamedTuple):
@@ -60,10 +68,7 @@ def load_bound(
     problem: Problem,
     classes: DeviceClasses,
     times: Floats,
-    machines: Longs,
-    seconds: Floats,
-    head: Floats,
-    tail: Floats,
+    paths: PathBounds,
     *,
     above: float = 0.0,
     work: float = WORK,
@@ -71,15 +76,16 @@ def load_bound(
 ) -> Bound:
     """The largest h + q + L of the windows that promise most, in seconds; 0 if none promises more than `above`.
 
-    `times` [n_blocks, n_classes] is inf where a block may not run; a class has `machines` streams; `seconds`, `head`
-    and `tail` [n_ops] hold for any placement. It ends after `work` or when `go_on` is False.
+    `times` [n_blocks, n_classes] is inf where a block may not run. It ends after `work` or when `go_on` is False.
     """
-    windows = list_windows(head, tail, seconds)
+    streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
+    machines = classes.count * streams
+    windows = list_windows(paths)
     accelerators = ~problem.cluster.is_host[classes.example]
     wide = float(machines[accelerators if accelerators.any() else slice(None)].sum())
     promise = windows.heads[:, None] + windows.tails[None, :] + windows.load / wide
     promise[windows.load == 0] = 0
-    spread = _Spread(problem, classes, times, machines, seconds, head, tail)
+    spread = _Spread(problem, classes, times, machines, paths)
     best, near = 0.0, [len(windows.heads) // _APART, len(windows.tails) // _APART]
     while work > 0 and go_on():
         i, j = np.unravel_index(promise.argmax(), promise.shape)
@@ -92,21 +98,23 @@ def load_bound(
     return Bound(best, METHOD)
 
 
-def heads_and_tails(problem: Problem, seconds: Floats, known: PathTimes | None = None) -> tuple[Floats, Floats]:
-    """The least seconds [n_ops] before the start and after the end of each op, at its best `seconds` [n_ops]."""
+def bound_paths(problem: Problem, known: PathTimes = NOTHING) -> PathBounds:
+    """The best time of every op, and the longest paths before and after it, longer by what is known of one path."""
+    seconds = best_seconds(problem, np.arange(problem.n_devices))
     native, none = native_problem(arrays_of(problem)), np.zeros(problem.graph.n_tensors)
     early, late = np.zeros(problem.n_ops), np.zeros(problem.n_ops)
-    if known is not None and len(known.path):
+    if len(known.path):
         path, own = known.path, seconds[known.path]
         early[path[1:]] = np.maximum(known.start[1:] - known.start[:-1] - own[:-1], 0.0)
         late[path[:-1]] = np.maximum(known.rest[:-1] - known.rest[1:] - own[1:], 0.0)
     head: Floats = _native.downward_ranks(native, seconds + early, none) + early
     tail: Floats = _native.upward_ranks(native, seconds + late, none) - seconds
-    return head, np.maximum(tail, 0.0)
+    return PathBounds(seconds, head, np.maximum(tail, 0.0))
 
 
-def list_windows(head: Floats, tail: Floats, seconds: Floats) -> Windows:
+def list_windows(paths: PathBounds) -> Windows:
     """Windows that begin and end at evenly chosen heads and tails."""
+    seconds, head, tail = paths
     heads, tails = _choose(head), _choose(tail)
     load = np.zeros((len(heads), len(tails)))
     at = np.searchsorted(heads, head, "right") - 1, np.searchsorted(tails, tail, "right") - 1
@@ -128,11 +136,10 @@ class _Spread:
         classes: DeviceClasses,
         times: Floats,
         machines: Longs,
-        seconds: Floats,
-        head: Floats,
-        tail: Floats,
+        paths: PathBounds,
     ) -> None:
         a, host = arrays_of(problem), problem.n_devices
+        seconds, head, tail = paths
         self._problem, self._classes, self._head, self._tail = problem, classes, head, tail
         self._usable, self._n = np.isfinite(times), len(machines)
         self._end = np.where(a.producer >= 0, (head + seconds)[a.producer], 0.0)

@@ -12,7 +12,8 @@ from soak import enough, seeds
 
 from placewise.model.columns import Bools
 from placewise.model.problem import Objective, Problem
-from placewise.simulate.blocks import block_bytes, block_seconds, device_classes
+from placewise.simulate.blocks import block_seconds, device_classes
+from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.host_cut import Sides, cut_bound, list_traffic
 from placewise.simulate.bounds.paths import hop_bound
 from placewise.simulate.problem_arrays import arrays_of
@@ -21,8 +22,7 @@ from placewise.simulate.problem_arrays import arrays_of
 def cut_of(problem: Problem) -> float:
     """The bound of a problem, or 0 where some block fits nowhere."""
     classes = device_classes(problem)
-    times = block_seconds(problem, classes.example)
-    times = np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
+    times = possible_seconds(problem, classes)
     return cut_bound(problem, classes, times).value if np.isfinite(times).any(axis=1).all() else 0.0
 
 

@@ -16,6 +16,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.simulate import lower_bound
 from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, device_classes
 from placewise.simulate.bounds import sharing, windows
+from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.intervals import PathTimes, solve_intervals
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
@@ -25,20 +26,13 @@ class Bounds:
     """Every bound of a problem by itself; `quickly`, heads and tails are plain longest paths."""
 
     def __init__(self, problem: Problem, *, work: float = 0.03, quickly: bool = False) -> None:
-        classes = device_classes(problem)
-        times = block_seconds(problem, classes.example)
-        times = np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
-        seconds = best_seconds(problem, np.arange(problem.n_devices))
-        before, after = windows.heads_and_tails(problem, seconds)
-        self.path = float((before + seconds + after).max())
+        classes, paths = device_classes(problem), windows.bound_paths(problem)
+        self.path = float(np.sum(paths, axis=0).max())
         known = solve_intervals(problem, work=0 if quickly else work)
-        head, tail = windows.heads_and_tails(problem, seconds, known)
-        streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
+        shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem, known)
         self.intervals = known.value
-        self.sharing = sharing.sharing_bound(problem, classes, times, seconds, head, tail, work=work).value
-        self.load = windows.load_bound(
-            problem, classes, times, classes.count * streams, seconds, head, tail, work=work
-        ).value
+        self.sharing = sharing.sharing_bound(*shared, work=work).value
+        self.load = windows.load_bound(*shared, work=work).value
 
     def is_largest(self, name: str) -> bool:
         """Whether this bound is above the critical path, and no other is above it."""
@@ -142,15 +136,12 @@ def test_work_may_end_at_any_moment():
     """Less work or no time proves less, and nothing below what is known is looked for."""
     problem = layers([1, 8, 1, 8, 1], link=0.5)
     classes = device_classes(problem)
-    times, seconds = block_seconds(problem, classes.example), best_seconds(problem, np.arange(2))
-    head, tail = windows.heads_and_tails(problem, seconds)
-    shared = (problem, classes, times, seconds, head, tail)
-    loaded = (problem, classes, times, classes.count, seconds, head, tail)
+    shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
     assert sharing.sharing_bound(*shared, go_on=lambda: False).value == 0
     assert sharing.sharing_bound(*shared, above=100).value == 0
-    assert windows.load_bound(*loaded, go_on=lambda: False).value == 0
-    assert windows.load_bound(*loaded, above=100).value == 0
-    values = [windows.load_bound(*loaded, work=work).value for work in (1e-6, 0.01, 0.2)]
+    assert windows.load_bound(*shared, go_on=lambda: False).value == 0
+    assert windows.load_bound(*shared, above=100).value == 0
+    values = [windows.load_bound(*shared, work=work).value for work in (1e-6, 0.01, 0.2)]
     assert values == sorted(values)
 
 
@@ -172,10 +163,10 @@ def test_heads_and_tails_follow_what_is_proved():
         problem = tangled_problem(seeded(500 + seed), "operator")
         seconds = best_seconds(problem, np.arange(problem.n_devices))
         known = solve_intervals(problem, work=0.03)
-        head, tail = windows.heads_and_tails(problem, seconds, known)
+        _, head, tail = windows.bound_paths(problem, known)
         assert head == pytest.approx(heads_by_hand(problem, seconds, known), abs=1e-9)
         assert (head + seconds + tail).max() <= best_valid(problem) * (1 + 1e-9)
-        plain = windows.heads_and_tails(problem, seconds)
-        assert (head >= plain[0] - 1e-9).all() and (tail >= plain[1] - 1e-9).all()
-        longer += bool((head > plain[0] + 1e-6).any() and (tail > plain[1] + 1e-6).any())
+        plain = windows.bound_paths(problem)
+        assert (head >= plain.head - 1e-9).all() and (tail >= plain.tail - 1e-9).all()
+        longer += bool((head > plain.head + 1e-6).any() and (tail > plain.tail + 1e-6).any())
     assert longer > enough(5)
