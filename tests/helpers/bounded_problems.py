@@ -78,7 +78,7 @@ def tangled_problem(choose: Choose, execution: str, *, wide: bool = False) -> Pr
     own = np.array([choose(1, 8) / 4 for _ in range(n)])
     slower = np.array([choose(2, 12) / 4 for _ in range(n)])
     seconds = np.stack([own] * count + [own * slower] * hosts, axis=1)
-    longest = 1 if wide else (1, 4, 12)[choose(0, 2)]
+    longest = choose(0, 1) if wide else (1, 4, 12)[choose(0, 2)]
     transfer = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
     transfer[:, 1:] = np.array([choose(0, longest) / 4 for _ in range(graph.n_tensors)])[:, None]
     objective = Objective("latency", execution=execution, memory="sum")  # type: ignore[arg-type]

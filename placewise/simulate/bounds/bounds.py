@@ -1,16 +1,14 @@
 """Lower bounds on the value of every placement, in floating point rounded down.
 
-Throughput: *fractional assignment*. If max-load T can be reached, the blocks can be spread over the devices, CPUs
-included, with Σ time ≤ T on each and within memory. For any prices λ ≥ 0 of device time (Σ m_c λ_c ≤ 1 over classes of
-m_c equal devices) and μ ≥ 0 of memory, the Lagrangian Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound;
-column generation (Dantzig and Wolfe 1960) finds good prices. Pairs with t[b,c] > T cannot occur, so that a bound
-without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds all of its
-bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
+Throughput: *fractional assignment* (`assignment.py`). Pairs of a block and devices with t[b,c] > T cannot occur, so
+that a bound without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds
+all of its bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
 
 Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
 with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
-(`paths.py`); in `operator` execution *intervals of a path* (`intervals.py`); in `sequential` execution the sum of best
-times.
+(`paths.py`). In `operator` execution *intervals of a path* (`intervals.py`), *ops that must share a device*
+(`sharing.py`) and *load between heads and tails* (`windows.py`); in `sequential` execution the sum of best times and a
+*minimum cut to the host* (`host_cut.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lower bound for latency in `operator` execution: intervals of a path, each solved as a small program.
+"""A lower bound for latency in `operator` execution: intervals of a path, each bounded by itself.
 
 Take ops x₁ → … → x_k along a path. What lies between two of them, behind xᵢ and before xᵢ₊₁, runs after xᵢ has ended
 and before xᵢ₊₁ starts. The value is therefore at least the seconds of all xᵢ plus, for each interval, the least time
@@ -9,12 +9,14 @@ algorithms"); here it holds for each interval, with its colocation groups.
 
 The program of an interval knows three places: the device of xᵢ, that of xᵢ₊₁, and elsewhere, where only ops of one
 colocation group wait for each other. Every op takes its best time, and a tensor between different places at least its
-quickest transfer between two devices. Costs are rounded down to whole units, so that what CP-SAT proves for the program
-holds for the interval. Equal intervals, as of repeated layers, are solved once.
+quickest transfer between two devices. Costs are rounded down to whole units, so that what is proved for the program
+holds for the interval. Equal intervals, as of repeated layers, are solved once. Propagation (`propagation.py`) is
+quick, and CP-SAT proves more of short intervals.
 
-All ops of an interval on one device take at most the sum of their times. This bounds what an interval can bring. The
-intervals of the chain that promises most are solved, with few ops in an interval, then with more, and again until no
-chain promises more than what is proved. Every chain is itself a bound, so that the work may end at any moment.
+All ops of an interval on one device take at most the sum of their times. This is what an interval promises, less what
+one within it is known to lack. The intervals of the chain that promises most are solved, with few ops in an interval,
+then with more, and again until no chain promises more than what is proved. Every chain is itself a bound, so that the
+work may end at any moment.
 """
 
 from __future__ import annotations
