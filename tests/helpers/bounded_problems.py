@@ -48,13 +48,34 @@ def best_order(problem: Problem, *, placements: int = 4, orders: int = 6) -> flo
     return min(judged, default=np.inf)
 
 
-def tangled_problem(choose: Choose, execution: str, *, wide: bool = False) -> Problem:
+def climb(problem: Problem, *, starts: int = 2, rounds: int = 20) -> float:
+    """The least value found by moving one group at a time, from one device and from random placements."""
+    rng, best = np.random.default_rng(problem.n_ops), np.inf
+    homes = [np.flatnonzero(problem.allowed[problem.block == b].all(axis=0)) for b in range(problem.n_blocks)]
+    for start in range(starts + 1):
+        at = np.array([home[0] if start == 0 else rng.choice(home) for home in homes], np.int32)
+        value = np.inf
+        for _ in range(rounds):
+            moves = [(b, d) for b, home in enumerate(homes) for d in home.tolist()]
+            rows = np.repeat(at[None], len(moves), axis=0)
+            rows[np.arange(len(moves)), [b for b, _ in moves]] = [d for _, d in moves]
+            values = evaluate(problem, rows[:, problem.block])
+            if values.min() >= value:
+                break
+            at, value = rows[values.argmin()], float(values.min())
+        best = min(best, value)
+    return best
+
+
+def tangled_problem(
+    choose: Choose, execution: str, *, wide: bool = False, n_ops: tuple[int, int] | None = None
+) -> Problem:
     """Ops that fork and join, forward and back, on few devices: equal accelerators, some with a slower host.
 
     Times are multiples of 1/4, and transfers often take as long as several ops. Memory is sometimes scarce. With `wide`
-    most ops are between two others, on two accelerators with quick links.
+    most ops are between two others, on two accelerators with quick links. `n_ops` are the fewest and most ops.
     """
-    builder, n = GraphBuilder(), choose(6, 8) if wide else choose(4, 7)
+    builder, n = GraphBuilder(), choose(*(n_ops or ((6, 8) if wide else (4, 7))))
     twins = not wide and choose(0, 2) == 0
     tensors: list[int] = [builder.add_tensor(-1, nbytes=1)] if choose(0, 2) == 0 else []
     for op in range(n):

@@ -85,7 +85,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         elif objective.execution == "operator" or not problem.cluster.is_host.any():
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
-        if objective.execution == "operator" and work > 0:
+        if objective.execution == "operator" and work > 0 and go_on():
             above = max(bound.value for bound in candidates)
             candidates += operator_bounds(problem, above, work=work, go_on=go_on)
     return max(candidates, key=lambda bound: bound.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounded_problems import best_order, best_valid, tangled_problem
+from bounded_problems import best_order, best_valid, climb, tangled_problem
 from simulate_problems import random_problem, seeded
 from soak import enough, seeds
 
@@ -81,6 +81,20 @@ def test_bounds_hold_for_problems_of_all_kinds():
             assert max(bounds.sharing, bounds.load) <= best
             bounded += 1
     assert bounded > enough(40)
+
+
+def test_a_search_never_gets_below_the_bounds():
+    """Problems of 12 to 30 ops, without limits of memory: a search by single moves stays above, often within 10 %."""
+    close = total = 0
+    for seed in seeds(24):
+        choose = seeded(8000 + seed)
+        problem = tangled_problem(choose, "operator", wide=seed % 3 == 0, n_ops=(12, 30))
+        if np.isinf(problem.capacity).all():
+            bounds, value = Bounds(problem, work=0.2), climb(problem)
+            assert max(bounds.intervals, bounds.sharing, bounds.load) <= value
+            total, close = total + 1, close + (max(bounds.intervals, bounds.sharing, bounds.load) >= 0.9 * value)
+    assert total >= enough(12)
+    assert close > total / 5
 
 
 def layers(
