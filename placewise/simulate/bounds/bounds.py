@@ -97,7 +97,7 @@ def operator_bounds(
     """The slow bounds of `operator` execution, in seconds: intervals, shared devices, and load.
 
     Intervals are bounded quickly first. What they prove makes the other bounds larger, which are 0 if none is found
-    above the others or `above`. The default `work` takes about a second, of which intervals have half.
+    above the others or `above`. The default `work` takes about a second, of which intervals have two thirds.
     """
     classes, chain, share = device_classes(problem), begin_chain(problem), work / WORK
     times = possible_seconds(problem, classes)
