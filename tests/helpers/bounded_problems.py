@@ -41,7 +41,7 @@ def best_order(problem: Problem, *, placements: int = 4, orders: int = 6) -> flo
     values, rng = evaluate(problem, rows), np.random.default_rng(problem.n_ops)
     quickest = np.argsort(values, kind="stable")[:placements].tolist()
     judged = [
-        judge_placement(problem, Placement(rows[k], order=rng.permutation(problem.n_ops))).value
+        judge_placement(problem, Placement(rows[k], order=rng.permutation(problem.n_ops).astype(np.int32))).value
         for k in quickest
         for _ in range(orders)
     ]
