@@ -1,50 +1,56 @@
 """Lower bounds on the value of every placement, in floating point rounded down.
 
-Throughput: *fractional assignment*. If max-load T can be reached, the blocks can be spread over the devices, CPUs
-included, with Σ time ≤ T on each and within memory. For any prices λ ≥ 0 of device time (Σ m_c λ_c ≤ 1 over classes of
-m_c equal devices) and μ ≥ 0 of memory, the Lagrangian Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound;
-column generation (Dantzig and Wolfe 1960) finds good prices. Pairs with t[b,c] > T cannot occur, so that a bound
-without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds all of its
-bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
+Throughput: *fractional assignment* (`assignment.py`). Pairs of a block and devices with t[b,c] > T cannot occur, so
+that a bound without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds
+all of its bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
 
 Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
 with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
-(`paths.py`); in `operator` execution *intervals of a path* (`intervals.py`); in `sequential` execution the sum of best
-times.
+(`paths.py`). In `operator` execution *intervals of a path* (`intervals.py`), *ops that must share a device*
+(`sharing.py`) and *load between heads and tails* (`windows.py`); in `sequential` execution the sum of best times and a
+*minimum cut to the host* (`host_cut.py`).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import numpy as np
-from ortools.linear_solver import pywraplp
 
 from placewise import _native
-from placewise.model.columns import Bools, Floats, Longs
+from placewise.model.columns import Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
-from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
-from placewise.simulate.bounds.intervals import interval_bound
+from placewise.simulate.blocks import (
+    DeviceClasses,
+    block_bytes,
+    block_seconds,
+    device_classes,
+    unshared_bytes,
+)
+from placewise.simulate.bounds.assignment import block_prices_bound, round_down
+from placewise.simulate.bounds.host_cut import cut_bound
+from placewise.simulate.bounds.intervals import METHOD as INTERVALS
+from placewise.simulate.bounds.intervals import NOTHING, QUICK, SOLVED, begin_chain
+from placewise.simulate.bounds.intervals import WORK as INTERVAL_WORK
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
+from placewise.simulate.bounds.sharing import METHOD as SHARING
+from placewise.simulate.bounds.sharing import WORK as SHARING_WORK
+from placewise.simulate.bounds.sharing import sharing_bound
 from placewise.simulate.bounds.stages import stages_bound
+from placewise.simulate.bounds.windows import METHOD as LOAD
+from placewise.simulate.bounds.windows import WORK as LOAD_WORK
+from placewise.simulate.bounds.windows import bound_paths, load_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 from placewise.simulate.replicas import equal_devices
 from placewise.simulate.step.bound import step_bound
 
-_STEP = 0.2
-"""How far prices move from the best ones towards those of the master program."""
-_PENALTY = 1e6
-INTERVAL_WORK = 0.5 / WORK
-"""The seconds that intervals may take for each op and use of a tensor that cuts may process."""
-
 
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best lower bound, in seconds, on the value of any valid placement.
 
-    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is half a second.
+    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is about a second.
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
@@ -56,31 +62,69 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():
         return Bound(0.0, "no bound: some group may run nowhere")
-    times = np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
+    times = possible_seconds(problem, classes)
     if not np.isfinite(times).any(axis=1).all():
         return Bound(0.0, "no bound: some group fits nowhere")
     objective = problem.objective
     candidates = [Bound(0.0, "nonnegative costs")]
     if objective.kind == "throughput":
         alone = (times / _sharers(problem, classes)).min(axis=1)
-        candidates.append(Bound(_round_down(float(alone.max()), problem.n_ops), "largest group"))
+        candidates.append(Bound(round_down(float(alone.max()), problem.n_ops), "largest group"))
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
         candidates += _phase_bounds(problem)
     else:
-        candidates.append(Bound(_round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
+        candidates.append(Bound(round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
             candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))
-        if objective.execution == "operator" and work > 0 and go_on():
-            candidates.append(interval_bound(problem, work=work * INTERVAL_WORK, go_on=go_on))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
-            candidates.append(Bound(_round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
+            candidates.append(Bound(round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
+            candidates.append(cut_bound(problem, classes, times))
         elif objective.execution == "operator" or not problem.cluster.is_host.any():
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
+        if objective.execution == "operator" and work > 0 and go_on():
+            above = max(bound.value for bound in candidates)
+            candidates += operator_bounds(problem, above, work=work, go_on=go_on)
     return max(candidates, key=lambda bound: bound.value)
+
+
+def operator_bounds(
+    problem: Problem, above: float, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True
+) -> list[Bound]:
+    """The slow bounds of `operator` execution, in seconds: intervals, shared devices, and load.
+
+    Intervals are bounded quickly first. What they prove makes the other bounds larger, which are 0 if none is found
+    above the others or `above`. The default `work` takes about a second, of which intervals have two thirds.
+    """
+    classes, chain, share = device_classes(problem), begin_chain(problem), work / WORK
+    times = possible_seconds(problem, classes)
+    best = {INTERVALS: 0.0, SHARING: 0.0, LOAD: 0.0}
+    left = share * INTERVAL_WORK
+    for level in (QUICK, SOLVED):
+        known = NOTHING
+        if chain is not None:
+            left -= chain.improve(level, left / 2 if level == QUICK else left, go_on)
+            known = chain.list_times()
+        if level == SOLVED and known.value <= best[INTERVALS]:
+            break
+        best[INTERVALS] = known.value
+        paths, above = bound_paths(problem, known), max(above, *best.values())
+        shared = sharing_bound(problem, classes, times, paths, above=above, work=share * SHARING_WORK / 2, go_on=go_on)
+        best[SHARING] = max(best[SHARING], shared.value)
+        if level == QUICK:
+            above = max(above, shared.value)
+            load = load_bound(problem, classes, times, paths, above=above, work=share * LOAD_WORK, go_on=go_on)
+            best[LOAD] = load.value
+    return [Bound(value, method) for method, value in best.items()]
+
+
+def possible_seconds(problem: Problem, classes: DeviceClasses) -> Floats:
+    """Time of each block on each class of devices [n_blocks, n_classes]; inf where it may not run or does not fit."""
+    times = block_seconds(problem, classes.example)
+    return np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
 
 
 def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
@@ -105,12 +149,7 @@ def _phase_bounds(problem: Problem) -> list[Bound]:
         _assignment_bound(phase, own, block_seconds(phase, own.example), own.count).value
         for phase, own in zip(phases, each, strict=True)
     ]
-    return [Bound(_round_down(sum(bounds), 2), "fractional assignment, phase by phase")]
-
-
-def _round_down(value: float, terms: int) -> float:
-    """A lower bound of the exact sum behind `value`, which has this many terms ≥ 0."""
-    return value * (1 - 4 * sys.float_info.epsilon * (terms + 1000))
+    return [Bound(round_down(sum(bounds), 2), "fractional assignment, phase by phase")]
 
 
 def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> float:
@@ -130,7 +169,7 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
     capacity = problem.capacity[classes.example] * classes.count
     usable = np.isfinite(times)
     width = machines / classes.count * _sharers(problem, classes)
-    known = {int(usable.sum()): _lagrangian_bound(times, usable, weight, capacity, machines)}
+    known = {int(usable.sum()): block_prices_bound(times, usable, weight, capacity, machines)}
     best = max(*known.values(), float((times / width).min(axis=1).max()))
     if problem.objective.kind == "throughput" and times.size <= 200_000 and np.isfinite(best):
         low, high = best, 2 * best
@@ -139,86 +178,10 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
             allowed = times / width <= middle
             refuted = not allowed.any(axis=1).all()
             if not refuted and (count := int(allowed.sum())) not in known:  # fewer ops are allowed for a smaller T
-                known[count] = _lagrangian_bound(times, allowed, weight, capacity, machines)
+                known[count] = block_prices_bound(times, allowed, weight, capacity, machines)
             if refuted or known[count] > middle:
                 low = middle
             else:
                 high = middle
         best = low
-    return Bound(_round_down(best, problem.n_ops), "fractional assignment")
-
-
-def _lagrangian_bound(
-    times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs, *, rounds: int = 60
-) -> float:
-    """The best Lagrangian over prices; each evaluation is a valid bound.
-
-    The prices of the master program oscillate: two rounds of three use prices near the best so far (Wentges 1997), the
-    third those of the program, which end the search on small problems.
-    """
-    priced = np.flatnonzero(np.isfinite(capacity))
-    cost = np.where(usable, times, 0.0)
-    unusable = np.where(usable, 0.0, np.inf)
-    scale = float(np.where(usable, times, np.inf).min(axis=1).sum()) or 1.0
-    unit = max(float(weight.sum()), 1.0)
-    room = capacity[priced] / unit
-    n_classes, rows = len(machines), np.arange(len(times))
-    prices = np.concatenate((np.full(n_classes, 1.0 / machines.sum()), np.zeros(len(priced))))
-    master, best, best_prices = AssignmentMaster(machines, room), 0.0, prices
-    for round_ in range(rounds):
-        reduced = cost * prices[:n_classes] + unusable
-        reduced[:, priced] += weight[:, None] * (scale * prices[n_classes:] / unit)
-        choice = reduced.argmin(axis=1)
-        gained, paid = float(reduced[rows, choice].sum()), scale * float(prices[n_classes:] @ room)
-        bound = _round_down(gained, len(times)) - paid * (1 + 1e-12)
-        if bound > best:
-            best, best_prices = bound, prices
-        time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes) / scale
-        memory_used = np.bincount(choice, weights=weight, minlength=n_classes)[priced] / unit
-        column = np.concatenate((time_used, memory_used))
-        master.add(column)
-        target, ceiling = master.solve()
-        if ceiling * scale - best <= 1e-7 * ceiling * scale:
-            break
-        target[:n_classes] /= max(float(machines @ target[:n_classes]), 1.0)
-        prices = target if round_ % 3 == 0 else best_prices + _STEP * (target - best_prices)
-    return best
-
-
-class AssignmentMaster:
-    """The master program of the fractional assignment: a linear program with generated columns, solved by GLOP.
-
-    A column is an assignment: its seconds on each class of devices, then its bytes in limited memories. The program
-    mixes columns such that no class needs more than T per device, with a penalty for missing memory, and minimizes T.
-    Its dual variables are prices; they need not be exact, as the bound holds for any prices.
-    """
-
-    def __init__(self, machines: Longs, room: Floats) -> None:
-        self._n_time = len(machines)
-        self._solver = solver = pywraplp.Solver("master", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
-        right = (*np.zeros(len(machines)).tolist(), *room.tolist())
-        self._rows = [solver.Constraint(-solver.infinity(), bound) for bound in right]
-        self._whole = solver.Constraint(1.0, 1.0)
-        objective = solver.Objective()
-        pace = solver.NumVar(0.0, solver.infinity(), "T")
-        objective.SetCoefficient(pace, 1.0)
-        for row, count in zip(self._rows, machines.tolist(), strict=False):
-            row.SetCoefficient(pace, -float(count))
-        for row in self._rows[self._n_time :]:
-            missing = solver.NumVar(0.0, solver.infinity(), "")
-            row.SetCoefficient(missing, -1.0)
-            objective.SetCoefficient(missing, _PENALTY)
-        objective.SetMinimization()
-
-    def add(self, column: Floats) -> None:
-        """Add an assignment: seconds per class, then bytes per limited memory."""
-        share = self._solver.NumVar(0.0, self._solver.infinity(), "")
-        for row, amount in zip(self._rows, column.tolist(), strict=True):
-            row.SetCoefficient(share, amount)
-        self._whole.SetCoefficient(share, 1.0)
-
-    def solve(self) -> tuple[Floats, float]:
-        """The prices of the classes' time and of memory, and the least T (with penalties) over all mixtures."""
-        self._solver.Solve()
-        duals = np.array([row.dual_value() for row in self._rows])
-        return np.maximum(-duals, 0.0), float(self._solver.Objective().Value())
+    return Bound(round_down(best, problem.n_ops), "fractional assignment")

@@ -1,4 +1,4 @@
-"""A lower bound for latency in `operator` execution: intervals of a path, each solved as a small program.
+"""A lower bound for latency in `operator` execution: intervals of a path, each bounded by itself.
 
 Take ops x₁ → … → x_k along a path. What lies between two of them, behind xᵢ and before xᵢ₊₁, runs after xᵢ has ended
 and before xᵢ₊₁ starts. The value is therefore at least the seconds of all xᵢ plus, for each interval, the least time
@@ -9,12 +9,14 @@ algorithms"); here it holds for each interval, with its colocation groups.
 
 The program of an interval knows three places: the device of xᵢ, that of xᵢ₊₁, and elsewhere, where only ops of one
 colocation group wait for each other. Every op takes its best time, and a tensor between different places at least its
-quickest transfer between two devices. Costs are rounded down to whole units, so that what CP-SAT proves for the program
-holds for the interval. Equal intervals, as of repeated layers, are solved once.
+quickest transfer between two devices. Costs are rounded down to whole units, so that what is proved for the program
+holds for the interval. Equal intervals, as of repeated layers, are solved once. Propagation (`propagation.py`) is
+quick, and CP-SAT proves more of short intervals.
 
-All ops of an interval on one device take at most the sum of their times. This bounds what an interval can bring. The
-intervals of the chain that promises most are solved, with few ops in an interval, then with more, and again until no
-chain promises more than what is proved. Every chain is itself a bound, so that the work may end at any moment.
+All ops of an interval on one device take at most the sum of their times. This is what an interval promises, less what
+one within it is known to lack. The intervals of the chain that promises most are solved, with few ops in an interval,
+then with more, and again until no chain promises more than what is proved. Every chain is itself a bound, so that the
+work may end at any moment.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.paths import PathPositions, longest_path, path_positions
+from placewise.simulate.bounds.propagation import propagated_bound
 from placewise.simulate.problem_arrays import arrays_of
 
 if TYPE_CHECKING:
@@ -36,16 +39,26 @@ if TYPE_CHECKING:
 
 METHOD = "intervals of a path"
 SIZES = (12, 24, 40)
-"""The most ops between the ends of an interval: small ones first."""
-WORK = 2.0
+"""The most ops between the ends of an interval that CP-SAT solves: small ones first."""
+QUICK_SIZES = (12, 24, 40, 80, 160)
+"""The same for propagation."""
+WORK = 0.8
 """The work of all programs: about as many seconds."""
-_EACH, _PACE, _OVERHEAD = 0.05, 10.0, 0.02
+_EACH, _PACE, _OVERHEAD = 0.05, 5.0, 0.01
 """CP-SAT's deterministic time for one program at most, the work of a unit of it, and the work of any program."""
 _CLOSE = 0.002
 """A chain that promises no more than this share above what is proved is not solved."""
 _UNITS = 1_000_000
 """Whole units of the sum of an interval's times."""
 LONGEST = 20_000
+QUICK, SOLVED = 1, 2
+"""How well an interval is bounded: by propagation, and by CP-SAT or exactly."""
+_TABLE = 300_000
+"""The most intervals that are looked at, short ones first."""
+_PROPAGATION = 1e-4
+"""The work of propagation in an interval for each use of a tensor in it."""
+_STATED = 1e-4
+"""The work of stating an interval, which may have been solved already."""
 
 
 class Program(NamedTuple):
@@ -62,25 +75,38 @@ class Program(NamedTuple):
 
 def interval_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best chain of intervals along the longest path, in seconds; it ends after `work` or when `go_on` is False."""
+    return Bound(solve_intervals(problem, work=work, go_on=go_on).value, METHOD)
+
+
+class PathTimes(NamedTuple):
+    """What is proved along a longest path [m]: the least seconds of everything, and before and after each op [m]."""
+
+    value: float
+    path: Ints
+    start: Floats
+    rest: Floats
+
+
+def solve_intervals(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> PathTimes:
+    """What the best chain of intervals proves for each op of the longest path; no ops where it is too short or long."""
+    chain = begin_chain(problem)
+    if chain is None:
+        return NOTHING
+    for level in (QUICK, SOLVED):
+        work -= chain.improve(level, work, go_on)
+    return chain.list_times()
+
+
+NOTHING = PathTimes(0.0, np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
+
+
+def begin_chain(problem: Problem) -> Chain | None:
+    """The intervals of the longest path, none bounded yet; None where it is too short or long."""
     seconds = best_seconds(problem, np.arange(problem.n_devices))
     if not np.isfinite(seconds).all():
-        return Bound(0.0, METHOD)
+        return None
     path = longest_path(arrays_of(problem), seconds)
-    if not 2 < len(path) <= LONGEST:
-        return Bound(0.0, METHOD)
-    chain, open_ = _Chain(problem, path, seconds, work), True
-    while open_:
-        open_ = False
-        for size in SIZES:
-            promised, steps = chain.find_best(size)
-            if promised <= chain.find_proved() * (1 + _CLOSE):
-                continue
-            for i, j in steps:
-                if chain.work <= 0 or not go_on():
-                    return Bound(chain.find_proved(), METHOD)
-                chain.solve(i, j)
-            open_ = open_ or bool(steps)
-    return Bound(chain.find_proved(), METHOD)
+    return Chain(problem, path, seconds) if 2 < len(path) <= LONGEST else None
 
 
 def least_delays(problem: Problem) -> Floats:
@@ -98,22 +124,21 @@ def least_delays(problem: Problem) -> Floats:
     return least
 
 
-class _Chain:
+class Chain:
     """The intervals of one path, with the most that each can bring, or what it is proved to bring.
 
     Entry [i, w] of a table is the interval from path[i] to path[i + w], both ends left out.
     """
 
-    def __init__(self, problem: Problem, path: Ints, seconds: Floats, work: float) -> None:
+    def __init__(self, problem: Problem, path: Ints, seconds: Floats) -> None:
         a = arrays_of(problem)
-        self._problem, self._path, self._seconds, self.work = problem, path, seconds, work
-        self._delay, self._tensors = least_delays(problem), a
+        self._problem, self._path, self._seconds = problem, path, seconds
         self._streams = max(device.streams for device in problem.cluster)
         places = path_positions(a, path)
         self._before = places.before
         self._order = np.argsort(places.after, kind="stable")
         self._first = np.searchsorted(places.after[self._order], np.arange(len(path) + 1))
-        band = min(max(SIZES), len(path) - 2) + 1
+        band = min(max(max(SIZES), min(max(QUICK_SIZES), _TABLE // len(path))), len(path) - 2) + 1
         self._count = _sum_between(np.ones(problem.n_ops), places, band)
         most = _sum_between(seconds, places, band)
         ends = seconds[path]
@@ -124,50 +149,89 @@ class _Chain:
             self._most[:-w, w] -= ends[:-w] + ends[w:]
             self._along[:-w, w] = self._along[:-w, w - 1] + (ends[w - 1 : -1] if w > 1 else 0.0)
         alone = self._count == np.maximum(np.arange(band + 1) - 1, 0)
-        self._solved = alone | (self._most <= self._along)
+        self._level = np.where(alone | (self._most <= self._along), SOLVED, 0)
         self._value = self._along.copy()
-        self._programs: dict[Program, float] = {}
+        self._promised = {QUICK: most.copy(), SOLVED: most.copy()}
+        self._programs: dict[tuple[Program, int], float] = {}
+        self._proved: float | None = None
+        self._makes, self._reads = a.out_offsets.tolist(), a.consumer_offsets.tolist()
+        self._readers, self._delays = a.consumers.tolist(), least_delays(problem).tolist()
 
-    def find_best(self, size: int) -> tuple[float, list[tuple[int, int]]]:
-        """The seconds of the most promising chain with intervals of `size` ops, and its intervals not solved yet."""
-        return self._longest(np.where(self._solved, self._value, np.where(self._count <= size, self._most, -np.inf)))
+    def improve(self, level: int, work: float, go_on: Callable[[], bool]) -> float:
+        """Bound intervals at a level, those of the most promising chains, and return the work spent."""
+        gained, spent = True, 0.0
+        while gained:
+            gained, before = False, self.find_proved()
+            for size in QUICK_SIZES if level == QUICK else SIZES:
+                promised, steps = self.find_best(size, level)
+                if promised <= self.find_proved() * (1 + _CLOSE):
+                    continue
+                for i, j in steps:
+                    if spent >= work or not go_on():
+                        return spent
+                    spent += self.solve(i, j, level)
+                gained = gained or bool(steps)
+            if level == QUICK:
+                gained = self.find_proved() > before * (1 + _CLOSE)
+        return spent
+
+    def find_best(self, size: int, level: int) -> tuple[float, list[tuple[int, int]]]:
+        """The seconds of the most promising chain with intervals of `size` ops, and those bounded below `level`."""
+        promised = np.where(self._count <= size, self._promised[level], -np.inf)
+        return self._longest(np.where(self._level >= level, self._value, np.maximum(promised, self._value)), level)
 
     def find_proved(self) -> float:
         """The seconds of the best chain of intervals by what is proved of each."""
-        return self._longest(self._value.copy())[0]
+        if self._proved is None:
+            self._proved = self._longest(self._value, SOLVED)[0]
+        return self._proved
 
-    def _longest(self, table: Floats) -> tuple[float, list[tuple[int, int]]]:
-        m, band = len(self._path), table.shape[1] - 1
-        table[:, 1] = np.where(np.isneginf(table[:, 1]), 0.0, table[:, 1])
-        ends = self._seconds[self._path]
-        reach, came = np.zeros(m), np.zeros(m, np.intp)
-        reach[0] = ends[0]
-        for j in range(1, m):
-            w = np.arange(1, min(j, band) + 1)
-            options = reach[j - w] + table[j - w, w]
-            k = int(options.argmax())
-            reach[j], came[j] = options[k] + ends[j], j - 1 - k
+    def list_times(self) -> PathTimes:
+        """What is proved of each op of the path."""
+        table, ends, least = self._value, self._seconds[self._path], 1 - 1e-14 * (len(self._path) + 1000)
+        reach = _reach(ends, table)[0]
+        mirrored = np.full_like(table, -np.inf)
+        for w in range(1, table.shape[1]):
+            mirrored[:-w, w] = table[:-w, w][::-1]
+        rest = (_reach(ends[::-1], mirrored)[0] - ends[::-1])[::-1]
+        return PathTimes(float(reach[-1]) * least, self._path, (reach - ends) * least, rest * least)
+
+    def _longest(self, table: Floats, level: int) -> tuple[float, list[tuple[int, int]]]:
+        m = len(self._path)
+        reach, came = _reach(self._seconds[self._path], table)
         open_, j = list[tuple[int, int]](), m - 1
         while j > 0:
             i = int(came[j])
-            if not self._solved[i, j - i] and table[i, j - i] > self._value[i, j - i]:
+            if self._level[i, j - i] < level and table[i, j - i] > self._value[i, j - i]:
                 open_.append((i, j))
             j = i
         return float(reach[-1]) * (1 - 1e-14 * (m + 1000)), open_[::-1]
 
-    def solve(self, i: int, j: int) -> None:
-        """Bound the interval from path[i] to path[j]."""
-        program, scale = self._state_program(i, j)
-        if program not in self._programs:
-            self._programs[program], spent = bound_interval(program, _EACH)
-            self.work -= spent
-        value = self._programs[program] / scale * (1 - 1e-12)
-        self._value[i, j - i] = max(self._along[i, j - i], value)
-        self._solved[i, j - i] = True
+    def solve(self, i: int, j: int, level: int) -> float:
+        """Bound the interval from path[i] to path[j], and return the work spent."""
+        (program, scale), spent = self._state_program(i, j), _STATED
+        if (program, level) not in self._programs:
+            if level == QUICK:
+                units, took = float(propagated_bound(program)), _PROPAGATION * len(program.delays)
+            else:
+                units, took = bound_interval(program, _EACH)
+            self._programs[program, level] = units
+            spent += took
+        units = self._programs[program, level]
+        value = units / scale * (1 - 1e-12)
+        if value > self._value[i, j - i]:
+            self._value[i, j - i], self._proved = value, None
+        self._level[i, j - i] = SOLVED if units >= sum(program.seconds) else level
+        # What an interval lacks is lacking in those around it too, as their other ops can run before and after it.
+        lacking, most, promised = self._most[i, j - i] - self._value[i, j - i], self._most, self._promised[level]
+        for first in range(max(j - most.shape[1] + 1, 0), i + 1 if lacking > 0 else 0):
+            wider = promised[first, j - first :]
+            np.minimum(wider, most[first, j - first :] - lacking, out=wider)
+        return spent
 
     def _state_program(self, i: int, j: int) -> tuple[Program, float]:
         """The interval in units, and units per second."""
-        a, problem = self._tensors, self._problem
+        problem = self._problem
         ops = self._order[self._first[i] : self._first[j + 1]]
         ops = np.sort(ops[self._before[ops] <= j])
         ops = ops[(ops != self._path[i]) & (ops != self._path[j])]
@@ -176,10 +240,10 @@ class _Chain:
         scale = _UNITS / float(self._seconds[ops[1:-1]].sum())
         delays: dict[tuple[int, int], float] = {}
         for op, u in list(place.items())[:-1]:
-            for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-                for reader in a.consumers[a.consumer_offsets[tensor] : a.consumer_offsets[tensor + 1]].tolist():
+            for tensor in range(self._makes[op], self._makes[op + 1]):
+                for reader in self._readers[self._reads[tensor] : self._reads[tensor + 1]]:
                     if (v := place.get(reader)) is not None:
-                        delays[u, v] = max(delays.get((u, v), 0.0), float(self._delay[tensor]))
+                        delays[u, v] = max(delays.get((u, v), 0.0), self._delays[tensor])
         numbers: dict[int, int] = {}
         program = Program(
             (0, *np.floor(self._seconds[ops[1:-1]] * scale).astype(np.int64).tolist(), 0),
@@ -189,6 +253,21 @@ class _Chain:
             self._streams,
         )
         return program, scale
+
+
+def _reach(ends: Floats, table: Floats) -> tuple[Floats, Longs]:
+    """The least seconds until each op of a path [m] ends, by intervals [m, band + 1], and where the last one begins."""
+    m, band = len(ends), table.shape[1] - 1
+    ending = np.full((m, band), -np.inf)  # [j, k]: the interval from path[j - band + k] to path[j]
+    for w in range(1, min(band, m - 1) + 1):
+        ending[w:, band - w] = table[:-w, w]
+    reach, came = np.full(m + band, -np.inf), np.zeros(m, np.intp)
+    reach[band] = ends[0]
+    for j, own in enumerate(ends.tolist()[1:], 1):
+        options = reach[j : j + band] + ending[j]
+        came[j] = k = options.argmax()
+        reach[j + band] = options[k] + own
+    return reach[band:], came + np.arange(m) - band
 
 
 def _sum_between(values: Floats, places: PathPositions, band: int) -> Floats:

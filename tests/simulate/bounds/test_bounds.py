@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from bounded_problems import best_valid, candidates
 from ortools.linear_solver import pywraplp
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 from soak import enough, seeds
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import evaluate, judge_placement, lower_bound, why_infeasible
-
-
-def candidates(problem: Problem) -> Ints:
-    """Every placement [K, n_ops] that keeps groups together on devices that may run them."""
-    homes = []
-    for block in range(problem.n_blocks):
-        homes.append(np.flatnonzero(problem.allowed[problem.block == block].all(axis=0)).tolist())
-    rows = [np.array(choice)[problem.block] for choice in itertools.product(*homes)]
-    return np.array(rows, np.int32).reshape(-1, problem.n_ops)
-
-
-def best_valid(problem: Problem) -> float:
-    """The least value of any placement without violations, by looking at all; inf if there is none."""
-    rows = candidates(problem)
-    values: Floats = evaluate(problem, rows) if len(rows) else np.zeros(0)
-    for k in np.argsort(values, kind="stable").tolist():
-        if judge_placement(problem, Placement(rows[k])).valid:
-            return float(values[k])
-    return np.inf
 
 
 @pytest.mark.parametrize("memory", ["live", "sum"])

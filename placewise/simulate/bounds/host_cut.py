@@ -1,0 +1,181 @@
+"""Assignments of blocks to accelerators and the host at given prices: minimum cuts, and the bound that they give.
+
+A block costs its time and its bytes at the prices of the cheapest device on its side, and a tensor that is made on one
+side and read on the other costs its quickest transfer. The cheapest assignment is a minimum cut between accelerators
+and the host (Stone 1977, "Multiprocessor scheduling with the aid of network flow algorithms"), in whole units rounded
+down. In `sequential` execution one thing happens at a time, and a tensor that is needed on the other side crosses at
+least once: with a price of 1 for every second the cut bounds the value, less the price of the memory that there is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from placewise.model.columns import Bools, Floats, Ints, Longs
+from placewise.model.problem import Problem
+from placewise.model.result import Bound
+from placewise.simulate.blocks import DeviceClasses, unshared_bytes
+from placewise.simulate.bounds.assignment import prices_bound, round_down
+from placewise.simulate.problem_arrays import arrays_of
+
+METHOD = "minimum cut to the host"
+LARGEST = 200_000
+"""The most uses of tensors of a problem that is cut."""
+_ROUNDS = 12
+_TOTAL = 1 << 40
+"""All costs of a cut together, in units; a capacity above it is never cut."""
+
+
+def cut_bound(problem: Problem, classes: DeviceClasses, times: Floats) -> Bound:
+    """The bound for `sequential` execution, in seconds; `times` [n_blocks, n_classes] is inf where none may run."""
+    a = arrays_of(problem)
+    if len(a.consumers) > LARGEST:
+        return Bound(0.0, METHOD)
+    every = np.ones(len(a.consumers), np.bool_)
+    sides = Sides(problem, classes, times, list_traffic(problem, every, a.output))
+
+    def spread(pace: Floats, per_byte: Floats) -> tuple[float, Floats, Floats]:
+        least, seconds, moved, held = sides.assign(np.repeat(pace, len(classes.count)), np.repeat(pace, 2), per_byte)
+        return least, np.array([seconds.sum() + moved.sum()]), held
+
+    value = prices_bound(spread, np.ones(1, np.int64), sides.room, sides.scale, sides.unit, rounds=_ROUNDS)
+    return Bound(round_down(value, problem.n_ops), METHOD)
+
+
+class Sides:
+    """Blocks with times [n_blocks, n_classes] and bytes, and the tensors that may cross between the two sides."""
+
+    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats, traffic: Traffic | None) -> None:
+        usable, capacity = np.isfinite(times), problem.capacity[classes.example] * classes.count
+        self._cost, self._unusable = np.where(usable, times, 0.0), np.where(usable, 0.0, np.inf)
+        self._host = problem.cluster.is_host[classes.example]
+        self._held = unshared_bytes(problem)
+        self._priced = np.flatnonzero(np.isfinite(capacity))
+        self._cut = HostCut(traffic, len(times)) if traffic is not None else None
+        self.room = capacity[self._priced]
+        self.scale = float((self._cost + self._unusable).min(axis=1).sum()) or 1.0
+        self.unit = max(float(self._held.sum()), 1.0)
+
+    def assign(self, pace: Floats, crossing: Floats, per_byte: Floats) -> tuple[float, Floats, Floats, Floats]:
+        """The least price of an assignment, rounded down, and what it uses.
+
+        `pace` [n_classes] and `crossing` (to the host, from it) are prices of seconds, `per_byte` of bytes in limited
+        memories. The seconds of each class, those of transfers each way, and the bytes in limited memories are used.
+        """
+        n, rows = len(pace), np.arange(len(self._cost))
+        price = self._cost * pace + self._unusable
+        price[:, self._priced] += self._held[:, None] * per_byte
+        gained, moved, left = 0.0, np.zeros(2), price
+        if self._cut is not None:
+            two = np.stack([price[:, ~self._host].min(axis=1), price[:, self._host].min(axis=1)], axis=1)
+            gained, home, moved = self._cut.cheapest(two, crossing)
+            left = np.where(self._host == home[:, None], price, np.inf)
+        choice = left.argmin(axis=1)
+        seconds = np.bincount(choice, weights=self._cost[rows, choice], minlength=n).astype(np.float64)
+        held = np.bincount(choice, weights=self._held, minlength=n)[self._priced].astype(np.float64)
+        return round_down(float(price.min(axis=1).sum()), len(price)) + gained, seconds, moved, held
+
+
+def list_traffic(problem: Problem, counted: Bools, leaving: Bools) -> Traffic | None:
+    """The tensors that may cross: by counted uses [len(consumers)], or as outputs that are `leaving` [n_tensors].
+
+    None if nothing can cross, as where all devices are on one side.
+    """
+    a, host = arrays_of(problem), problem.n_devices
+    devices = np.flatnonzero(~problem.cluster.is_host & problem.allowed.any(axis=0))
+    if not len(devices) or not problem.cluster.is_host.any():
+        return None
+    out = a.transfer[:, np.unique(a.link_class[devices, host])].min(axis=1)
+    into = a.transfer[:, np.unique(a.link_class[host, devices])].min(axis=1)
+    maker = np.where(a.producer >= 0, problem.block[a.producer], -1).astype(np.int64)
+    reader = problem.block[a.consumers].astype(np.int64)
+    used = counted & (reader != maker[a.consumed]) & ((out > 0) | (into > 0))[a.consumed]
+    pair = np.unique(a.consumed[used].astype(np.int64) * problem.n_blocks + reader[used])
+    left = np.flatnonzero(leaving & (maker >= 0) & (out > 0)).astype(np.int64)
+    if not len(pair) and not len(left):
+        return None
+    return Traffic(pair // problem.n_blocks, pair % problem.n_blocks, maker, out, into, left)
+
+
+class Traffic(NamedTuple):
+    """Pairs of a tensor and a block that reads it, and outputs, which leave for the host in any case.
+
+    `maker` [n_tensors] is a block, or −1 for the host; `out` and `into` [n_tensors] are seconds each way.
+    """
+
+    tensor: Longs
+    reader: Longs
+    maker: Longs
+    out: Floats
+    into: Floats
+    leaving: Longs
+
+
+class HostCut:
+    """The flow network between accelerators (source) and the host (sink), solved at different prices."""
+
+    def __init__(self, traffic: Traffic, n_blocks: int) -> None:
+        self._maker = traffic.maker[traffic.tensor]
+        self._reader, self._tensor, self._n = traffic.reader, traffic.tensor, n_blocks
+        used, self._at = np.unique(traffic.tensor, return_inverse=True)
+        outputs = np.zeros(len(traffic.out), np.bool_)
+        outputs[traffic.leaving] = True
+        made = traffic.maker[used] >= 0
+        self._leaving = traffic.maker[traffic.leaving]
+        self._left = traffic.out[traffic.leaving]
+        self._out = np.where(made & ~outputs[used], traffic.out[used], 0.0)
+        self._into = traffic.into[used]
+        maker = np.where(made, 2 + traffic.maker[used], 1)
+        sent, received = 2 + n_blocks + np.arange(len(used)), 2 + n_blocks + len(used) + np.arange(len(used))
+        blocks = 2 + np.arange(n_blocks)
+        self._flow = max_flow.SimpleMaxFlow()
+        never = np.full(len(self._at), 2 * _TOTAL)
+        self._add(sent[self._at], 2 + self._reader, never)
+        self._add(2 + self._reader, received[self._at], never)
+        zero = np.zeros(len(used), np.int64)
+        self._arcs = [
+            self._add(np.where(maker > 1, maker, 0), sent, zero),
+            self._add(received, maker, zero),
+            self._add(blocks, np.ones(n_blocks, np.int64), np.zeros(n_blocks, np.int64)),
+            self._add(np.zeros(n_blocks, np.int64), blocks, np.zeros(n_blocks, np.int64)),
+        ]
+
+    def _add(self, tails: Longs, heads: Longs, units: Longs) -> Ints:
+        arcs: Ints = self._flow.add_arcs_with_capacity(tails.astype(np.int32), heads.astype(np.int32), units)
+        return arcs
+
+    def cheapest(self, sides: Floats, crossing: Floats) -> tuple[float, Bools, Floats]:
+        """What the cheapest assignment costs above Σ min `sides` [n_blocks, 2], rounded down, and that assignment.
+
+        `sides` prices each block on accelerators and on the host, and `crossing` a second each way; the result is
+        whether each is on the host [n_blocks], and the seconds of all tensors that leave and enter accelerators.
+        """
+        leave = np.bincount(self._leaving, weights=self._left, minlength=self._n) * crossing[0]
+        extra = sides - sides.min(axis=1)[:, None]
+        finite = np.isfinite(extra)
+        prices = (self._out * crossing[0], self._into * crossing[1])
+        total = float(extra[finite].sum() + leave.sum() + prices[0].sum() + prices[1].sum())
+        scale = _TOTAL / total if total > 0 else 1.0
+        units = [np.floor(price * scale).astype(np.int64) for price in prices]
+        own = np.where(finite, extra, 0.0) + np.stack([leave, np.zeros(self._n)], axis=1)
+        own_units = np.where(finite, np.floor(own * scale), 2 * _TOTAL).astype(np.int64)
+        for arcs, capacity in zip(self._arcs, (*units, own_units[:, 0], own_units[:, 1]), strict=True):
+            self._flow.set_arcs_capacity(arcs, capacity)
+        if self._flow.solve(0, 1) != self._flow.OPTIMAL:
+            return 0.0, sides[:, 1] < sides[:, 0], np.zeros(2)
+        gained = self._flow.optimal_flow() / scale * (1 - 1e-12)
+        on_host = np.ones(self._n, np.bool_)
+        side = np.asarray(self._flow.get_source_side_min_cut())
+        on_host[side[(side >= 2) & (side < 2 + self._n)] - 2] = False
+        return gained, on_host, self._moved(on_host)
+
+    def _moved(self, on_host: Bools) -> Floats:
+        maker = np.where(self._maker >= 0, on_host[self._maker], True)
+        reader = on_host[self._reader]
+        count = len(self._out)
+        sent = np.bincount(self._at, weights=~maker & reader, minlength=count) > 0
+        received = np.bincount(self._at, weights=maker & ~reader, minlength=count) > 0
+        return np.array([self._out[sent].sum() + self._left[~on_host[self._leaving]].sum(), self._into[received].sum()])

@@ -1,0 +1,176 @@
+"""A lower bound for latency in `operator` execution: ops that must share a device.
+
+Suppose that some placement ends by T. In any placement ops have heads and tails (`windows.py`). Where the head of an
+op, its time, the quickest transfer of a tensor to a reader, that reader's time and its tail exceed T, both ops are on
+one device, and so are their groups. Beside a set of ops on one device, an op elsewhere waits for what it reads of them,
+and they wait for what it makes: where both together exceed T, it belongs to the set. Ops on one device run one after
+the other, and interrupting them as Jackson's rule does can only end earlier (Carlier 1982, "The one-machine sequencing
+problem"). If some set ends after T, or has no room for its weights, on every device that may run it, no placement ends
+by T. The largest T that is refuted so is found by bisection.
+
+That ops which cannot wait for a transfer must share a device is the bound of Papadimitriou and Yannakakis (1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.problem import Problem
+from placewise.model.result import Bound
+from placewise.simulate.blocks import DeviceClasses, unshared_bytes
+from placewise.simulate.bounds.intervals import least_delays
+from placewise.simulate.bounds.propagation import one_machine_end
+from placewise.simulate.bounds.windows import PathBounds
+from placewise.simulate.problem_arrays import arrays_of
+
+METHOD = "ops that must share a device"
+WORK = 0.1
+"""The work of all values of T: about as many seconds."""
+_CLOSE = 5e-4
+"""The share of the bound at which bisection ends."""
+_SURE = 1 + 1e-9
+"""What a sum must exceed T by, as it is computed in floating point."""
+_SETS = 40
+"""The most sets that are scheduled for one T, those with most to do."""
+_OP_WORK, _EDGE_WORK = 3e-6, 4e-7
+"""The work of scheduling an op, and of looking at a use of a tensor."""
+
+
+class Uses(NamedTuple):
+    """Uses of tensors by other groups: the ops that make and read them, and the seconds of the quickest transfer."""
+
+    maker: Ints
+    reader: Ints
+    delay: Floats
+
+
+def sharing_bound(
+    problem: Problem,
+    classes: DeviceClasses,
+    times: Floats,
+    paths: PathBounds,
+    *,
+    above: float = 0.0,
+    work: float = WORK,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Bound:
+    """The largest T that is refuted, in seconds, starting from `above`; 0 if none above it is.
+
+    `times` [n_blocks, n_classes] is inf where a block may not run. It ends after `work` or when `go_on` is False.
+    """
+    test = _Test(problem, classes, times, paths)
+    low, high, step = max(above, float(np.sum(paths, axis=0).max(initial=0.0))), np.inf, 4 * _CLOSE
+    best = 0.0
+    while low > 0 and high - low > _CLOSE * low and test.work < work and go_on():
+        middle = low * (1 + step) if np.isinf(high) else (low + high) / 2
+        if test.refutes(middle):
+            best = low = middle
+            step *= 2
+        else:
+            high = middle
+    return Bound(best, METHOD)
+
+
+class _Test:
+    """What must share a device if a placement ends by T, and whether that is impossible."""
+
+    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats, paths: PathBounds) -> None:
+        self._problem, (self._seconds, self._head, self._tail) = problem, paths
+        self._usable = np.isfinite(times)
+        self._classes = classes
+        self._one = [problem.cluster.devices[d].streams == 1 for d in classes.example.tolist()]
+        self._held = unshared_bytes(problem)
+        self._uses = list_uses(problem)
+        self.work = 0.0
+
+    def refutes(self, latest: float) -> bool:
+        """Whether no placement ends by `latest`."""
+        over, uses = latest * _SURE, self._uses
+        maker, reader = uses.maker, uses.reader
+        seconds, head, tail = self._seconds, self._head, self._tail
+        before, after = (head + seconds)[maker] + uses.delay, uses.delay + (seconds + tail)[reader]
+        block, sets = self._problem.block.astype(np.int64), np.arange(self._problem.n_blocks)
+        joined = before + (seconds + tail)[reader] > over
+        joins = block[maker[joined]], block[reader[joined]]
+        while len(joins[0]):
+            sets = join_sets(sets, *joins)
+            self.work += _EDGE_WORK * len(maker)
+            apart = sets[block[maker]] != sets[block[reader]]
+            joins = _find_neighbours(
+                np.concatenate((reader[apart], maker[apart])),
+                sets[block[np.concatenate((maker[apart], reader[apart]))]],
+                np.concatenate((before[apart], np.zeros(int(apart.sum())))),
+                np.concatenate((np.zeros(int(apart.sum())), after[apart])),
+                (seconds, head, tail),
+                over,
+            )
+            joins = block[joins[0]], joins[1]
+        return self._overloads(sets[block], over)
+
+    def _overloads(self, set_of: Longs, over: float) -> bool:
+        """Whether some set [n_ops] does not end in time, or fits, on any device."""
+        load = np.bincount(set_of, weights=self._seconds)
+        order = np.argsort(set_of, kind="stable")
+        first = np.searchsorted(set_of[order], np.arange(len(load) + 1))
+        for number in np.argsort(-load, kind="stable")[:_SETS].tolist():
+            ops = order[first[number] : first[number + 1]]
+            if load[number] > 0 and not any(self._may_run(ops, c, over) for c in range(len(self._one))):
+                return True
+        return False
+
+    def _may_run(self, ops: Longs, c: int, over: float) -> bool:
+        """Whether ops fit and may end in time on one device of class c."""
+        problem, device = self._problem, int(self._classes.example[c])
+        blocks = np.unique(problem.block[ops])
+        if not self._usable[blocks, c].all():
+            return False
+        if float(self._held[blocks].sum()) > float(problem.capacity[device]) * _SURE:
+            return False
+        if not self._one[c]:
+            return True
+        self.work += _OP_WORK * len(ops)
+        columns = self._head[ops], problem.costs.op_seconds[ops, device], self._tail[ops]
+        tasks = list(zip(*(column.tolist() for column in columns), strict=True))
+        return one_machine_end(tasks) <= over
+
+
+def list_uses(problem: Problem) -> Uses:
+    """The uses of tensors by groups that do not make them."""
+    a, delay = arrays_of(problem), least_delays(problem)
+    maker = a.producer[a.consumed]
+    other = np.flatnonzero((maker >= 0) & (problem.block[maker] != problem.block[a.consumers]))
+    return Uses(maker[other], a.consumers[other], delay[a.consumed[other]])
+
+
+def _find_neighbours(
+    op: Longs, beside: Longs, before: Floats, after: Floats, times: tuple[Floats, Floats, Floats], over: float
+) -> tuple[Longs, Longs]:
+    """Ops that must be in a set `beside` them, and those sets: elsewhere they would start too late or hold it up."""
+    seconds, head, tail = times
+    key, at = np.unique(op.astype(np.int64) * (int(beside.max(initial=0)) + 1) + beside, return_inverse=True)
+    wide = int(beside.max(initial=0)) + 1
+    which, near = key // wide, key % wide
+    start, rest = head[which].copy(), tail[which].copy()
+    np.maximum.at(start, at, before)
+    np.maximum.at(rest, at, after)
+    joined = start + seconds[which] + rest > over
+    return which[joined], near[joined]
+
+
+def join_sets(sets: Longs, one: Longs, other: Longs) -> Longs:
+    """The set of each block [n_blocks] after joining pairs of sets or blocks: the number of one of its blocks."""
+    parent = sets.tolist()
+
+    def find(block: int) -> int:
+        while parent[block] != block:
+            parent[block] = parent[parent[block]]
+            block = parent[block]
+        return block
+
+    for a, b in {(a, b) for a, b in zip(one.tolist(), other.tolist(), strict=True)}:
+        parent[find(a)] = find(b)
+    return np.array([find(block) for block in range(len(parent))], np.int64)

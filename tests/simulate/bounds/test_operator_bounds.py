@@ -1,0 +1,186 @@
+"""Load between heads and tails, and ops that must share a device: by hand, and against every placement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounded_problems import best_order, best_valid, climb, tangled_problem
+from simulate_problems import random_problem, seeded
+from soak import enough, seeds
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.columns import Floats
+from placewise.model.costs import CostTable
+from placewise.model.problem import Objective, Problem
+from placewise.simulate import lower_bound
+from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, device_classes
+from placewise.simulate.bounds import sharing, windows
+from placewise.simulate.bounds.bounds import possible_seconds
+from placewise.simulate.bounds.intervals import PathTimes, solve_intervals
+
+OPERATOR = Objective("latency", execution="operator", memory="sum")
+
+
+class Bounds:
+    """Every bound of a problem by itself; `quickly`, heads and tails are plain longest paths."""
+
+    def __init__(self, problem: Problem, *, work: float = 0.03, quickly: bool = False) -> None:
+        classes, paths = device_classes(problem), windows.bound_paths(problem)
+        self.path = float(np.sum(paths, axis=0).max())
+        known = solve_intervals(problem, work=0 if quickly else work)
+        shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem, known)
+        self.intervals = known.value
+        self.sharing = sharing.sharing_bound(*shared, work=work).value
+        self.load = windows.load_bound(*shared, work=work).value
+
+    def is_largest(self, name: str) -> bool:
+        """Whether this bound is above the critical path, and no other is above it."""
+        own, others = getattr(self, name), (self.path, self.intervals, self.sharing, self.load)
+        return own > self.path * (1 + 1e-6) and own >= max(others) * (1 - 1e-3)
+
+
+def can_run(problem: Problem) -> bool:
+    """Whether every block may run on some device that holds it."""
+    devices = np.arange(problem.n_devices)
+    fits = block_bytes(problem)[:, None] <= problem.capacity[devices]
+    return bool((np.isfinite(block_seconds(problem, devices)) & fits).any(axis=1).all())
+
+
+def test_no_placement_in_any_order_is_below_the_bounds():
+    """Tangled and wide problems: either new bound is the largest one, above the critical path, in a fifth of them."""
+    seen = {"bounded": 0, "sharing": 0, "load": 0, "tight": 0}
+    for seed in seeds(100):
+        problem = tangled_problem(seeded(seed), "operator", wide=seed % 3 > 0)
+        best = best_valid(problem)
+        if best == np.inf:
+            continue
+        bounds = Bounds(problem)
+        assert max(bounds.intervals, bounds.sharing, bounds.load) <= best
+        if np.isinf(problem.capacity).all():
+            assert max(bounds.intervals, bounds.sharing, bounds.load) <= best_order(problem)
+        seen["bounded"] += 1
+        for name in ("sharing", "load"):
+            seen[name] += bounds.is_largest(name)
+        seen["tight"] += max(bounds.sharing, bounds.load) >= best * (1 - 1e-3)
+    assert seen["bounded"] >= enough(80)
+    assert min(seen["sharing"], seen["load"]) >= seen["bounded"] / 5, seen
+    assert seen["tight"] > seen["bounded"] / 10, seen
+
+
+def test_bounds_hold_for_problems_of_all_kinds():
+    """Streams, several hosts, unequal devices, rules, wires, phases, ties and zero times."""
+    bounded = 0
+    for seed in seeds(80):
+        problem = random_problem(
+            seeded(3000 + seed), max_ops=6, max_devices=3, objective=OPERATOR, rules=seed % 3 == 0, scarce=seed % 4 == 1
+        )
+        best = best_valid(problem) if can_run(problem) else np.inf
+        if best < np.inf:
+            bounds = Bounds(problem)
+            assert max(bounds.sharing, bounds.load) <= best
+            bounded += 1
+    assert bounded > enough(40)
+
+
+def test_a_search_never_gets_below_the_bounds():
+    """Problems of 12 to 30 ops, without limits of memory: a search by single moves stays above, often within 10 %."""
+    close = total = 0
+    for seed in seeds(24):
+        choose = seeded(8000 + seed)
+        problem = tangled_problem(choose, "operator", wide=seed % 3 == 0, n_ops=(12, 30))
+        if np.isinf(problem.capacity).all():
+            bounds, value = Bounds(problem, work=0.2), climb(problem)
+            assert max(bounds.intervals, bounds.sharing, bounds.load) <= value
+            total, close = total + 1, close + (max(bounds.intervals, bounds.sharing, bounds.load) >= 0.9 * value)
+    assert total >= enough(12)
+    assert close > total / 5
+
+
+def layers(
+    sizes: list[int], *, link: float, devices: int = 2, host: float = 0.0, group: bool = False, seconds: float = 1.0
+) -> Problem:
+    """Ops in layers, each of which reads all of the layer before; `host`: a CPU so many times slower."""
+    builder, last = GraphBuilder(), list[int]()
+    for layer, size in enumerate(sizes):
+        made = []
+        for k in range(size):
+            op = builder.add_op(f"{layer}.{k}", "Op", group=layer if group else -1)
+            for tensor in last:
+                builder.add_edge(tensor, op)
+            made.append(builder.add_tensor(op, nbytes=1))
+        last = made
+    names = [f"d{k}" for k in range(devices)]
+    own = tuple(Device(name) for name in names) + ((Device("cpu", kind="cpu"),) if host else ())
+    ends = [(a, b) for a in (*names, HOST) for b in (*names, HOST) if a != b]
+    cluster = Cluster(own, tuple(Link(*pair, 1.0) for pair in ends), "direct")
+    graph = builder.build()
+    transfer = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
+    transfer[:, 1:] = link
+    row = [seconds] * devices + ([seconds * host] if host else [])
+    return Problem(graph, cluster, CostTable.given(np.array([row] * graph.n_ops), transfer), OPERATOR)
+
+
+def test_load_begins_after_a_head_and_ends_before_a_tail():
+    """One op, eight on two devices with free links, one op: 1 + 8 / 2 + 1."""
+    problem = layers([1, 8, 1], link=0.0)
+    assert Bounds(problem).load == pytest.approx(6, rel=1e-6)
+    assert lower_bound(problem).value == pytest.approx(6, rel=1e-6)
+
+
+def test_a_host_takes_only_what_is_worth_its_transfers():
+    """A host as quick as the device takes half of eight ops; not where each waits for a transfer of 4 s."""
+    assert Bounds(layers([1, 8, 1], link=0.0, devices=1, host=1.0)).load == pytest.approx(6, rel=1e-6)
+    costly = Bounds(layers([1, 8, 1], link=4.0, devices=1, host=1.0), work=1.0)
+    assert 6.5 < costly.load <= best_valid(layers([1, 8, 1], link=4.0, devices=1, host=1.0))
+
+
+def test_ops_that_cannot_wait_share_a_device():
+    """Three ops between two: in turn where links are slow; on links of 1/2 s, no set has more to do than 4 s."""
+    assert Bounds(layers([1, 3, 1], link=5.0), quickly=True).sharing == pytest.approx(5, rel=2e-3)
+    assert Bounds(layers([1, 3, 1], link=0.5), quickly=True).sharing <= best_valid(layers([1, 3, 1], link=0.5)) == 4
+
+
+def test_a_group_is_one_machine():
+    """A layer of four that form a group takes 4 s between its ends, however quick the links."""
+    assert Bounds(layers([1, 4, 1], link=0.0, group=True), quickly=True).sharing == pytest.approx(6, rel=2e-3)
+
+
+def test_work_may_end_at_any_moment():
+    """Less work or no time proves less, and nothing below what is known is looked for."""
+    problem = layers([1, 8, 1, 8, 1], link=0.5)
+    classes = device_classes(problem)
+    shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
+    assert sharing.sharing_bound(*shared, go_on=lambda: False).value == 0
+    assert sharing.sharing_bound(*shared, above=100).value == 0
+    assert windows.load_bound(*shared, go_on=lambda: False).value == 0
+    assert windows.load_bound(*shared, above=100).value == 0
+    values = [windows.load_bound(*shared, work=work).value for work in (1e-6, 0.01, 0.2)]
+    assert values == sorted(values)
+
+
+def heads_by_hand(problem: Problem, seconds: Floats, known: PathTimes) -> Floats:
+    """Heads op by op: after all that is read, and on the path after what is proved."""
+    head, start = np.zeros(problem.n_ops), dict(zip(known.path.tolist(), known.start.tolist(), strict=True))
+    for op in range(problem.n_ops):
+        head[op] = max(head[op], start.get(op, 0.0))
+        for tensor in range(problem.graph.out_offsets[op], problem.graph.out_offsets[op + 1]):
+            for reader in problem.graph.consumers_of(tensor).tolist():
+                head[reader] = max(head[reader], head[op] + seconds[op])
+    return head
+
+
+def test_heads_and_tails_follow_what_is_proved():
+    """Op by op the same heads; with a tail, no op exceeds the best value; intervals make some of them longer."""
+    longer = 0
+    for seed in seeds(60):
+        problem = tangled_problem(seeded(500 + seed), "operator")
+        seconds = best_seconds(problem, np.arange(problem.n_devices))
+        known = solve_intervals(problem, work=0.03)
+        _, head, tail = windows.bound_paths(problem, known)
+        assert head == pytest.approx(heads_by_hand(problem, seconds, known), abs=1e-9)
+        assert (head + seconds + tail).max() <= best_valid(problem) * (1 + 1e-9)
+        plain = windows.bound_paths(problem)
+        assert (head >= plain.head - 1e-9).all() and (tail >= plain.tail - 1e-9).all()
+        longer += bool((head > plain.head + 1e-6).any() and (tail > plain.tail + 1e-6).any())
+    assert longer > enough(5)
