@@ -82,6 +82,15 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B" if not prefix else f"{value:.3g} {prefix}B" if value < 1000 else f"{value:.0f} {prefix}B"
 
 
+def format_gap(gap: float) -> str:
+    """A gap in percent, as what is left to gain at most.
+
+    >>> format_gap(0.0212), format_gap(0.0001)
+    ('at most 2.1%', 'under 0.1%')
+    """
+    return f"at most {gap:.1%}" if gap >= 0.001 else "under 0.1%"
+
+
 def format_seconds(value: float) -> str:
     """Seconds with four significant digits: ``"4.167 ms"``."""
     if not math.isfinite(value):

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from placewise._util.units import format_bytes, format_number, format_seconds
+from placewise._util.units import format_bytes, format_gap, format_number, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
@@ -52,7 +52,7 @@ def headline(result: Result) -> str:
     if result.status.outcome is Outcome.OPTIMAL:
         return f"{line}, proved optimal ({result.bound.method})"
     bound = format_seconds(result.lower_bound)
-    return f"{line}; no placement is below {bound} ({result.bound.method}): at most {result.gap:.1%} is left to gain"
+    return f"{line}; no placement is below {bound} ({result.bound.method}): {format_gap(result.gap)} is left to gain"
 
 
 def phase_line(problem: Problem, judgement: Judgement) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from placewise._util.units import format_bytes, format_seconds
+from placewise._util.units import format_bytes, format_gap, format_seconds
 from placewise.files.plan_file import baselines_of
 from placewise.model.problem import Objective
 from placewise.model.result import DeviceUse, gap_of
@@ -128,9 +128,9 @@ def _describe_bound(view: PlanView, value: float) -> str:
         return f"It is proved optimal ({plan.bound_method}): no placement that keeps the rules is better."
     if not plan.lower_bound > 0 or not math.isfinite(value):
         return ""
-    gap = gap_of(value, plan.lower_bound)
+    gap = format_gap(gap_of(value, plan.lower_bound))
     return (
-        f"No placement is below {format_seconds(plan.lower_bound)} ({plan.bound_method}): at most {gap:.1%} is left "
+        f"No placement is below {format_seconds(plan.lower_bound)} ({plan.bound_method}): {gap} is left "
         f"to gain, and perhaps nothing, since the bound may be below what can be reached."
     )
 
