@@ -48,8 +48,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_torchrun_trains_as_placewise_does_though_a_process_is_killed(
     written: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The losses of the written files fall and are those of one process and of `placewise run --train`. After a kill all
-    processes start again from the last checkpoint, and steps that run twice have the same losses.
+    """The losses of the written files fall, and are those of one process and of `placewise run --train`. After a kill,
+    all processes start again from the last checkpoint, and steps that run twice have the same losses.
     """
     path, folder = written
     options = ["--steps", "60", "--compare", "60", "--learning-rate", "0.01", "--checkpoint-every", "5"]
