@@ -1,6 +1,6 @@
 """Predicted and measured times of many plans on emulated clusters: six models, four clusters, three objectives.
 
-    python benchmarks/real/emulated.py [--plans 12] [--seconds 1] [--only two-nodes]
+    python benchmarks/real/emulated.py [--plans 12] [--seconds 1] [--only two-nodes] [--realtime]
 
 Nothing is computed: a process per device sleeps as long as its ops take, and tensors move as paced bytes (see
 docs/runtimes.md,
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -178,9 +179,11 @@ def measure_case(prepared: PreparedEmulation, job: Job) -> dict[str, Any]:
 
 
 def run_cells(
-    clusters: Sequence[str], kinds: Sequence[str], count: int, budget: float, until: float
+    clusters: Sequence[str], kinds: Sequence[str], count: int, budget: float, until: float, *, realtime: bool
 ) -> Iterator[dict[str, Any]]:
-    """All cells, model by model, a cluster in the same processes throughout; no model begins after `until`."""
+    """All cells, model by model, a cluster in the same processes throughout; no model begins after `until`. With
+    `realtime`, other processes of the machine let those of the cluster go first.
+    """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         emulations: dict[str, PreparedEmulation] = {}
         for row, model in enumerate(MODELS):
@@ -196,6 +199,8 @@ def run_cells(
                     job = Job(problem, placement, ())
                     if name not in emulations:
                         emulations[name] = stack.enter_context(Emulated().prepare(job))
+                        for pid in emulations[name].pids.values() if realtime else ():
+                            os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
                     cases.append({"plan": plan, **measure_case(emulations[name], job)})
                 yield {"cluster": name, "model": model, "objective": str(problem.objective), "cases": cases}
 
@@ -279,6 +284,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=25.0, help="no model begins after them")
     parser.add_argument("--only", choices=CLUSTERS)
     parser.add_argument("--objective", choices=KINDS, help="measure this alone, and keep the other cells")
+    parser.add_argument("--realtime", action="store_true", help="run the cluster before all else (Linux, as root)")
     options = parser.parse_args()
     until, cells = time.monotonic() + 60 * options.minutes, []
     clusters = list(CLUSTERS) if options.only is None else [options.only]
@@ -286,7 +292,7 @@ def main() -> int:
     others = [c for c in kept() if c["cluster"] not in clusters or c["objective"].split(" ")[0] not in kinds]
     stopped: list[str] = []
     try:
-        for cell in run_cells(clusters, kinds, options.plans, options.seconds, until):
+        for cell in run_cells(clusters, kinds, options.plans, options.seconds, until, realtime=options.realtime):
             cells.append(cell)
             show_cell(cell)
     except RunError as error:

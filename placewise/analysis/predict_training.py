@@ -22,8 +22,8 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.simulate.step.memory import copy_peaks
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task
 from placewise.simulate.step.roles import UPDATE, op_roles
-from placewise.simulate.step.simulate import simulate_step
-from placewise.simulate.step.stage_costs import Pipeline
+from placewise.simulate.step.simulate import StepRun, simulate_step
+from placewise.simulate.step.stage_costs import NOWHERE, Pipeline
 from placewise.transform.training import to_training
 from placewise.transform.virtual_stages import VirtualStages
 
@@ -34,7 +34,8 @@ _TASKS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrediction:
-    """Seconds of a step, of one on the first device alone, and bytes of every process of a replica.
+    """Seconds of a step, of one on the first device alone, and bytes of every process of a replica: the `memory` of the
+    simulated step, and `buffers` that are kept for messages besides.
 
     NaN and empty where there is no training graph of the model; `note` says why.
     """
@@ -42,6 +43,7 @@ class TrainingPrediction:
     seconds: float
     alone: float
     memory: tuple[int, ...] = ()
+    buffers: tuple[int, ...] = ()
     note: str = ""
 
 
@@ -79,8 +81,33 @@ def predict_training(
         return TrainingPrediction(math.nan, math.nan, note="no prediction: a stage reads what a later one makes")
     own, updates = step.costs.op_seconds[:, stages.devices[0]], op_roles(step) == UPDATE
     alone = step.constraints.microbatches * float(own[~updates].sum()) + float(own[updates].sum())
-    memory = tuple(int(peak) for peak in copy_peaks(run, 0)[1].tolist())
-    return TrainingPrediction(float(run.value), alone, memory)
+    memory, buffers = (tuple(map(int, sizes.tolist())) for sizes in (copy_peaks(run, 0)[1], _buffer_bytes(run)))
+    return TrainingPrediction(float(run.value), alone, memory, buffers)
+
+
+def _buffer_bytes(run: StepRun) -> Floats:
+    """Bytes [n_devices along the pipeline] of the messages that PyTorch's pipelines hold room for all the time.
+
+    A stage has a buffer for what it receives of every micro-batch of a step (`PipelineStage.args_recv_info` and
+    `grad_recv_info`, PyTorch 2.13); those of micro-batches in flight are activations that the simulation counts.
+    """
+    pipeline, costs = run.pipeline, run.copies[0].costs
+    n, places = pipeline.n_stages, pipeline.stage_places()
+    found = np.zeros(len(pipeline.devices))
+    in_flight = [_count_in_flight(pipeline.orders[place], stage) for stage, place in enumerate(places)]
+    for hop, nbytes in zip(costs.passed.hops, costs.passed.bytes.tolist(), strict=True):
+        if NOWHERE not in (hop.source, hop.target):
+            kind, stage = divmod(hop.target, n)
+            spare = run.microbatches - (in_flight[stage] if kind == FORWARD else 1)
+            found[places[stage]] += nbytes * max(spare, 0)
+    return found
+
+
+def _count_in_flight(order: Sequence[Task], stage: int) -> int:
+    """The most micro-batches of a stage that have gone forward and not all the way back."""
+    last = max(task.kind for task in order if task.stage == stage)
+    change = [(task.kind == FORWARD) - (task.kind == last) for task in order if task.stage == stage]
+    return int(np.cumsum(change).max())
 
 
 def price_step(problem: Problem, graph: Graph, *, copies: int, microbatches: int) -> Problem:

@@ -234,7 +234,8 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
         own = [stage for stage, rank in enumerate(stages.ranks) if rank == process % ranks]
         memory = record.memory[process] if record.memory else 0
         runtime = record.runtime[process] if record.runtime else 0
-        predicted = prediction.memory[process % ranks] + runtime if prediction.memory else math.nan
+        own_bytes = prediction.memory[process % ranks] + prediction.buffers[process % ranks] if prediction.memory else 0
+        predicted = own_bytes + runtime if prediction.memory else math.nan
         place = str(training.job.places[device])
         rows.append(TrainingRow(process, problem.cluster.names[device], place, tuple(own), float(memory), predicted))
     quartiles = np.percentile(record.seconds[1:] or record.seconds or (math.nan,), (25, 75))

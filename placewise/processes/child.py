@@ -46,6 +46,8 @@ def _limit_memory(size: int) -> None:
 
 def _serve(link: Connection) -> None:
     server: Any = None
+    value: Any
+    answer: Any
     while True:
         try:
             method, args = link.recv()
@@ -57,13 +59,14 @@ def _serve(link: Connection) -> None:
                 server, value = getattr(import_module(module), name)(*args), None
             else:
                 value = getattr(server, method)(*args)
-            answer: tuple[str, Any] = ("ok", value)
+            answer = ("ok", value)
         except MemoryError:
             answer = ("error", "memory ran out")
         except Exception as error:
             answer = ("error", _portable_error(error))
         with suppress(BrokenPipeError):
             link.send(answer)
+        value = answer = None  # the next request may need the memory
 
 
 def _portable_error(error: Exception) -> Any:

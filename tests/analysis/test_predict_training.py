@@ -51,6 +51,18 @@ def test_a_run_is_predicted_as_its_plan_is_judged(blocks: Path, schedule: str, c
     assert list(found.memory) == pytest.approx([judged.devices[d].peak for d in stages.devices], abs=1)
 
 
+@pytest.mark.parametrize(("schedule", "spare"), [("1f1b", (3, 3)), ("gpipe", (3, 0))])
+def test_messages_have_buffers(blocks: Path, schedule: str, spare: tuple[int, int]) -> None:
+    """Two values of 2 × 6 × 16 floats cross, and their gradients: a stage has room for those of all four micro-batches,
+    of which the simulation counts the activations in flight, one under 1F1B and all under GPipe, and one gradient.
+    """
+    problem, placement = place_step(blocks, schedule, 4)
+    forward, whole = forward_part(problem, placement, blocks, ProblemOptions())
+    stages = find_training_stages(forward, whole, schedule)
+    found = predict_training(forward, stages, name_actions(schedule, 2, 4), optimizer="adam")
+    assert found.buffers == tuple(2 * 2 * 6 * 16 * 4 * count for count in spare)
+
+
 def test_measured_times_scale_backward_ops(blocks: Path) -> None:
     """Forward ops that take three times their estimate have backward ops that do; updates do not."""
     problem, placement = place_step(blocks, "gpipe", 4)

@@ -45,15 +45,23 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return path, folder
 
 
-def test_torchrun_trains_as_placewise_does(written: tuple[Path, Path]) -> None:
-    """The losses of the written files are those of `placewise run --train`, of one process, and they fall."""
+def test_torchrun_trains_as_placewise_does_though_a_process_is_killed(
+    written: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The losses of the written files fall, and are those of one process and of `placewise run --train`. After a kill,
+    all processes start again from the last checkpoint, and steps that run twice have the same losses.
+    """
     path, folder = written
-    done = torchrun(folder, "train_pipeline.py", str(path), "--steps", "4", "--learning-rate", "0.01")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "2 stages, losses of 2 steps as those of one process" in done.stdout
+    options = ["--steps", "60", "--compare", "60", "--learning-rate", "0.01", "--checkpoint-every", "5"]
+    arguments = ["train_pipeline.py", str(path), *options, "--checkpoint", str(tmp_path / "kept")]
+    run = run_and_kill(folder, [(1, 0.0, 12)], arguments)
+    losses = {number: loss for attempt in run.attempts for number, loss in attempt}
+    check_attempts(run, losses, 5)
+    assert len(run.attempts) == 2 and not living(run)
+    assert "2 stages, losses of 60 steps as those of one process" in run.output
     forward = build_forward(path, "2xcore")
     own = train(forward, cut_evenly(forward, (0, 1)), steps=4, learning_rate=0.01, compared=0).record.losses
-    assert list(losses_of(done.stdout).values()) == pytest.approx(own, rel=1e-5)
+    assert [losses[number] for number in range(1, 5)] == pytest.approx(own, rel=1e-5)
     assert own[-1] < own[0]
 
 

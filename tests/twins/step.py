@@ -1,40 +1,54 @@
 """A training step by its definition (docs/judge.md): loops over ops, an event simulation with a clock, and bytes.
 
-Nothing is shared with the judge but the problem, the order of each device's tasks and the roles of ops. Wires that
-links share are left out.
+Nothing is shared with the judge but the problem, the order of each device's tasks and the roles of ops.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from placewise.model.problem import Problem
 
 Task = tuple[int, int, int]
 """Kind (0 forward, 1 backward, 2 gradients of weights), stage, micro-batch."""
 UPDATE = 3
+GRADIENT, RENEWAL = 3, 4
+"""In place of a kind of task, in what passes once per step."""
+End = tuple[int, int] | str | None
+"""Of a transfer: kind and stage of a task, "host" for what is forwarded or read there, None for the model's inputs and
+outputs.
+"""
+Row = tuple[End, End, tuple[int, int], float, float]
+"""A transfer: both ends, its link, its seconds and its bytes."""
 
 
 class Link:
     """A queue of transfers: in the order of requests, or in an order that is fixed."""
 
-    def __init__(self, fixed: Sequence[tuple[object, ...]] | None = None) -> None:
+    def __init__(self, fixed: Sequence[tuple[Row, int]] | None = None) -> None:
         self.fixed = None if fixed is None else list(fixed)
-        self.waiting: list[tuple[object, ...]] = []
-        self.busy = False
+        self.asked: dict[tuple[Row, int], float] = {}
+        self.freed = 0.0
 
-    def next(self) -> tuple[object, ...] | None:
-        """The transfer that starts next, if it is there."""
-        if self.busy:
-            return None
+    def head(self) -> tuple[float, tuple[Row, int]] | None:
+        """The transfer whose turn it is, if it is there, and since when."""
         if self.fixed is None:
-            return self.waiting.pop(0) if self.waiting else None
-        if self.fixed and self.fixed[0] in self.waiting:
-            job = self.fixed.pop(0)
-            self.waiting.remove(job)
-            return job
+            return next(((since, job) for job, since in self.asked.items()), None)
+        if self.fixed and self.fixed[0] in self.asked:
+            return max(self.asked[self.fixed[0]], self.freed), self.fixed[0]
         return None
+
+    def take(self, job: tuple[Row, int]) -> None:
+        """Its turn has come."""
+        del self.asked[job]
+        if self.fixed is not None:
+            self.fixed.remove(job)
+
+
+def _order_of(end: End) -> tuple[int, int]:
+    return end if isinstance(end, tuple) else (-1, -1)
 
 
 class PlainStep:
@@ -95,61 +109,90 @@ class PlainStep:
         kind = self.problem.cluster.link_class[here, there]
         return sum(float(self.problem.costs.transfer_seconds[t, kind]) for t in tensors)
 
-    def _plan_transfers(self) -> None:
-        """Each transfer as (link, key, seconds, bytes), by the task after which it starts."""
+    def _plan_transfers(self) -> list[tuple[object, Row]]:
+        """Each transfer of a micro-batch, with what it comes after: a task, or the hop to host memory."""
         staged = self.problem.cluster.transfers == "staged"
         size = self.problem.graph.tensors.bytes
-        self.up: dict[object, tuple[tuple[int, int], float, float]] = {}
-        self.down: list[tuple[object, object, tuple[int, int], float, float]] = []
-        self.direct: list[tuple[object, object, tuple[int, int], float, float]] = []
-        self.homes: list[tuple[object, object]] = []
-        leaving: dict[object, set[int]] = {}
+        found: list[tuple[object, Row]] = []
+        self.homes: list[tuple[End, End]] = []
+        leaving: dict[End, dict[int, set[int]]] = {}
         for (source, target, here, there), tensors in self.passed.items():
             nbytes = float(sum(max(0, int(size[t])) for t in tensors))
             if staged and here != self.host:
-                leaving.setdefault((source, here), set()).update(tensors)
+                leaving.setdefault(source, {}).setdefault(here, set()).update(tensors)
                 if there == self.host and target is not None:
                     self.homes.append((source, target))
             if staged and there != self.host:
-                hop = (self.host, there)
-                self.down.append((source, target, hop, self._hop(tensors, *hop), nbytes))
+                hop, gate = (self.host, there), "up" if here != self.host else "task"
+                found.append(((gate, source), (source, target, hop, self._hop(tensors, *hop), nbytes)))
             elif not staged:
-                self.direct.append((source, target, (here, there), self._hop(tensors, here, there), nbytes))
-        for (source, here), found in leaving.items():  # type: ignore[misc]
-            hop = (here, self.host)
-            nbytes = float(sum(max(0, int(size[t])) for t in found))
-            self.up[source] = (hop, self._hop(sorted(found), *hop), nbytes)
+                hop = (here, there)
+                found.append((("task", source), (source, target, hop, self._hop(tensors, *hop), nbytes)))
+        for source, places in leaving.items():
+            for here, moved in places.items():
+                hop, nbytes = (here, self.host), float(sum(max(0, int(size[t])) for t in moved))
+                found.append((("task", source), (source, "host", hop, self._hop(sorted(moved), *hop), nbytes)))
+        return sorted(found, key=lambda one: (_order_of(one[1][0]), _order_of(one[1][1])))
+
+    def _plan_exchange(self) -> list[tuple[object, Row]]:
+        """The same for what passes once per step; gradients come after all tasks of a device, new values after its
+        update.
+        """
+        staged = self.problem.cluster.transfers == "staged"
+        sums: dict[tuple[object, End, End, tuple[int, int]], set[int]] = {}
+        for tensor, maker, reader in self.once:
+            what = RENEWAL if self.kind[maker] == UPDATE else GRADIENT
+            here, there = self.place(maker), self.place(reader)
+            source, target = (what, self.stage[maker]), (what, self.stage[reader])
+            made = ("updated" if what == RENEWAL else "done", self.device[source[1]])
+            if not staged:
+                sums.setdefault((made, source, target, (here, there)), set()).add(tensor)
+                continue
+            if here != self.host:
+                sums.setdefault((made, source, "host", (here, self.host)), set()).add(tensor)
+                if there == self.host:
+                    self.homes.append((source, target))
+            if there != self.host:
+                gate = ("up", source) if here != self.host else made
+                sums.setdefault((gate, source, target, (self.host, there)), set()).add(tensor)
+        found = [(gate, (a, b, hop, self._hop(sorted(t), *hop), 0.0)) for (gate, a, b, hop), t in sums.items()]
+        return sorted(found, key=lambda one: (_order_of(one[1][0]), _order_of(one[1][1])))
 
     def _run(self) -> float:
-        self._plan_transfers()
+        passes, exchange = self._plan_transfers(), self._plan_exchange()
+        requests: dict[object, list[Row]] = {}
+        for gate, row in passes + exchange:
+            requests.setdefault(gate, []).append(row)
         links: dict[tuple[int, int], Link] = {}
-        from_host = self.down + [one for one in self.direct if one[2][0] == self.host]
-        for link in {hop for _, _, hop, _, _ in from_host}:
-            links[link] = Link(self._needed(link, from_host))
-        requests: dict[object, list[tuple[object, ...]]] = {}
-        for source, target, link, seconds, nbytes in sorted(from_host + self.direct, key=repr):
-            if (source, target, link, seconds, nbytes) in from_host:
-                gate = ("up", source) if source in self.up and link[0] == self.host else ("task", source)
-            else:
-                gate = ("task", source)
-            if (source, target, link, seconds, nbytes) not in [row[1] for row in requests.get(gate, [])]:
-                requests.setdefault(gate, []).append((link, (source, target, link, seconds, nbytes)))
+        wires: dict[object, list[tuple[int, int]]] = {}
+        for link in dict.fromkeys(row[2] for _, row in passes + exchange):
+            once = [(row, 0) for _, row in exchange if row[2] == link]
+            links[link] = Link([*self._needed(link, passes), *once] if link[0] == self.host else None)
+            wire = int(self.problem.cluster.wire[link])
+            wires.setdefault(link if wire < 0 else wire, []).append(link)
         self.starts: dict[Task, float] = {}
         self.ends: dict[Task, float] = {}
-        self.moved: list[tuple[object, object, int, float, float, float, tuple[int, int]]] = []
-        arrived: set[tuple[object, object, int]] = set()
-        at, busy, now, number = [0] * len(self.orders), [False] * len(self.orders), 0.0, 0
-        events: list[tuple[float, int, str, tuple[object, ...]]] = []
-        begun: dict[object, float] = {}
+        self.moved: list[tuple[End, End, int, float, float, float, tuple[int, int]]] = []
+        arrived: set[tuple[End, End, int]] = set()
+        awaited = dict.fromkeys(self.of_device, 0)
+        for target in [row[1] for _, row in exchange] + [reader for _, reader in self.homes]:
+            if isinstance(target, tuple) and target[0] == GRADIENT:
+                awaited[self.device[target[1]]] += 1
+        update = dict.fromkeys(self.of_device, 0.0)
+        for s, d in enumerate(self.device):
+            update[d] += self.seconds[UPDATE, s]
+        at, busy, taken, now, number = [0] * len(self.orders), [False] * len(self.orders), set[object](), 0.0, 0
+        updated: set[int] = set()
+        events: list[tuple[float, int, str, tuple[Any, ...]]] = []
 
-        def push(time: float, what: str, payload: tuple[object, ...]) -> None:
+        def push(time: float, what: str, payload: tuple[Any, ...]) -> None:
             nonlocal number
             heapq.heappush(events, (time, number, what, payload))
             number += 1
 
         def ask(gate: object, i: int) -> None:
-            for link, row in requests.get(gate, []):
-                links.setdefault(link, Link()).waiting.append((row, i))  # type: ignore[arg-type]
+            for row in requests.get(gate, []):
+                links[row[2]].asked[row, i] = now
 
         def ready(task: Task) -> bool:
             kind, s, i = task
@@ -158,117 +201,89 @@ class PlainStep:
                 needs = [(0, s, i), *([(1, s + 1, i)] if s < self.n - 1 else [])]
             if kind == 2:
                 needs = [(1, s, i)]
-            comes = [row for rows in requests.values() for _, row in rows if row[1] == (kind, s)]  # type: ignore[index]
+            comes = [row for rows in requests.values() for row in rows if row[1] == (kind, s)]
             return (
                 all(need in self.ends and self.ends[need] <= now for need in needs)
-                and all(
-                    (row[0], row[1], i) in arrived
-                    for row in comes  # type: ignore[index]
-                )
+                and all((row[0], row[1], i) in arrived for row in comes)
                 and all((source, "host", i) in arrived for source, reader in self.homes if reader == (kind, s))
             )
 
-        def start() -> None:
+        def start_tasks() -> None:
             for device, order in enumerate(self.orders):
                 if not busy[device] and at[device] < len(order) and ready(order[at[device]]):
                     task = order[at[device]]
                     busy[device] = True
                     self.starts[task] = now
                     push(now + self.seconds[task[:2]], "task", (device, task))
-            for name, link in links.items():
-                job = link.next()
-                if job is not None:
-                    link.busy = True
-                    begun[name] = now
-                    push(now + float(job[0][3]), "hop", (name, *job))  # type: ignore[index]
+            for d, device in self.of_device.items():
+                if d not in updated and at[device] == len(self.orders[device]) and not awaited[d]:
+                    updated.add(d)
+                    push(now + update[d], "update", (d,))
+
+        def start_transfers() -> None:
+            for wire, own in wires.items():
+                heads = [(head, link) for link in own if (head := links[link].head()) is not None]
+                if wire not in taken and heads:
+                    (_, job), link = min(heads, key=lambda one: (one[0][0], self._turn(*one[0][1])))
+                    links[link].take(job)
+                    taken.add(wire)
+                    push(now + job[0][3], "hop", (wire, now, *job))
 
         for i in range(self.m):
             ask(("task", None), i)
-        start()
+        start_tasks()
+        start_transfers()
         while events:
             now, _, what, payload = heapq.heappop(events)
             if what == "task":
-                device, task = payload
-                busy[device], at[device] = False, at[device] + 1  # type: ignore[index]
-                self.ends[task] = now  # type: ignore[index]
-                kind, s, i = task  # type: ignore[misc]
-                if (kind, s) in self.up:
-                    hop, seconds, nbytes = self.up[kind, s]
-                    row = ((kind, s), "host", hop, seconds, nbytes)
-                    links.setdefault(hop, Link()).waiting.append((row, i))
+                device, (kind, s, i) = payload
+                busy[device], at[device] = False, at[device] + 1
+                self.ends[kind, s, i] = now
                 ask(("task", (kind, s)), i)
+                if at[device] == len(self.orders[device]):
+                    ask(("done", self.device[s]), 0)
+            elif what == "update":
+                ask(("updated", *payload), 0)
             else:
-                name, row, i = payload
-                source, target, link, _, nbytes = row  # type: ignore[misc]
-                links[name].busy = False  # type: ignore[index]
-                self.moved.append((source, target, i, begun[name], now, nbytes, link))  # type: ignore[arg-type]
+                wire, begun, (source, target, link, _, nbytes), i = payload
+                taken.remove(wire)
+                links[link].freed = now
+                once = isinstance(source, tuple) and source[0] >= GRADIENT
+                if not once:
+                    self.moved.append((source, target, i, begun, now, nbytes, link))
+                arrived.add((source, target, i))
+                read = [target]
                 if target == "host":
-                    arrived.add((source, target, i))  # type: ignore[arg-type]
-                    ask(("up", source), i)  # type: ignore[arg-type]
-                else:
-                    arrived.add((source, target, i))  # type: ignore[arg-type]
-            start()
+                    ask(("up", source), i)
+                    read = [reader for of, reader in self.homes if of == source]
+                for reader in read if once else ():
+                    if reader[0] == GRADIENT:
+                        awaited[self.device[reader[1]]] -= 1
+            start_tasks()
+            if not events or events[0][0] > now:
+                start_transfers()
         assert all(k == len(order) for k, order in zip(at, self.orders, strict=True)), "tasks wait for each other"
-        return self._finish(now)
+        assert len(updated) == len(self.of_device) and not any(link.asked for link in links.values())
+        return now
 
-    def _needed(self, link: tuple[int, int], rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    def _turn(self, row: Row, i: int) -> tuple[object, ...]:
+        """What decides between transfers that a wire could take since the same moment: the place of the task that needs
+        it, if it leaves host memory, or makes it, in the list of its device, then the device, then the other end.
+        """
+        end, other = (row[1], row[0]) if row[2][0] == self.host else (row[0], row[1])
+        assert isinstance(end, tuple)
+        place = self.of_device[self.device[end[1]]]
+        order = self.orders[place]
+        return (order.index((*end, i)) if end[0] < GRADIENT else len(order)), place, _order_of(other)
+
+    def _needed(self, link: tuple[int, int], passes: Sequence[tuple[object, Row]]) -> list[tuple[Row, int]]:
         """The transfers of a link from the host, in the order in which their receiver's tasks come."""
-        ordered = []
+        ordered: list[tuple[Row, int]] = []
         for k, order in enumerate(self.orders):
-            if self.problem.cluster.location[list(self.of_device)[k]] != link[1]:
-                continue
-            for kind, s, i in order:
-                own = [row for row in rows if row[2] == link and row[1] == (kind, s)]
-                ordered += [(row, i) for row in sorted(own, key=lambda row: (row[0] is not None, row[0] or ()))]
+            if self.problem.cluster.location[list(self.of_device)[k]] == link[1]:
+                for kind, s, i in order:
+                    ordered += [(row, i) for _, row in passes if row[2] == link and row[1] == (kind, s)]
         return ordered
-
-    def _finish(self, now: float) -> float:
-        """The end of the step: tied gradients, updates, new weights."""
-        done = {
-            d: max((self.ends[t] for t in order), default=0.0)
-            for d, order in zip(self.of_device, self.orders, strict=True)
-        }
-        free: dict[tuple[int, int], float] = {}
-        for _, _, _, _, end, _, link in self.moved:
-            free[link] = max(free.get(link, 0.0), end)
-        arrived = self._exchange([use for use in self.once if self.kind[use[1]] != UPDATE], done, free)
-        update = dict.fromkeys(done, 0.0)
-        for s, d in enumerate(self.device):
-            update[d] += self.seconds[UPDATE, s]
-        updated = {d: max(done[d], arrived.get(d, 0.0)) + update[d] for d in done}
-        renewed = self._exchange([use for use in self.once if self.kind[use[1]] == UPDATE], updated, free)
-        return max([now, *updated.values(), *renewed.values()])
-
-    def _exchange(
-        self, uses: Sequence[tuple[int, int, int]], done: Mapping[int, float], free: dict[tuple[int, int], float]
-    ) -> dict[int, float]:
-        """When each device has what others send it once per step."""
-        staged, arrived = self.problem.cluster.transfers == "staged", dict[int, float]()
-        sums: dict[tuple[int, object, tuple[int, int]], set[int]] = {}
-        homes: set[tuple[int, int]] = set()
-        for tensor, maker, reader in uses:
-            here, there, s, t = self.place(maker), self.place(reader), self.stage[maker], self.stage[reader]
-            if staged:
-                if here != self.host:
-                    sums.setdefault((s, "host", (here, self.host)), set()).add(tensor)
-                    homes |= {(s, t)} if there == self.host else set()
-                if there != self.host:
-                    sums.setdefault((s, t, (self.host, there)), set()).add(tensor)
-            else:
-                sums.setdefault((s, t, (here, there)), set()).add(tensor)
-        up: dict[int, float] = {}
-        for (s, t, link), tensors in sorted(sums.items(), key=lambda item: (item[0][1] != "host", repr(item[0]))):
-            ready = max(up.get(s, 0.0), done[self.device[s]])
-            free[link] = max(ready, free.get(link, 0.0)) + self._hop(sorted(tensors), *link)
-            if t == "host":
-                up[s] = free[link]
-                for t_home in (t for of, t in homes if of == s):
-                    d = self.device[t_home]
-                    arrived[d] = max(arrived.get(d, 0.0), up[s])
-            else:
-                d = self.device[t]  # type: ignore[call-overload]
-                arrived[d] = max(arrived.get(d, 0.0), free[link])
-        return arrived
 
     def peaks(self) -> dict[int, float]:
         """The most bytes of each device beyond what it holds throughout, by looking at every moment."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
-from placewise.simulate.replicas import equal_devices
+from placewise.simulate.replicas import equal_devices, exchangeable
 
 Lines = tuple[tuple[int, ...], ...]
 """The copies of a pipeline; each names its devices, in order."""
@@ -17,8 +17,8 @@ Lines = tuple[tuple[int, ...], ...]
 def list_lines(problem: Problem, count: int, copies: int, most: int) -> tuple[list[Lines], bool]:
     """Pipelines of `count` places with `copies` equal devices each, and whether these are all of them.
 
-    Devices that may be exchanged stand in one order only. Beyond `most`, some orders are left out: those from fast to
-    slow, from slow to fast, and in the order of the cluster stay.
+    Equal devices stand in one order only, which leaves some out where they use different wires. Beyond `most`, other
+    orders are left out too: those from fast to slow, from slow to fast, and in the order of the cluster stay.
     """
     kind = equal_devices(problem)
     usable = np.flatnonzero(problem.allowed.any(axis=0))
@@ -28,16 +28,15 @@ def list_lines(problem: Problem, count: int, copies: int, most: int) -> tuple[li
         return [], True
     ordered = problem.constraints.ordered
     sequences: list[tuple[int, ...]] = []
-    complete = True
+    complete = all(exchangeable(problem.cluster.wire, own[0], d) for own in members.values() for d in own[1:])
     for sequence in _sequences(rooms, count):
         if ordered and not _in_order(_assign(members, sequence, copies)[0]):
             continue
         if len(sequences) == most:
             complete = False
+            sequences += _plain_sequences(problem, kind, rooms, count)
             break
         sequences.append(sequence)
-    if not complete:
-        sequences += _plain_sequences(problem, kind, rooms, count)
     lines = [_assign(members, sequence, copies) for sequence in dict.fromkeys(sequences)]
     if ordered:
         lines = [line for line in lines if _in_order(line[0])]

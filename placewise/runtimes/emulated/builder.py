@@ -142,10 +142,10 @@ class ProgramBuilder:
         found = {int(self.device[reader]) for reader in self.readers[tensor]}
         return sorted(cpu for cpu in found if self.place(cpu) == self.host and cpu != made)
 
-    def resource(self, peer: int, name: str, slots: int = 1, *, fifo: bool = False) -> str:
+    def resource(self, peer: int, name: str, slots: int = 1, *, fifo: bool = False, eager: bool = False) -> str:
         """A resource of a process, made where it is first named."""
         for member in self.groups[peer]:
-            self._resources.setdefault((member, name), Resource(slots, fifo))
+            self._resources.setdefault((member, name), Resource(slots, fifo, eager))
         return name
 
     def wire(self, source: int, target: int) -> int:

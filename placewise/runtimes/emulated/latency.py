@@ -51,7 +51,7 @@ def _queue_hop(b: ProgramBuilder, tensor: int, source: int, target: int, after: 
     peer, name = (source, f"to {target}") if wire < 0 else (wire, "wire")
     if peer >= b.host:
         b.hold(after, peer, tensor)
-    queue = b.resource(peer, name, fifo=True)
+    queue = b.resource(peer, name, fifo=True, eager=True)
     return b.add_hop(tensor, source, target, (after,), peer=peer, resource=queue)
 
 

@@ -56,10 +56,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """How many tasks run at a time, and whether ready ones start first in, first out."""
+    """How many tasks run at a time, and whether ready ones start first in, first out.
+
+    It decides when everything that ends at a moment has ended; if `eager`, at once.
+    """
 
     slots: int = 1
     fifo: bool = False
+    eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)

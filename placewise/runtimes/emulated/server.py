@@ -178,15 +178,15 @@ class Stream:
         if task.resource < 0:
             self._start(task, sample, since)
             return
-        fifo = self._program.resources[task.resource].fifo
-        key = (since, sample, *task.order) if fifo else (sample, *task.key)
+        resource = self._program.resources[task.resource]
+        key = (since, sample, *task.order) if resource.fifo else (sample, *task.key)
         heapq.heappush(self._ready[task.resource], (key, task.number, sample, since))
-        if fifo:
+        if resource.eager:
             self._start_on(task.resource)
 
     def _start_ready(self) -> None:
         for number, resource in enumerate(self._program.resources):
-            if not resource.fifo:
+            if not resource.eager:
                 self._start_on(number)
 
     def _start_on(self, number: int) -> None:
@@ -202,7 +202,7 @@ class Stream:
         for members, tensors, size in task.tells:
             told = b"".join(VALUE.pack(values[tensor]) for tensor in tensors)
             self._schedule(members[sample % len(members)], task, sample, moment, end, told, size)
-        if not task.seconds and task.resource >= 0 and self._program.resources[task.resource].fifo:
+        if not task.seconds and task.resource >= 0 and self._program.resources[task.resource].eager:
             self._end(task, sample, end)
             self._arrive(task.number, sample, end)
         else:
@@ -240,7 +240,7 @@ class Stream:
     def _end(self, task: Task, sample: int, moment: float) -> None:
         if task.resource >= 0:
             heapq.heappush(self._free[task.resource], moment)
-            if self._program.resources[task.resource].fifo:
+            if self._program.resources[task.resource].eager:
                 self._start_on(task.resource)
         if task.sends >= 0:
             self._use(sample, task.sends)

@@ -20,7 +20,8 @@ from placewise.simulate.step.stage_costs import NOWHERE, Hop, Hops, Pipeline, St
 def add_step_tasks(b: ProgramBuilder, placement: Placement) -> None:
     """Tasks of all micro-batches on all copies of the pipeline, then gradients that are shared, then the update.
 
-    A device follows the order of the schedule; a link or a wire takes what is ready first. Every task is a step that
+    A device follows the order of the schedule; a link or a wire takes what is ready first, and what leaves host memory
+    is not ready before what its receiver needs earlier has come over the link. Every task is a step that
     reads what others hand on, so that a task that ran too early would be found out. Raises RunError if the placement
     is no pipeline.
     """
@@ -57,6 +58,7 @@ class _Copy:
     moved: dict[tuple[int, int], _Sent] = field(default_factory=dict)
     handed: dict[tuple[int, int], dict[int, _Sent]] = field(default_factory=dict)
     queued: dict[tuple[int, int], int] = field(default_factory=dict)
+    done: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.costs = cost_stages(self.b.problem, self.pipeline, self.copy)
@@ -77,17 +79,18 @@ class _Copy:
             needs = [self._on_device(at[other], device) for other in tasks_before(task, count - 1)]
             for h in needed.get(own, ()):
                 if hops.hops[h].by_receiver:
-                    self._fetch(h, hops.hops[h], i)
+                    self._fetch(h, hops.hops[h], i, place)
                 needs.append(self._on_device(self.moved[h, i], device))
             needs += [self.last[place]] if place in self.last else []
             made = {-1: b.new_tensor(0)}
             made |= {h: b.new_tensor(int(hops.bytes[h])) for h in made_by.get(own, ())}
             number = self._work(device, float(costs.seconds[own]), needs, tuple(made.values()))
             at[task] = self.last[place] = _Sent(made[-1], number)
+            position = self.done[place] = self.done.get(place, 0) + 1
             self.handed[own, i] = {h: _Sent(tensor, number) for h, tensor in made.items()}
             for h in made_by.get(own, ()):
                 if not hops.hops[h].by_receiver:
-                    self.moved[h, i] = self._carry(hops, h, self.handed[own, i][h], ())
+                    self.moved[h, i] = self._carry(hops, h, self.handed[own, i][h], (position, place))
 
     def exchange(self, hops: Hops) -> dict[int, list[_Sent]]:
         """What passes once per step after the last tasks of devices, link by link in order; by the target's place."""
@@ -97,7 +100,8 @@ class _Copy:
             sent = _Sent(b.new_tensor(int(hops.bytes[h])), before.task)
             peer = b.place(self.devices[self.places[hop.source]]) if hop.after == NOWHERE else b.host
             made = b.add(peer, 0.0, (before.task,), steps=(self._hold(before, peer, (sent.tensor,)),))
-            moved[h] = self._carry(hops, h, _Sent(sent.tensor, made), (self.queued.get(hop.link, -1),))
+            place = self.places[hop.end]
+            moved[h] = self._carry(hops, h, _Sent(sent.tensor, made), (self.done[place] + 1, place))
             for reader in hop.readers:
                 arrived.setdefault(self.places[reader], []).append(moved[h])
         return arrived
@@ -124,7 +128,7 @@ class _Copy:
         self.b.hold(sent.task, peer, sent.tensor)
         return self.b.new_step((sent.tensor,), makes)
 
-    def _fetch(self, h: int, hop: Hop, i: int) -> None:
+    def _fetch(self, h: int, hop: Hop, i: int, place: int) -> None:
         """A transfer out of host memory: of a model input, of what came there, or of what a CPU made."""
         b, hops = self.b, self.costs.passed
         if hop.after != NOWHERE:
@@ -136,10 +140,14 @@ class _Copy:
             sent = _Sent(b.new_tensor(int(hops.bytes[h]), given=True), -1)
         else:
             sent = self.handed[hop.source, i][h]
-        self.moved[h, i] = self._carry(hops, h, sent, (self.queued.get(hop.link, -1),))
+        self.moved[h, i] = self._carry(hops, h, sent, (self.done.get(place, 0) + 1, place))
 
-    def _carry(self, hops: Hops, h: int, sent: _Sent, after: tuple[int, ...]) -> _Sent:
-        """A transfer in the queue of its link, or of the wire that the link shares; outputs arrive in host memory."""
+    def _carry(self, hops: Hops, h: int, sent: _Sent, turn: tuple[int, int]) -> _Sent:
+        """A transfer in the queue of its link, or of the wire that the link shares; outputs arrive in host memory.
+
+        Of those that are ready at the same moment, the one of the least `turn` goes first: the place of the task that
+        makes or needs it among those of its device, and the place of the device along the pipeline.
+        """
         b, hop = self.b, hops.hops[h]
         source, target = hop.link
         wire = b.wire(source, target)
@@ -150,10 +158,9 @@ class _Copy:
         seconds = float(hops.seconds[h])
         kind = int(b.problem.cluster.link_class[source, target])
         latency = min(float(b.problem.cluster.class_latency[kind]), seconds)
-        order = (b.n_tasks, sent.tensor, target)
-        task = b.add(
-            peer, seconds, (sent.task, *after), resource=queue, order=order, sends=sent.tensor, latency=latency
-        )
+        order = (turn[0], turn[1] * len(self.pipeline.replicas) + self.copy, h)
+        after = (sent.task, self.queued.get(hop.link, -1) if hop.by_receiver else -1)
+        task = b.add(peer, seconds, after, resource=queue, order=order, sends=sent.tensor, latency=latency)
         self.queued[hop.link] = task
         if hop.target == NOWHERE:
             b.hold(task, b.host, sent.tensor)
@@ -164,6 +171,10 @@ def _add_updates(b: ProgramBuilder, copies: list[_Copy], sync: list[float], upda
     """Gradients of tied weights, sums of gradients over copies, and the optimizer, on every device."""
     arrived = [copy.exchange(copy.costs.gradients) for copy in copies]
     places = sorted(copies[0].last)
+    for copy, here in zip(copies, arrived, strict=True) if len(copies) > 1 else ():
+        for place, needs in here.items():
+            copy.add_task(place, 0.0, needs)
+        here.clear()
     for place in places:
         together = [copy.last[place] for copy in copies]
         for copy, here in zip(copies, arrived, strict=True):

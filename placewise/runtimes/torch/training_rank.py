@@ -60,14 +60,20 @@ class TrainingRank:
         _train_nothing(plan, device)
         self._memory.restart(device)
         self._runtime = self._memory.now(device) - self._trainer.held_bytes()
+        self._code = _status("RssFile")
+        self._copied = False
 
     def step(self, number: int) -> tuple[float, float]:
         """Run a training step: its loss and its seconds."""
+        if self._copied:
+            self._memory.restart(self._device)
+            self._copied = False
         step = self._trainer.step(number)
         return step.loss, step.seconds
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
-        """The gradients of the last step, by parameter."""
+        """The gradients of the last step, by parameter; the memory that their copies take is not that of training."""
+        self._copied = True
         return {name: array_of(value.cpu()) for name, value in self._trainer.gradients().items()}
 
     def order(self) -> list[list[tuple[int, str, int]]]:
@@ -79,8 +85,11 @@ class TrainingRank:
         return self._memory.peak(self._device)
 
     def runtime_memory(self) -> int:
-        """Bytes that this process took before the first step beyond its weights: libraries, connections, code."""
-        return max(self._runtime, 0)
+        """Bytes that this process took before the first step beyond its weights: libraries, connections, code; on a
+        processor, with the code that steps have loaded since then.
+        """
+        more = 0 if self._device.type == "cuda" else _status("RssFile") - self._code
+        return max(self._runtime + more, 0)
 
     def save(self, path: str) -> None:
         """Write the state of this process into a file, whole or not at all."""

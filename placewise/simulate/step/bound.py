@@ -10,7 +10,8 @@ every op's best time:
 - 1F1B on n devices: a stage has done n − s forward tasks at most when its first backward task starts:
   T + max ((m − 1) (b_s + w_s) + (m − n) f_s).
 
-The best of the bounds of a schedule holds for it, and the least of those for `auto`.
+The best of the bounds of a schedule holds for it, and the least of those for `auto`. They follow from the order of each
+device's tasks and from what tasks wait for: transfers, in whatever order wires carry them, only add to that.
 """
 
 from __future__ import annotations

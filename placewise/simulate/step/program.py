@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -117,4 +118,52 @@ def run_through(duration: list[float], resource: list[int], before: list[tuple[i
                 start = ends[other]
         starts[item] = start
         ends[item] = free[own] = start + seconds
+    return np.array(starts), np.array(ends)
+
+
+def serve_wires(
+    duration: list[float], wire: list[int], before: list[tuple[int, ...]], rank: list[tuple[int, ...]]
+) -> tuple[Floats, Floats]:
+    """Starts and ends [n_items] where each wire carries one item at a time, the one first that is ready first.
+
+    `wire` [n_items] is −1 for an item that starts as soon as all items `before` it are done. Of those that are ready at
+    the same moment, a wire takes the least `rank`, and it decides when everything else of that moment has ended.
+    """
+    followers: list[list[int]] = [[] for _ in duration]
+    for item, waits in enumerate(before):
+        for other in waits:
+            followers[other].append(item)
+    missing = [len(waits) for waits in before]
+    starts, ends = [0.0] * len(duration), [0.0] * len(duration)
+    lines: list[list[tuple[float, tuple[int, ...], int]]] = [[] for _ in range(max(wire, default=-1) + 1)]
+    free = [True] * len(lines)
+    events: list[tuple[float, int]] = []
+
+    def start(item: int, now: float) -> None:
+        starts[item], ends[item] = now, now + duration[item]
+        heappush(events, (ends[item], item))
+
+    now, left, ready = 0.0, len(duration), [item for item, count in enumerate(missing) if not count]
+    while left:
+        for item in ready:
+            if wire[item] < 0:
+                start(item, now)
+            else:
+                heappush(lines[wire[item]], (now, rank[item], item))
+        ready = []
+        if events and events[0][0] <= now:
+            _, done = heappop(events)
+            left -= 1
+            if wire[done] >= 0:
+                free[wire[done]] = True
+            for item in followers[done]:
+                missing[item] -= 1
+                if not missing[item]:
+                    ready.append(item)
+            continue
+        for own, line in enumerate(lines):
+            if line and free[own]:
+                free[own] = False
+                start(heappop(line)[-1], now)
+        now = events[0][0]
     return np.array(starts), np.array(ends)

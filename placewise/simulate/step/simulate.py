@@ -2,14 +2,14 @@
 
 A device runs its tasks in the order of the schedule, each as soon as the one before is done and its inputs are there. A
 link carries one transfer at a time, beside the compute: what leaves a device in the order in which it is made, what
-leaves host memory in the order in which its receiver needs it. Links that share a wire carry their transfers in the
-order in which these would start if every link had a wire of its own.
+leaves host memory in the order in which its receiver needs it. A wire that links share carries one transfer at a time
+too, the one that is ready first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.replicas import ring_bandwidth
-from placewise.simulate.step.program import Program, make_program, run_through
+from placewise.simulate.step.program import Program, make_program, run_through, serve_wires
 from placewise.simulate.step.stage_costs import (
+    KINDS,
     NOWHERE,
+    Hop,
     Hops,
     Pipeline,
     StageCosts,
@@ -68,85 +70,138 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     if not costs.runs or not np.isfinite(costs.seconds).all() or not np.isfinite(costs.update).all():
         return StepRun(np.inf, own, pipeline, (), nothing, nothing, nothing)
     costs = block_transfers(costs) if blocking else costs
-    runs, queue = _run_copies(problem, pipeline, own, costs, alone=blocking or not problem.cluster.wires)
+    sync, update = sync_seconds(problem, pipeline), sum_by(places, costs.update, count)
+    shares, copies = bool(problem.cluster.wires) and not blocking, [costs]
+    copies += [cost_stages(problem, pipeline, copy) for copy in range(1, len(pipeline.replicas) if shares else 1)]
+    programs = [_plan_copy(pipeline, own, one) for one in copies]
+    links = {hop.link for one in copies for hops in (one.passed, one.gradients, one.renewals) for hop in hops.hops}
+    if len({int(problem.cluster.queue[link]) for link in links}) < len(links):
+        value, runs, updated = _run_together(problem, pipeline, copies, programs, sync, update)
+        return StepRun(value, own, pipeline, runs, sync, update, updated)
+    runs = tuple(_run_alone(one, program) for one, program in zip(copies, programs, strict=True))
     done = np.zeros(count)
-    free: dict[int, float] = {}
+    free: dict[tuple[int, int], float] = {}
     for run in runs:
         last = np.zeros(count + len(run.program.links))
         np.maximum.at(last, run.program.resource, run.ends)
         done = np.maximum(done, last[:count])
-        for k, link in enumerate(run.program.links):
-            key = int(queue[link])
-            free[key] = max(free.get(key, 0.0), float(last[count + k]))
-    arrived = _exchange(runs[0].costs.gradients, done, free, queue, places)
-    sync = sync_seconds(problem, pipeline)
-    update = sum_by(places, costs.update, count)
+        free |= dict(zip(run.program.links, last[count:].tolist(), strict=True))
+    arrived = _exchange(costs.gradients, done, free, places)
     updated = np.maximum(done, arrived) + sync + update
-    renewed = _exchange(runs[0].costs.renewals, updated, free, queue, places)
+    renewed = _exchange(costs.renewals, updated, free, places)
     ends = [float(run.ends.max(initial=0.0)) for run in runs]
     value = max(*ends, float(updated.max()), float(renewed.max()), 0.0)
     return StepRun(value, own, pipeline, runs, sync, update, updated)
 
 
-def _run_copies(
-    problem: Problem, pipeline: Pipeline, microbatches: int, costs: StageCosts, *, alone: bool
-) -> tuple[tuple[CopyRun, ...], Ints]:
-    """The copies of a pipeline, or the first `alone` where none disturbs another; and the queue of every link."""
-    queue = problem.cluster.queue
-    first = _run_alone(pipeline, microbatches, costs)
-    if alone:
-        return (first,), queue
-    rest = range(1, len(pipeline.replicas))
-    runs = (first, *(_run_alone(pipeline, microbatches, cost_stages(problem, pipeline, copy)) for copy in rest))
-    links = [link for run in runs for link in run.program.links]
-    if len({int(queue[link]) for link in links}) == len(links):
-        return runs, queue
-    return _run_together(runs, queue, len(pipeline.devices)), queue
+def _plan_copy(pipeline: Pipeline, microbatches: int, costs: StageCosts) -> Program:
+    return make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops, pipeline.orders)
 
 
-def _run_alone(pipeline: Pipeline, microbatches: int, costs: StageCosts) -> CopyRun:
-    program = make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops, pipeline.orders)
-    duration = np.concatenate((costs.seconds, costs.passed.seconds))[program.type]
-    starts, ends = run_through(duration.tolist(), program.resource, program.before)
+def _run_alone(costs: StageCosts, program: Program) -> CopyRun:
+    """A copy that has its links to itself."""
+    starts, ends = run_through(_list_seconds(costs, program), program.resource, program.before)
     return CopyRun(costs, program, starts, ends)
 
 
-def _run_together(runs: Sequence[CopyRun], queue: Ints, count: int) -> tuple[CopyRun, ...]:
-    """The same copies on shared wires, which take transfers in the order of their starts without sharing."""
-    sizes = [len(run.starts) for run in runs]
-    base = np.concatenate(([0], np.cumsum(sizes))).tolist()
-    numbers: dict[object, int] = {}
-    resource, before, duration = [], [], []
-    for copy, run in enumerate(runs):
-        own: list[object] = [(copy, place) for place in range(count)]
-        own += [int(queue[link]) for link in run.program.links]
-        resource += [numbers.setdefault(own[r], len(numbers)) for r in run.program.resource]
-        before += [tuple(base[copy] + other for other in waits) for waits in run.program.before]
-        duration += (run.ends - run.starts).tolist()
-    order = np.argsort(np.concatenate([run.starts for run in runs]), kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    at = place.tolist()
-    listed = order.tolist()
-    starts, ends = run_through(
-        [duration[item] for item in listed],
-        [resource[item] for item in listed],
-        [tuple(at[other] for other in before[item]) for item in listed],
-    )
-    starts, ends = starts[place], ends[place]
-    return tuple(
-        CopyRun(run.costs, run.program, starts[low:high], ends[low:high])
-        for run, low, high in zip(runs, base, base[1:], strict=False)
-    )
+def _list_seconds(costs: StageCosts, program: Program) -> list[float]:
+    """The seconds [n_items] of the items of a program."""
+    seconds: list[float] = np.concatenate((costs.seconds, costs.passed.seconds))[program.type].tolist()
+    return seconds
 
 
-def _exchange(hops: Hops, done: Floats, free: dict[int, float], queue: Ints, places: Sequence[int]) -> Floats:
+@dataclass(slots=True)
+class _SharedItems:
+    """What happens in a step of copies that share wires; each item comes after those that it waits for.
+
+    `tasks` are those of each place of a copy, `sent` the last transfer over each link.
+    """
+
+    wire_of: Ints
+    duration: list[float] = field(default_factory=list)
+    wire: list[int] = field(default_factory=list)
+    before: list[tuple[int, ...]] = field(default_factory=list)
+    rank: list[tuple[int, ...]] = field(default_factory=list)
+    tasks: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add_task(self, copy: int, place: int, seconds: float, after: Sequence[int]) -> None:
+        """A task after the last one of its device."""
+        own = self.tasks.setdefault((copy, place), [])
+        own.append(self._add(seconds, -1, (*after, *own[-1:]), ()))
+
+    def add_program(self, copy: int, costs: StageCosts, program: Program, places: Sequence[int]) -> slice:
+        """All micro-batches of a copy; where its items are, in the order of the program."""
+        base, n = len(self.duration), costs.n_stages
+        rows = zip(program.type.tolist(), program.before, _list_seconds(costs, program), strict=True)
+        for type_, waits, seconds in rows:
+            after = [base + other for other in waits]
+            if type_ < KINDS * n:
+                self.add_task(copy, places[type_ % n], seconds, after)
+                continue
+            hop = costs.passed.hops[type_ - KINDS * n]
+            place = places[hop.end % n]
+            position = len(self.tasks.get((copy, place), ())) - (not hop.by_receiver)
+            self._add_hop(hop, seconds, after, (position, place, copy, type_ - KINDS * n))
+        return slice(base, len(self.duration))
+
+    def add_exchange(self, copy: int, hops: Hops, places: Sequence[int]) -> dict[int, list[int]]:
+        """What passes once per step, after the last tasks of its makers; what arrives at each place."""
+        items: list[int] = []
+        arrived: dict[int, list[int]] = {}
+        for number, (hop, seconds) in enumerate(zip(hops.hops, hops.seconds.tolist(), strict=True)):
+            after = items[hop.after] if hop.after != NOWHERE else self.tasks[copy, places[hop.source]][-1]
+            place = places[hop.end]
+            rank = (len(self.tasks[copy, place]), place, copy, number)
+            items.append(self._add_hop(hop, seconds, (after,), rank))
+            for reader in hop.readers:
+                arrived.setdefault(places[reader], []).append(items[-1])
+        return arrived
+
+    def _add_hop(self, hop: Hop, seconds: float, after: Sequence[int], rank: tuple[int, ...]) -> int:
+        wire, before = int(self.wire_of[hop.link]), tuple(after)
+        if (wire < 0 or hop.by_receiver) and hop.link in self.sent:
+            before = (*before, self.sent[hop.link])
+        self.sent[hop.link] = self._add(seconds, wire, before, rank)
+        return self.sent[hop.link]
+
+    def _add(self, seconds: float, wire: int, before: tuple[int, ...], rank: tuple[int, ...]) -> int:
+        self.duration.append(seconds)
+        self.wire.append(wire)
+        self.before.append(before)
+        self.rank.append(rank)
+        return len(self.duration) - 1
+
+
+def _run_together(
+    problem: Problem, pipeline: Pipeline, copies: Sequence[StageCosts], programs: Sequence[Program],
+    sync: Floats, update: Floats,
+) -> tuple[float, tuple[CopyRun, ...], Floats]:  # fmt: skip
+    """Seconds, copies, and the ends of updates [n_devices along the pipeline] where links share wires."""
+    items, places, rows = _SharedItems(problem.cluster.wire), pipeline.stage_places(), range(len(copies))
+    own = [items.add_program(copy, copies[copy], programs[copy], places) for copy in rows]
+    arrived = [items.add_exchange(copy, copies[copy].gradients, places) for copy in rows]
+    updates: list[int] = []
+    for place in range(len(pipeline.devices)):
+        ready = [items.tasks[copy, place][-1] for copy in rows]
+        ready += [item for there in arrived for item in there.get(place, ())]
+        for copy in rows:
+            items.add_task(copy, place, float(sync[place]), ready)
+            items.add_task(copy, place, float(update[place]), ())
+        updates.append(items.tasks[0, place][-1])
+    for copy in rows:
+        items.add_exchange(copy, copies[copy].renewals, places)
+    starts, ends = serve_wires(items.duration, items.wire, items.before, items.rank)
+    runs = tuple(CopyRun(copies[copy], programs[copy], starts[own[copy]], ends[own[copy]]) for copy in rows)
+    return float(ends.max()), runs, ends[updates]
+
+
+def _exchange(hops: Hops, done: Floats, free: dict[tuple[int, int], float], places: Sequence[int]) -> Floats:
     """When what passes once per step has arrived [n_devices], from when each device is done; it occupies `free`."""
     arrived, ends = np.zeros(len(done)), [0.0] * len(hops.hops)
     for number, (hop, seconds) in enumerate(zip(hops.hops, hops.seconds.tolist(), strict=True)):
         ready = ends[hop.after] if hop.after != NOWHERE else float(done[places[hop.source]])
-        key = int(queue[hop.link])
-        ends[number] = free[key] = max(ready, free.get(key, 0.0)) + seconds
+        ends[number] = free[hop.link] = max(ready, free.get(hop.link, 0.0)) + seconds
         for reader in hop.readers:
             arrived[places[reader]] = max(arrived[places[reader]], ends[number])
     return arrived

@@ -71,6 +71,11 @@ class Hop(NamedTuple):
         """The tasks that wait for it."""
         return self.homes if self.target == NOWHERE else (self.target, *self.homes)
 
+    @property
+    def end(self) -> int:
+        """The task that decides when its turn on the link comes: that which needs it, or that which makes it."""
+        return self.target if self.by_receiver else self.source
+
 
 class Hops(NamedTuple):
     """Hops, and seconds and bytes [n_hops] of each."""

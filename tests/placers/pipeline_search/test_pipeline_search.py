@@ -55,6 +55,22 @@ def test_small_problems_are_solved_and_proved(schedule: str) -> None:
         assert result.status.outcome == "optimal"
 
 
+def test_answers_on_shared_wires_are_proved() -> None:
+    """The bound is below every pipeline of devices that differ in the wires of their links alone, and as high as the
+    best where all links share one wire.
+    """
+    for seed in (5, 10, 11, *seeds(6)):  # of the first three, another order of the devices is the best
+        problem = step_problem(
+            seed, layers=4, devices=3, microbatches=2, schedule="1f1b", hosts=False, alike=True, wires=True
+        )
+        best, result = best_of_all(problem, ("1f1b",)), place(problem)
+        assert result.lower_bound <= best * (1 + 1e-9) and result.value >= best * (1 - 1e-9)
+        shared = replace(problem.cluster, links=tuple(replace(link, shared="bus") for link in problem.cluster.links))
+        result = place(problem.with_(cluster=shared))
+        assert result.status.outcome == "optimal"
+        assert result.value == pytest.approx(best_of_all(problem.with_(cluster=shared), ("1f1b",)))
+
+
 def test_the_search_comes_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without enumeration, the search is within a few percent of the best pipeline, and mostly there."""
     monkeypatch.setattr(module, "MOST_CHAINS", 0)
@@ -68,11 +84,12 @@ def test_the_search_comes_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None
     assert np.mean(np.array(ratios) < 1 + 1e-9) >= 0.5
 
 
-def test_bounds_are_below_every_pipeline() -> None:
+@pytest.mark.parametrize("wires", [False, True])
+def test_bounds_are_below_every_pipeline(wires: bool) -> None:
     """No random pipeline, of any schedule, is faster than the bound of its schedule or of auto."""
     positive = 0
     for seed in seeds(30):
-        problem = step_problem(seed)
+        problem = step_problem(seed, wires=wires)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
             continue

@@ -37,11 +37,14 @@ def plain_step(problem: Problem, pipeline: Pipeline) -> PlainStep:
     )
 
 
-def test_seconds_and_bytes_are_those_of_the_definition() -> None:
-    """Random stages, links, hosts, skips and tied weights under every schedule: value and peaks are the twin's."""
+@pytest.mark.parametrize("wires", [False, True])
+def test_seconds_and_bytes_are_those_of_the_definition(wires: bool) -> None:
+    """Random stages, links, hosts, skips and tied weights under every schedule: value and peaks are the twin's, also
+    where links share a wire that many want at the same moment.
+    """
     seen = Counter[str]()
     for seed in seeds(120):
-        problem = step_problem(seed)
+        problem = step_problem(seed, wires=wires)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
             continue
@@ -127,27 +130,38 @@ def test_a_plan_that_does_not_fit_says_how_many_bytes_are_missing() -> None:
     assert max(violation.bytes_short for violation in broken) == max(peaks["gpipe"]) - limit
 
 
+def two_layers(cluster: Cluster, microbatches: int, back: int = 0) -> Problem:
+    """Two layers whose ops take a second each; the first hands 100 bytes on and gets so many back."""
+    builder = GraphBuilder()
+    tensor = builder.add_tensor(-1, nbytes=0)
+    ops = [("f0", False, 100), ("f1", False, 0), ("d1", True, back), ("d0", True, 0)]
+    for name, backward, nbytes in ops:
+        op = builder.add_op(name, "Op", backward=backward, group=int(name[1]))
+        builder.add_edge(tensor, op)
+        tensor = builder.add_tensor(op, nbytes=nbytes)
+    graph = builder.build()
+    costs = CostTable.given(np.ones((4, 2)), transfer_seconds_of(graph, cluster))
+    rules = Constraints(contiguous=True, microbatches=microbatches)
+    return Problem(graph, cluster, costs, Objective("step", schedule="1f1b"), rules)
+
+
 @pytest.mark.parametrize("transfers", ["direct", "staged"])
 def test_a_cpu_waits_for_what_it_reads(transfers: str) -> None:
     """A GPU and the CPU behind it, one second per task, ten for the transfer: 1 + 10 + 1 + 1 + 0 + 1."""
-    builder = GraphBuilder()
-    forward, backward = [], []
-    tensor = builder.add_tensor(-1, nbytes=0)
-    for layer in range(2):
-        forward.append(builder.add_op(f"f{layer}", "Op", group=layer))
-        builder.add_edge(tensor, forward[-1])
-        tensor = builder.add_tensor(forward[-1], nbytes=100 * (layer == 0))
-    for layer in (1, 0):
-        backward.append(builder.add_op(f"d{layer}", "Op", backward=True, group=layer))
-        builder.add_edge(tensor, backward[-1])
-        tensor = builder.add_tensor(backward[-1], nbytes=0)
-    graph = builder.build()
     links = (Link("gpu", HOST, 10.0), Link(HOST, "gpu", 10.0))
     cluster = Cluster((Device("gpu", "accelerator"), Device("cpu", "cpu")), links, transfers)  # type: ignore[arg-type]
-    costs = CostTable.given(np.ones((4, 2)), transfer_seconds_of(graph, cluster))
-    rules = Constraints(contiguous=True, microbatches=1)
-    problem = Problem(graph, cluster, costs, Objective("step", schedule="1f1b"), rules)
-    assert judge_placement(problem, Placement(np.array([0, 1, 1, 0], np.int32))).value == 14
+    assert judge_placement(two_layers(cluster, 1), Placement(np.array([0, 1, 1, 0], np.int32))).value == 14
+
+
+@pytest.mark.parametrize(("shared", "step"), [("", 16), ("bus", 18)])
+def test_a_shared_wire_takes_what_is_ready_first(shared: str, step: float) -> None:
+    """Two GPUs, two micro-batches under 1F1B, 1 s per task and 4 s per transfer, worked by hand: there from 1 and from
+    5; back from 7 and from 11 on a link of its own, from 9 and from 13 on a wire of both ways; one more task.
+    """
+    links = (Link("a", "b", 25.0, shared=shared), Link("b", "a", 25.0, shared=shared))
+    links += tuple(link for d in "ab" for link in (Link(d, HOST, 25.0), Link(HOST, d, 25.0)))
+    cluster = Cluster((Device("a"), Device("b")), links, "direct")
+    assert judge_placement(two_layers(cluster, 2, back=100), Placement(np.array([0, 1, 1, 0], np.int32))).value == step
 
 
 def test_rules_of_a_pipeline() -> None:
