@@ -19,7 +19,7 @@ from pinned_devices import read_pinned
 from pipedream import problem_of
 
 from placewise.core.build import ProblemOptions, build
-from placewise.files.split_file import read_split
+from placewise.files.split_file import read_placement
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem
 from placewise.readers.workload import read_workload
@@ -74,7 +74,7 @@ def experts_split(name: str, problem_: Problem) -> Placement | None:
     path = folder / "dnn-partitioning" / "human-experts" / f"{Path(rest).name}_expert.json"
     if not rest.startswith("LayerGraphs") or not path.exists():
         return None
-    extended, placement = read_split(path, problem_)
+    extended, placement = read_placement(path, problem_)
     return placement if extended is problem_ else None
 
 

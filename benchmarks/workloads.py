@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.core.place import place
-from placewise.files.split_file import read_split
+from placewise.files.split_file import read_placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.placers import registry
@@ -95,7 +95,7 @@ def _judged(folder: Path, kind: str, name: str, problem: Problem) -> Iterator[tu
     places["expert"] = folder / "human-experts" / f"{model.replace('training', 'inference')}_expert.json"
     for method, path in places.items():
         if path.exists() and (group == "LayerGraphs" or method != "expert"):
-            extended, placement = read_split(path, problem)
+            extended, placement = read_placement(path, problem)
             judgement = judge_placement(extended, placement)
             broken = sorted({violation.kind for violation in judgement.violations})
             yield method, {"value": judgement.value * 1e3, "breaks": broken}

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import HERE, RESULTS, calm, command, report
+from parallel_group import ParallelGroup
 from split_parts import BUILDERS, list_parts, part
 
 from placewise.catalog.detect import this_core
@@ -43,7 +44,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.ways import StageGroup
 from placewise.profiling.calibrate import rank_correlation
-from placewise.runtimes.torch.parallel import ParallelGroup
 from placewise.simulate import judge_placement
 
 MODELS = HERE.parents[1] / "examples" / "parallel" / "models.py"

@@ -29,7 +29,7 @@ from placewise.reporting.moves import match_interchangeable
 from placewise.reporting.pipeline import pipeline_line
 from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import held_storages, storage_bytes
 
 MAX_DEVICES = 64
 """How many devices are tried at most: those of `why_not`, then the first of the others."""
@@ -184,13 +184,9 @@ def _sum_copies(problem: Problem, placement: Placement, judged: Judgement, toget
 def _added_bytes(problem: Problem, placement: Placement, together: Bools, d: int) -> float:
     """Bytes of the state of the ops, and of weights that no other op on device `d` uses."""
     graph = problem.graph
-    total = float(graph.ops.state_bytes[together].sum(dtype=np.float64))
-    if not len(graph.weight_edges):
-        return total
-    storage, user = graph.weights.storage[graph.weight_edges.value], graph.weight_edges.consumer
-    own = np.unique(storage[together[user]])
-    others = np.unique(storage[~together[user] & (placement.device[user] == d)])
-    return total + float(storage_bytes(graph)[np.setdiff1d(own, others)].sum())
+    owner, storage = held_storages(graph, np.where(together, -1, placement.device))
+    fresh = np.setdiff1d(storage[owner == -1], storage[owner == d])
+    return float(graph.ops.state_bytes[together].sum(dtype=np.float64)) + float(storage_bytes(graph)[fresh].sum())
 
 
 def _compare_move(problem: Problem, placement: Placement, judged: Judgement, d: int, result: Result) -> ForcedMove:

@@ -34,12 +34,12 @@ class PairedRatio:
         return self.low > 0
 
 
-def least_rounds(level: float = LEVEL) -> int:
-    """The fewest rounds that give an interval of this level: 6 for 95 %."""
-    return next(rounds for rounds in range(1, 1000) if 1 - 2 * 0.5**rounds >= level)
+def least_rounds() -> int:
+    """The fewest rounds that give an interval: 6 for 95 %."""
+    return next(rounds for rounds in range(1, 1000) if 1 - 2 * 0.5**rounds >= LEVEL)
 
 
-def compare_rounds(slow: Sequence[float], fast: Sequence[float], level: float = LEVEL) -> PairedRatio:
+def compare_rounds(slow: Sequence[float], fast: Sequence[float]) -> PairedRatio:
     """How many times as fast as `slow` the rounds of `fast` were: seconds of the same rounds, pair by pair.
 
     >>> compare_rounds([2.0] * 6, [1.0] * 6)
@@ -48,16 +48,16 @@ def compare_rounds(slow: Sequence[float], fast: Sequence[float], level: float = 
     False
     """
     ratios = np.sort([one / other for one, other in zip(slow, fast, strict=False)])
-    middle, cut = float(np.median(ratios)), _outside(len(ratios), level)
+    middle, cut = float(np.median(ratios)), _outside(len(ratios))
     if cut < 0:
         return PairedRatio(middle)
     return PairedRatio(middle, float(ratios[cut]), float(ratios[-1 - cut]))
 
 
-def _outside(count: int, level: float) -> int:
+def _outside(count: int) -> int:
     """How many of the sorted ratios lie below the interval, and as many above it; −1 if there are too few."""
     tail, cut = 0.0, -1
-    while tail + comb(count, cut + 1) * 0.5**count <= (1 - level) / 2:
+    while tail + comb(count, cut + 1) * 0.5**count <= (1 - LEVEL) / 2:
         cut += 1
         tail += comb(count, cut) * 0.5**count
     return cut

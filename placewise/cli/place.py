@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import exit_with, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
@@ -54,7 +53,6 @@ def place(
     from placewise.core.target_rules import check_options
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
-    from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.targets.kept import describe_kept, list_kept
     from placewise.targets.place_for import place_for
@@ -100,7 +98,4 @@ def place(
             show("", details_view(problem, result.placement))
         if output is not None and result.placement is not None:
             show(f"wrote {output}")
-    if result.status.outcome is Outcome.INFEASIBLE:
-        raise typer.Exit(INFEASIBLE)
-    if result.placement is None:
-        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
+    exit_with(result)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from placewise.model.problem import Problem
+    from placewise.model.result import Result
     from placewise.placers.base import OnProgress
 
 INFEASIBLE, UNKNOWN = 3, 4
@@ -50,6 +51,16 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             SPEAKS_FLAGS.reset(spoken)
 
     return run
+
+
+def exit_with(result: Result) -> None:
+    """End with the exit code of a search, if that is not 0."""
+    from placewise.model.result import Outcome, Reason
+
+    if result.status.outcome is Outcome.INFEASIBLE:
+        raise typer.Exit(INFEASIBLE)
+    if result.placement is None:
+        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
 
 
 def listen(quiet: bool) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
 from placewise.cli.execute import Bind, Inputs, read_inputs
-from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import exit_with, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
@@ -139,7 +138,6 @@ def train(
     from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
-    from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.reporting.console import result_view
     from placewise.training.pretrain import PretrainSetting
@@ -202,10 +200,7 @@ def train(
         show(result_view(result, gantt=not quiet), *lines(trained))
         if output is not None and result.placement is not None:
             show(f"wrote {output}")
-    if result.status.outcome is Outcome.INFEASIBLE:
-        raise typer.Exit(INFEASIBLE)
-    if result.placement is None:
-        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
+    exit_with(result)
 
 
 def _on_corpus(setting: PretrainSetting, *, as_json: bool, quiet: bool) -> None:

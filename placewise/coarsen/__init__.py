@@ -1,5 +1,5 @@
 """Coarsening: smaller problems whose ops are groups of ops, and the choice of groups."""
 
-from placewise.coarsen.coarse import CoarseProblem, coarse_problem, colocate, frozen_labels
+from placewise.coarsen.coarse import CoarseProblem, coarse_problem, colocate
 
-__all__ = ["CoarseProblem", "coarse_problem", "colocate", "frozen_labels"]
+__all__ = ["CoarseProblem", "coarse_problem", "colocate"]

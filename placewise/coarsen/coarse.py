@@ -21,7 +21,7 @@ import numpy as np
 from placewise import _native
 from placewise.coarsen.merging import MergedTensors, merge_edges, merge_tensors, merge_weights, sums
 from placewise.errors import InputError
-from placewise.model.columns import Bools, Floats, Ints, Longs, Ragged, distinct, frozen
+from placewise.model.columns import Floats, Ints, Longs, Ragged, frozen
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
@@ -49,12 +49,11 @@ class CoarseProblem:
         return device[self.first]
 
 
-def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> CoarseProblem:
+def coarse_problem(problem: Problem, label: Ints) -> CoarseProblem:
     """Build the problem of the groups `label` [n_ops], numbered from 0.
 
-    `fixed` [n_labels] is the only device that a group may use, −1 if it is free. Pins and forbidden pairs become
-    infinite times, sets to keep together become labels. Linear in ops, edges and devices except for sorting. Raises
-    InputError if a label splits a colocation group.
+    Pins and forbidden pairs become infinite times, sets to keep together become labels. Linear in ops, edges and
+    devices except for sorting. Raises InputError if a label splits a colocation group.
     """
     _require_blocks(problem, label)
     op = _coarse_ops(problem, np.asarray(label))
@@ -71,7 +70,7 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
         weight_edges=merge_edges(merged_weights),
         phases=fine.phases,
     )
-    costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
+    costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n), _transfer_seconds(problem, crossing))
     rules = replace(problem.constraints, pins=(), forbidden=(), together=())
     return CoarseProblem(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
 
@@ -84,20 +83,6 @@ def colocate(problem: Problem, label: Ints) -> Problem:
     _require_blocks(problem, label)
     graph = problem.graph
     return problem.with_(graph=replace(graph, ops=replace(graph.ops, group=label)))
-
-
-def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, Ints]:
-    """Labels [n_ops] and `fixed` [n_labels] that free some blocks and fix the rest as in `device` [n_ops].
-
-    `free` [n_blocks]: each of these blocks is a group; the others of a device are one group that stays there.
-    """
-    home = np.zeros(problem.n_blocks, np.int64)
-    home[problem.block] = device
-    fixed_devices, n_free = distinct(home[~free]), int(free.sum())
-    of_block = np.empty(problem.n_blocks, np.int32)
-    of_block[free] = np.arange(n_free)
-    of_block[~free] = n_free + np.searchsorted(fixed_devices, home[~free])
-    return of_block[problem.block], np.concatenate((np.full(n_free, -1), fixed_devices)).astype(np.int32)
 
 
 def _require_blocks(problem: Problem, label: Ints) -> None:
@@ -144,7 +129,7 @@ def _ops(fine: Graph, label: Ints, op: Ints, first: Longs) -> Ops:
     )
 
 
-def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int, fixed: Ints | None) -> Floats:
+def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int) -> Floats:
     """Sums over each coarse op's members [n, n_devices]; inf where one of its group may not run."""
     seconds = np.empty((n, problem.n_devices))
     n_labels = int(label.max(initial=-1)) + 1
@@ -154,8 +139,6 @@ def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int, fixed: Ints | N
         allowed = problem.allowed[:, d]
         barred = np.zeros(n_labels, np.bool_)
         barred[label[~allowed]] = True
-        if fixed is not None:
-            barred |= (fixed >= 0) & (fixed != d)
         times = np.where(allowed, problem.costs.op_seconds[:, d], 0.0)
         seconds[:, d] = np.where(barred[group], np.inf, sums(times, op, n))
     return seconds

@@ -42,7 +42,6 @@ def hierarchy(
     wanted: int,
     key: npt.NDArray[np.integer] | None = None,
     start: Ints | None = None,
-    ratio: float = RATIO,
 ) -> list[Ints]:
     """Labels [n_ops] from fine to coarse, down to about `wanted` groups; none if the problem has no more than that.
 
@@ -66,7 +65,7 @@ def hierarchy(
             labels.append(number)
     while quotient.n > wanted:
         before = quotient.n
-        target = max(float(wanted), quotient.n / ratio)
+        target = max(float(wanted), quotient.n / RATIO)
         number, quotient = _coarsen_once(number, quotient, target, _limits(problem, quotient, target))
         if quotient.n <= STALLED * before:
             labels.append(number)

@@ -25,20 +25,17 @@ def split_scope(scope: str) -> tuple[str, ...]:
     return tuple(part for part in _SEPARATORS.split(scope, maxsplit=DEEPEST) if part)
 
 
-def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
-    """Labels [n_ops]: blocks whose first ops have one scope, cut off after so many `numbers` (None: all)."""
+def scope_labels(problem: Problem) -> Ints:
+    """Labels [n_ops]: blocks whose first ops have one scope, cut off after its last number."""
     scope = problem.graph.ops.scope
     known: dict[str, int] = {}
-    code = np.array([known.setdefault(_cut_scope(path, numbers), len(known)) for path in scope.values], np.int32)
+    code = np.array([known.setdefault(_cut_scope(path), len(known)) for path in scope.values], np.int32)
     first = block_firsts(problem)
     return renumber(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
 
 
-def _cut_scope(path: str, numbers: int | None) -> str:
-    """The path through its last number, or through number `numbers`; all of it if it has none."""
+def _cut_scope(path: str) -> str:
+    """The path through its last number; all of it if it has none."""
     parts = path.split(".")
-    places = [place for place, part in enumerate(parts) if part.isdigit()]
-    if not places:
-        return path
-    last = places[-1] if numbers is None else places[min(numbers, len(places)) - 1]
+    last = max((place for place, part in enumerate(parts) if part.isdigit()), default=len(parts))
     return ".".join(parts[: last + 1])

@@ -61,7 +61,7 @@ def group_units(graph: Graph, *, most: int = MOST_UNITS) -> Units:
         found = _contract(graph, attached, tail, head, _share_weights(graph))
         if best is None:
             best = found if len(found) <= most else None
-        elif 1.5 * len(best) < len(found) <= most and _is_narrow(graph, found, tail, head):
+        elif 1.5 * len(best) < len(found) <= most and _is_narrow(found, tail, head):
             best = found
         if best is not None and _largest_share(graph, best) <= LARGEST_SHARE:
             break
@@ -210,7 +210,7 @@ def _name_units(graph: Graph, unit: Longs, count: int) -> tuple[str, ...]:
     return tuple(".".join(path) if path else name for path, name in zip(common, first, strict=True))
 
 
-def _is_narrow(graph: Graph, units: Units, tail: Longs, head: Longs) -> bool:
+def _is_narrow(units: Units, tail: Longs, head: Longs) -> bool:
     """Whether units make few tensors for others."""
     crosses = units.unit[tail] != units.unit[head]
     makers = np.unique(tail[crosses])

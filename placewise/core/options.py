@@ -222,7 +222,7 @@ class ProblemOptions:
         several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
         clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
         clean["freeze"] = _patterns("freeze", self.freeze)
-        clean["together"] = None if self.together is None else _sets("together", self.together)
+        clean["together"] = None if self.together is None else _sets(self.together)
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
@@ -351,13 +351,13 @@ def _patterns(name: str, value: object) -> tuple[str, ...]:
     return tuple(map(str, texts))
 
 
-def _sets(name: str, value: object) -> tuple[str | tuple[str, ...], ...]:
+def _sets(value: object) -> tuple[str | tuple[str, ...], ...]:
     parsed: list[str | tuple[str, ...]] = []
-    for item in _several(name, (value,) if isinstance(value, str) else value):
+    for item in _several("together", (value,) if isinstance(value, str) else value):
         if isinstance(item, (list, tuple)) and all(isinstance(op, str) for op in item):
             parsed.append(tuple(item))
         else:
-            parsed += _patterns(name, item if isinstance(item, str) else (item,))
+            parsed += _patterns("together", item if isinstance(item, str) else (item,))
     return tuple(parsed)
 
 

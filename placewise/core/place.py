@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
-from placewise.core.place_stages import place_stages
+from placewise.core.place_stages import place_stages, result_with
 from placewise.core.place_step import place_step
-from placewise.errors import InternalError, PlacerError
+from placewise.errors import PlacerError
 from placewise.model.cost_error import expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
-    OPTIMAL_GAP,
     Bound,
     Improvement,
     Judgement,
@@ -24,7 +23,6 @@ from placewise.model.result import (
     Reason,
     Result,
     Status,
-    gap_of,
 )
 from placewise.placers import registry
 from placewise.placers.base import (
@@ -111,23 +109,9 @@ def place(
         notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
         return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, naive)
     bound = _only_placement(problem, judgement, bound)
-    _cross_check(problem, bound, {placer: (proposal.placement, judgement), **baselines})
-    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
-    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
-    return Result(
-        problem,
-        proposal.placement,
-        Status(outcome, Reason.PROVED if optimal else proposal.reason),
-        judgement,
-        bound,
-        placer,
-        watch.elapsed,
-        budget.seed,
-        baselines,
-        proposal.history or (Improvement(watch.elapsed, judgement.value, placer),),
-        proposal.notes,
-        others=naive.others,
-    )
+    history = proposal.history or (Improvement(watch.elapsed, judgement.value, placer),)
+    proposal = replace(proposal, history=history)
+    return result_with(problem, placer, watch, proposal, judgement, bound, baselines, naive.others)
 
 
 def _bound_work(problem: Problem, budget: Budget) -> float:
@@ -214,14 +198,6 @@ def _in_bytes(problem: Problem, proposal: Proposal, watch: Stopwatch) -> Proposa
         freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
         return replace(proposal, infeasible=f"{proposal.infeasible}; {freer} would fit")
     return proposal
-
-
-def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:
-    for name, (_, judgement) in known.items():
-        if judgement.valid and bound.value > judgement.value * (1 + 1e-9):
-            raise InternalError(
-                f"{bound.method} proves {bound.value!r} s and {name} reaches {judgement.value!r} s on {problem!r}"
-            )
 
 
 def _without(

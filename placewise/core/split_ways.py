@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.coarsen.units import group_units
+from placewise.coarsen.units import Units, group_units
 from placewise.core.options import ProblemOptions
 from placewise.core.precision import find_tf32
 from placewise.costing.roofline import allow_tf32
-from placewise.costing.sharding import SplitOptions, make_ways
+from placewise.costing.sharding import SplitOptions, SplitWays, make_ways
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Constraints, Problem
 from placewise.model.ways import Ways
 
 MICROBATCHES = 32
@@ -41,25 +41,16 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
     if options.sequence_parallel and options.tensor_parallel in (None, 1):
         said = "sequence parallelism splits what lies between ops that are split, and none is"
         raise InputError(said, remedy="add --tensor-parallel any, or leave out --sequence-parallel")
-    units = group_units(graph)
-    split = SplitOptions(
-        degrees=_list_degrees(options.tensor_parallel),
-        recompute=options.recompute or "auto",
-        microbatches=options.microbatches or (MICROBATCHES if trains else 1),
-        sequence_parallel=bool(options.sequence_parallel),
-        in_flight=problem.objective.schedule,
-    )
-    made = make_ways(
-        graph, problem.cluster, problem.costs, problem.capacity, units.unit, split, work=work, unit_names=units.names
-    )
+    units, microbatches = group_units(graph), options.microbatches or (MICROBATCHES if trains else 1)
     constraints = replace(
         problem.constraints,
         tensor_parallel=1 if options.tensor_parallel is None else options.tensor_parallel,
-        recompute=split.recompute,
-        microbatches=split.microbatches if trains else 0,
+        recompute=options.recompute or "auto",
+        microbatches=microbatches if trains else 0,
         replicas=0 if options.replicas is None else options.replicas,
-        sequence_parallel=split.sequence_parallel,
+        sequence_parallel=bool(options.sequence_parallel),
     )
+    made = _make(problem, constraints, units, microbatches, work)
     return problem.with_(ways=made.ways, constraints=constraints, warnings=(*problem.warnings, *made.notes))
 
 
@@ -71,19 +62,25 @@ def remake_ways(problem: Problem, *, sequence_parallel: bool) -> Problem:
     ways, constraints = problem.require_ways(), problem.constraints
     if not _are_made(ways):
         raise InputError("the ways of this problem came with its file", remedy="leave sequence parallelism as it is")
+    constraints = replace(constraints, sequence_parallel=sequence_parallel)
+    work = allow_tf32(work_of(problem.graph), find_tf32(problem.graph))
+    made = _make(problem, constraints, Units(ways.unit, ways.unit_names), ways.microbatches, work)
+    return problem.with_(ways=made.ways, constraints=constraints)
+
+
+def _make(problem: Problem, rules: Constraints, units: Units, microbatches: int, work: OpWork | None) -> SplitWays:
+    """The ways of the units of a problem, as far as rules allow them."""
     split = SplitOptions(
-        degrees=_list_degrees(constraints.tensor_parallel),
-        recompute=constraints.recompute,
-        microbatches=ways.microbatches,
-        sequence_parallel=sequence_parallel,
+        degrees=_list_degrees(rules.tensor_parallel),
+        recompute=rules.recompute,
+        microbatches=microbatches,
+        sequence_parallel=rules.sequence_parallel,
         in_flight=problem.objective.schedule,
     )
-    graph = problem.graph
-    made = make_ways(
-        graph, problem.cluster, problem.costs, problem.capacity, ways.unit, split,
-        work=allow_tf32(work_of(graph), find_tf32(graph)), unit_names=ways.unit_names,
+    return make_ways(
+        problem.graph, problem.cluster, problem.costs, problem.capacity, units.unit, split,
+        work=work, unit_names=units.names,
     )  # fmt: skip
-    return problem.with_(ways=made.ways, constraints=replace(constraints, sequence_parallel=sequence_parallel))
 
 
 def _are_made(ways: Ways) -> bool:
@@ -108,9 +105,6 @@ def move_to_ways(problem: Problem, placement: Placement, other: Problem) -> Plac
     return Placement.of_stages(new, placement.stages, stage, chosen)
 
 
-def _list_degrees(most: int | None) -> tuple[int, ...] | None:
-    """Powers of two up to `most`, and itself; None for all that nodes have devices for."""
-    if most == 0:
-        return None
-    limit = most or 1
-    return tuple(sorted({2**k for k in range(limit.bit_length()) if 2**k <= limit} | {limit}))
+def _list_degrees(most: int) -> tuple[int, ...] | None:
+    """Powers of two up to `most`, and itself; None (for 0) for all that nodes have devices for."""
+    return tuple(sorted({2**k for k in range(most.bit_length())} | {most})) if most else None

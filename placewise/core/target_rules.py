@@ -10,8 +10,8 @@ import numpy as np
 
 from placewise.core.compute_buffer import keep_compute_buffer
 from placewise.core.options import ProblemOptions
+from placewise.costing.work import count_weight_bytes
 from placewise.errors import InputError
-from placewise.model.columns import Floats, distinct
 from placewise.model.cost_error import MOVED
 from placewise.model.costs import CostTable
 from placewise.model.problem import Communication, Execution, Headroom, Problem, Rule
@@ -136,7 +136,7 @@ def _store_on_hosts(problem: Problem) -> Problem:
     main, costs, cluster = main_accelerator(problem), problem.costs, problem.cluster
     if main < 0 or MOVED in costs.sources:
         return problem
-    moved, size = costs.op_seconds.copy(), _weight_bytes(problem)
+    moved, size = costs.op_seconds.copy(), count_weight_bytes(problem.graph)
     source = costs.op_source.copy()
     way = cluster.link_class[len(cluster), main]
     for host in np.flatnonzero(cluster.is_host).tolist():
@@ -151,15 +151,6 @@ def _store_on_hosts(problem: Problem) -> Problem:
     )  # fmt: skip
 
 
-def _weight_bytes(problem: Problem) -> Floats:
-    """The bytes of the weights of every op [n_ops]."""
-    graph = problem.graph
-    many = max(len(graph.weights), 1)
-    uses = distinct(graph.weight_edges.consumer.astype(np.int64) * many + graph.weight_edges.value)
-    bytes_used = graph.weights.bytes[uses % many].astype(np.float64)
-    return np.bincount(uses // many, weights=bytes_used, minlength=graph.n_ops).astype(np.float64)
-
-
 def missing_room(result: Result, asked: Problem) -> float:
     """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches.
 
@@ -172,7 +163,7 @@ def missing_room(result: Result, asked: Problem) -> float:
     stored = problem.cluster.is_host[placement.device]
     if not stored.any():
         return 0.0
-    need = float(_weight_bytes(problem)[stored].max() + problem.graph.ops.state_bytes[stored].sum())
+    need = float(count_weight_bytes(problem.graph)[stored].max() + problem.graph.ops.state_bytes[stored].sum())
     kept = _spare_bytes(problem, main) - _spare_bytes(asked, main)
     return max(need - judged.devices[main].free - kept, 0.0)
 

@@ -14,12 +14,13 @@ from placewise.errors import ExportError
 from placewise.model.columns import Bools
 from placewise.model.graph import Graph
 from placewise.model.sharding import Sharding
+from placewise.model.tables import RESHAPES
 
 _ELEMENTWISE = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Dropout", "Relu", "Gelu", "Neg", "Sqrt"))
 """Kinds that run on some tokens outside of modules, too: no length is written into such a call."""
 LOSS = "Loss"
 """The kind of the op that stands for what compares a model's results with what they should be."""
-_VIEWS = frozenset(("Reshape", "Identity", "Cast", "Squeeze", "Unsqueeze"))
+_VIEWS = frozenset((*RESHAPES, "Identity", "Cast"))
 
 
 def find_token_tensors(graph: Graph, sharding: Sharding) -> Bools:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.costing.work import work_of
+from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
@@ -36,7 +36,7 @@ def count_prompt_work(graph: Graph) -> Floats:
     work, prompt = work_of(graph), graph.ops.phase == 0
     attends = _find_attention(graph)
     batches = -(-_count_rows(graph) // MICRO_BATCH)
-    columns = work.flops * ~attends, work.flops * attends, _weight_bytes(graph) * batches
+    columns = work.flops * ~attends, work.flops * attends, count_weight_bytes(graph) * batches
     return np.stack([np.where(prompt, column, 0.0) for column in columns], axis=1)
 
 
@@ -64,9 +64,3 @@ def _count_rows(graph: Graph) -> int:
     """Tokens of the prompt, of all sequences."""
     inputs = np.flatnonzero(graph.tensors.producer < 0)
     return int(np.prod(graph.tensors.shape[int(inputs[0])])) if len(inputs) else 0
-
-
-def _weight_bytes(graph: Graph) -> Floats:
-    edges = graph.weight_edges
-    nbytes = graph.weights.bytes[edges.value].astype(np.float64)
-    return np.bincount(edges.consumer, weights=nbytes, minlength=graph.n_ops).astype(np.float64)

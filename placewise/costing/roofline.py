@@ -19,10 +19,10 @@ import numpy as np
 
 from placewise.costing.op_instance import CLASSES
 from placewise.costing.quantized import quantize_work
-from placewise.costing.work import OpWork, work_of
+from placewise.costing.work import OpWork, count_weight_bytes, work_of
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
-from placewise.model.columns import Bools, Bytes8, Floats, distinct
+from placewise.model.columns import Bools, Bytes8, Floats
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
@@ -111,11 +111,7 @@ def _add_weight_reads(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
     slow = np.flatnonzero(np.isfinite(bandwidth))
     if not len(slow):
         return
-    n_weights = max(len(graph.weights), 1)
-    uses = distinct(graph.weight_edges.consumer.astype(np.int64) * n_weights + graph.weight_edges.value)
-    nbytes = graph.weights.bytes[uses % n_weights].astype(np.float64)
-    size = np.bincount(uses // n_weights, weights=nbytes, minlength=graph.n_ops)
-    seconds[:, slow] += size[:, None] / bandwidth[slow]
+    seconds[:, slow] += count_weight_bytes(graph)[:, None] / bandwidth[slow]
 
 
 def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:

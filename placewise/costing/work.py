@@ -14,7 +14,7 @@ from placewise.costing.op_instance import CLASSES, WAITED_FOR, Cost, OpInstance,
 from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.signatures import signatures
 from placewise.errors import InputError, ModelFileError
-from placewise.model.columns import Bools, Bytes8, Floats, firsts_of, frozen
+from placewise.model.columns import Bools, Bytes8, Floats, distinct, firsts_of, frozen
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Interned, Tensors, Weights
@@ -161,6 +161,14 @@ def find_unknown_origin(graph: Graph, op: int) -> int:
             break
         op = int(graph.tensors.producer[before])
     return op
+
+
+def count_weight_bytes(graph: Graph) -> Floats:
+    """Bytes [n_ops] of the weights that each op reads; a weight that is several of its arguments counts once."""
+    n_weights = max(len(graph.weights), 1)
+    uses = distinct(graph.weight_edges.consumer.astype(np.int64) * n_weights + graph.weight_edges.value)
+    nbytes = graph.weights.bytes[uses % n_weights].astype(np.float64)
+    return np.bincount(uses // n_weights, weights=nbytes, minlength=graph.n_ops).astype(np.float64)
 
 
 def is_unknown(graph: Graph, tensor: int) -> bool:

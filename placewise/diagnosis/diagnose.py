@@ -16,9 +16,9 @@ LIMIT = 120.0
 """Seconds after which no further check starts."""
 
 
-def diagnose(seconds: float = LIMIT) -> Iterator[Checked]:
-    """The outcome of every check as soon as it is known; after `seconds` no further one starts."""
-    machine, until = Machine(), time.monotonic() + seconds
+def diagnose() -> Iterator[Checked]:
+    """The outcome of every check as soon as it is known."""
+    machine, until = Machine(), time.monotonic() + LIMIT
     with scratch_folder() as folder:
         models = TinyModels(machine, folder)
         yield from run_checks(chain(list_machine_checks(machine), list_path_checks(machine, models)), until)

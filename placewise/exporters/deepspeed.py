@@ -14,9 +14,8 @@ import numpy as np
 
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.commands import heading
-from placewise.exporters.space import Space
 from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
-from placewise.exporters.stages import find_stages, read_stages, shared_weights, stage_space
+from placewise.exporters.stages import LayerExporter, read_stages, shared_weights
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -97,9 +96,10 @@ class PlannedPipeline(PipelineModule):
 )
 
 
-class DeepspeedExporter:
+class DeepspeedExporter(LayerExporter):
     """A module with a subclass of PipelineModule; embeddings, or norm and head, may be stages of their own."""
 
+    transformer, ends = False, True
     info = ExportInfo(
         "deepspeed",
         writes="a Python module",
@@ -116,7 +116,7 @@ class DeepspeedExporter:
         """See `Exporter`."""
         if placement.stages:
             return self._export_split(problem, placement)
-        stages = find_stages(problem, placement, self.info.name, transformer=False, ends=True)
+        stages = self.find_stages(problem, placement)
         text = _MODULE.format(
             name="planned_pipeline",
             entries=stages.bounds[-1],
@@ -150,14 +150,6 @@ class DeepspeedExporter:
             config=json.dumps(config if ways.trains else {}),
         )
         return Exported({"planned_pipeline.py": text}, stages.placement)
-
-    def space(self, problem: Problem) -> Space:
-        """See `RunningExporter`."""
-        return stage_space(problem, self.info.name, transformer=False, ends=True)
-
-    def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
-        return find_stages(problem, placement, self.info.name, transformer=False, ends=True).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
-from placewise.exporters.space import Space
 from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
 from placewise.exporters.stages import (
+    LayerExporter,
     entry_bounds,
-    find_stages,
     read_stages,
     shared_weights,
-    stage_space,
 )
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -28,7 +26,7 @@ LAYOUT, SIZE = "--pipeline-model-parallel-layout", "--pipeline-model-parallel-si
 _STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
 
 
-class MegatronExporter:
+class MegatronExporter(LayerExporter):
     """The arguments of a training run: E is the embedding, t a layer, L the loss, and | separates stages."""
 
     info = ExportInfo(
@@ -49,7 +47,7 @@ class MegatronExporter:
         """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
         if placement.stages:
             return self._export_split(problem, placement)
-        stages = find_stages(problem, placement, self.info.name)
+        stages = self.find_stages(problem, placement)
         line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages.layers)}'"
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
         text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
@@ -72,14 +70,6 @@ class MegatronExporter:
         return Exported(
             {"megatron.sh": "\n".join((*split_heading(problem, stages), world, line, ""))}, stages.placement
         )
-
-    def space(self, problem: Problem) -> Space:
-        """See `RunningExporter`."""
-        return stage_space(problem, self.info.name)
-
-    def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
-        return find_stages(problem, placement, self.info.name).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from placewise._util.units import format_seconds
+from placewise.core.parallel_plan import call_name
 from placewise.core.precision import find_tf32
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
@@ -331,7 +332,7 @@ def _list_calls(problem: Problem, device: Ints, order: Sequence[int]) -> list[di
     for name, origin, home in zip(problem.graph.ops.name, problem.graph.ops.origin, device.tolist(), strict=True):
         if not origin:
             raise ExportError(f"the op {name!r} stands for no call of the program")
-        entry = {"number": origin[0], "name": name.partition(".")[0].partition("#")[0], "stage": stage[home]}
+        entry = {"number": origin[0], "name": call_name(name), "stage": stage[home]}
         if calls.setdefault(origin[0], entry)["stage"] != entry["stage"]:
             raise ExportError(f"the call {entry['name']!r} would be in two stages", remedy="keep it --together")
     return [calls[number] for number in sorted(calls)]

@@ -18,7 +18,7 @@ from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import held_storages, storage_bytes
 
 NOTHING: Mapping[int, int] = {}
 TRIES = 8
@@ -172,12 +172,7 @@ def _unit_contents(problem: Problem, unit: Ints, count: int) -> list[tuple[float
     graph = problem.graph
     state = np.bincount(unit, weights=graph.ops.state_bytes, minlength=count).tolist()
     storages: list[set[int]] = [set() for _ in range(count)]
-    uses = zip(
-        unit[graph.weight_edges.consumer].tolist(),
-        graph.weights.storage[graph.weight_edges.value].tolist(),
-        strict=True,
-    )
-    for number, storage in uses:
+    for number, storage in zip(*(column.tolist() for column in held_storages(graph, unit)), strict=True):
         storages[number].add(storage)
     return list(zip(state, storages, strict=True))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from placewise.errors import ExportError
+from placewise.exporters.base import ExportInfo
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, find_stack
@@ -40,6 +42,27 @@ class Stages:
     def placement(self) -> Placement:
         """The device of every op."""
         return Placement(stage_devices(self.bounds, self.devices)[self.stack.of + 1])
+
+
+class LayerExporter:
+    """A base of targets of whole layers: of transformers only, or of any model; with `ends`, as in `find_stages`."""
+
+    info: ExportInfo
+    transformer: ClassVar[bool] = True
+    ends: ClassVar[bool] = False
+
+    def space(self, problem: Problem) -> Space:
+        """See `RunningExporter`."""
+        unit = _unit_of(require_stack(problem, self.info.name, transformer=self.transformer), ends=self.ends)
+        return Space(lines=(Line(unit, accelerators(problem, self.info.name)),))
+
+    def find_stages(self, problem: Problem, placement: Placement) -> Stages:
+        """The stages nearest to a placement. Raises ExportError."""
+        return find_stages(problem, placement, self.info.name, transformer=self.transformer, ends=self.ends)
+
+    def project(self, problem: Problem, placement: Placement) -> Placement:
+        """See `RunningExporter`."""
+        return self.find_stages(problem, placement).placement()
 
 
 def find_stages(
@@ -75,12 +98,6 @@ def _make_stages(stack: Stack, devices: tuple[int, ...], bounds: tuple[int, ...]
     """Stages from bounds of entries, or without `ends` of layers; entries after the last op are in the last stage."""
     entries = (*bounds[:-1], stack.count + 2) if ends else entry_bounds(np.diff(bounds).tolist())
     return Stages(stack, devices, entries)
-
-
-def stage_space(problem: Problem, target: str, *, transformer: bool = True, ends: bool = False) -> Space:
-    """The stages that `find_stages` chooses from. Raises ExportError as it does."""
-    unit = _unit_of(require_stack(problem, target, transformer=transformer), ends=ends)
-    return Space(lines=(Line(unit, accelerators(problem, target)),))
 
 
 def _unit_of(stack: Stack, *, ends: bool) -> Ints:

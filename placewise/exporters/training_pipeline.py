@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise.core.parallel_plan import call_name
 from placewise.errors import ExportError
 from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
@@ -329,7 +330,7 @@ def write_training(
         graph.ops.name, graph.ops.origin, graph.ops.backward.tolist(), pipeline.stage.tolist(), strict=True
     ):
         if origin and not backward:
-            own = name.partition(".")[0].partition("#")[0]
+            own = call_name(name)
             calls.setdefault(origin[0], {"number": origin[0], "name": own, "stage": stage})
     said = {
         "model": model,

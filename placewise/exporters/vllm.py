@@ -13,15 +13,13 @@ from placewise.exporters.commands import (
     read_option,
     set_visible_devices,
 )
-from placewise.exporters.space import Space
 from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
 from placewise.exporters.stages import (
+    LayerExporter,
     entry_bounds,
-    find_stages,
     read_stages,
     require_stack,
     shared_weights,
-    stage_space,
 )
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
@@ -43,7 +41,7 @@ _FLAGS = {
 _CHECKPOINTS = ("int8", "int4")
 
 
-class VllmExporter:
+class VllmExporter(LayerExporter):
     """One command with a stage per accelerator; embeddings are on the first stage, norm and head on the last."""
 
     info = ExportInfo(
@@ -63,7 +61,7 @@ class VllmExporter:
         """See `Exporter`. The user of the script sets `MODEL`, a folder or repository with weights."""
         if placement.stages:
             return self._export_split(problem, placement)
-        stages = find_stages(problem, placement, self.info.name)
+        stages = self.find_stages(problem, placement)
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
         run = f"{set_visible_devices(problem.cluster, stages.devices)}{split} {_SERVE}"
         command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(stages.devices)}"
@@ -86,14 +84,6 @@ class VllmExporter:
         command = f"{run} {sizes}{_FLAGS.get(asked_precision(problem), '')}"
         text = "\n".join((*split_heading(problem, stages), command, ""))
         return Exported({"vllm.sh": text}, stages.placement, _note_nodes(problem.cluster, devices))
-
-    def space(self, problem: Problem) -> Space:
-        """See `RunningExporter`."""
-        return stage_space(problem, self.info.name)
-
-    def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
-        return find_stages(problem, placement, self.info.name).placement()
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

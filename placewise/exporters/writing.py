@@ -130,14 +130,14 @@ def _note_precision(problem: Problem, info: ExportInfo) -> tuple[str, ...]:
     return (f"the plan prices the model in {name}, which {info.name} cannot ask for: convert the model to it",)
 
 
-def result_of(export: Export, problem: Problem, placer: str = "") -> Result:
-    """The exported placement as a result, to be saved as a plan. `placer` made the original plan."""
+def result_of(export: Export, problem: Problem) -> Result:
+    """The exported placement as a result, to be saved as a plan."""
     value = export.said.value
     bound = lower_bound(problem) if problem.ways is None else Bound(0.0, "nothing")
     notes = (f"projected for the target {export.info.name}",) if export.projected else ()
     reached = export.said.valid and gap_of(value, bound.value) <= OPTIMAL_GAP
     status = Status(Outcome.OPTIMAL if reached else Outcome.FEASIBLE, Reason.FINISHED)
-    return Result(problem, export.exported.placement, status, export.said, bound, placer or "export", 0.0, notes=notes)
+    return Result(problem, export.exported.placement, status, export.said, bound, "export", 0.0, notes=notes)
 
 
 def describe_projection(export: Export, n_ops: int) -> str:

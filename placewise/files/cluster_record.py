@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
-from placewise.errors import ClusterError
-from placewise.files.records import Amount, Record, Whole, parse_versioned
+from placewise.files.records import Amount, Record, Whole
 from placewise.model.cluster import Cluster, Device, Link
 
 MAX_DEVICES = 4096
@@ -75,8 +74,3 @@ def cluster_of(record: ClusterRecord) -> Cluster:
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """A cluster as plain JSON values; None is unlimited."""
     return cluster_record(cluster).model_dump(mode="json")
-
-
-def cluster_from_dict(document: object) -> Cluster:
-    """The cluster of such a dict. Raises ClusterError, naming the wrong field."""
-    return cluster_of(parse_versioned(ClusterRecord, document, ClusterError))

@@ -5,7 +5,6 @@ Rows and columns are matched by name, so a table also serves a model or a cluste
 
 from __future__ import annotations
 
-import csv
 import os
 from typing import Literal, TypeVar
 
@@ -13,7 +12,6 @@ import numpy as np
 from pydantic import Field
 
 from placewise.errors import CostError, ModelFileError
-from placewise.files.atomic import atomic_write
 from placewise.files.columns import Array, ColumnReader, read_columns, string_arrays, write_columns
 from placewise.files.records import Record, locate_errors
 from placewise.model.cluster import Cluster
@@ -22,7 +20,6 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 
 K = TypeVar("K")
-CSV_COLUMNS = ["op", "device", "seconds"]
 
 
 class CostSources(Record):
@@ -81,19 +78,6 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
         )
         costs.validate(graph, cluster)
         return costs
-
-
-def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write op seconds as CSV rows ``op,device,seconds``; ``inf`` where a device cannot run an op.
-
-    Raises OutputError or CostError.
-    """
-    costs.validate(graph, cluster)
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        for op, row in zip(graph.ops.name, costs.op_seconds.tolist(), strict=True):
-            writer.writerows((op, device, repr(seconds)) for device, seconds in zip(cluster.names, row, strict=True))
 
 
 def cost_sources(costs: CostTable) -> CostSources:

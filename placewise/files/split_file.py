@@ -37,9 +37,15 @@ class _PublishedSplit(Record):
 
 
 def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """The placement in a plan or a published split; a split may extend `problem` (see `read_split`).
+    """The problem and the placement in a plan or a published split.
 
-    Raises PlanError.
+    If a split has more accelerator lists than the cluster has accelerators: in `subgraph` latency, q · k lists for k
+    accelerators give each accelerator q consecutive lists, its calls; otherwise the returned problem has unavailable
+    clones of the last accelerator, so the split can be priced and the violation is reported. CPU lists are treated in
+    the same way, except that all CPUs are one host in `subgraph` latency. Ops that the split does not name follow the
+    named ops of their colocation group: a split for an inference file also serves the training file.
+
+    Raises PlanError for an op that does not exist, occurs twice, or has no device.
     """
     data = read_bytes(path, PlanError)
     with locate_errors(path):
@@ -55,25 +61,6 @@ def split_is_latency(path: str | os.PathLike[str]) -> bool:
     with locate_errors(path):
         document = parse_json(read_bytes(path, PlanError), PlanError)
         return isinstance(document, dict) and "totalLatency" in document
-
-
-def read_split(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """The problem and the placement of a published split.
-
-    If the split has more accelerator lists than the cluster has accelerators: in `subgraph` latency, q · k lists for k
-    accelerators give each accelerator q consecutive lists, its calls; otherwise the returned problem has unavailable
-    clones of the last accelerator, so the split can be priced and the violation is reported. CPU lists are treated in
-    the same way, except that all CPUs are one host in `subgraph` latency. Ops that the split does not name follow the
-    named ops of their colocation group: a split for an inference file also serves the training file.
-
-    Raises PlanError for an op that does not exist, occurs twice, or has no device.
-    """
-    data = read_bytes(path, PlanError)
-    with locate_errors(path):
-        document = parse_json(data, PlanError)
-        if not is_split(document):
-            raise PlanError("has no 'fpgas' and no 'cpus'", remedy="see the published split in docs/formats.md")
-        return _convert_split(parse_record(_PublishedSplit, document, PlanError), problem)
 
 
 def _convert_split(split: _PublishedSplit, problem: Problem) -> tuple[Problem, Placement]:

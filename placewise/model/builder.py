@@ -15,6 +15,7 @@ from placewise.model.columns import Ints, Longs, Ragged, offsets_of
 from placewise.model.dtypes import bytes_of, dtype_code
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Attributes, Edges, Interned, Ops, Phase, Tensors, Weights
+from placewise.model.topology import describe_cycle, find_cycle
 
 T = TypeVar("T")
 
@@ -291,17 +292,7 @@ def _topological_order(n_ops: int, tail: Ints, head: Ints, names: list[str]) -> 
             if not missing[successor]:
                 heapq.heappush(ready, successor)
     if len(order) < n_ops:
-        cycle = _find_cycle(tail.tolist(), head.tolist(), missing)
-        shown = " → ".join(repr(names[op]) for op in cycle[:6]) + (" → …" if len(cycle) > 6 else "")
+        before = {v: u for u, v in zip(tail.tolist(), head.tolist(), strict=True) if missing[u] and missing[v]}
+        shown = describe_cycle([repr(names[op]) for op in find_cycle(before)])
         raise GraphError(f"the graph has a cycle: {shown}", remedy="a placement needs an acyclic graph")
     return np.array(order, np.int64)
-
-
-def _find_cycle(tail: list[int], head: list[int], missing: list[int]) -> list[int]:
-    """A cycle among the ops that Kahn's algorithm could not free: walk predecessors until one repeats."""
-    before = {v: u for u, v in zip(tail, head, strict=True) if missing[u] and missing[v]}
-    path, seen = [next(iter(before))], dict[int, int]()
-    while path[-1] not in seen:
-        seen[path[-1]] = len(path) - 1
-        path.append(before[path[-1]])
-    return path[seen[path[-1]] :][::-1]

@@ -16,6 +16,8 @@ T = TypeVar("T")
 Attributes = Mapping[str, Any]
 
 MAX_REPEATS = 1 << 32
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Kinds of ops whose result has the elements of its argument in another shape."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,9 @@ def collect_answers(
     return [answers[worker] for worker in workers]
 
 
-def find_dead(workers: Sequence[Worker], within: float = DEATH_DELAY) -> Worker | None:
+def find_dead(workers: Sequence[Worker]) -> Worker | None:
     """A worker that has died, if there is one; rather not one that aborted because it lost a neighbour."""
-    until = time.monotonic() + within
+    until = time.monotonic() + DEATH_DELAY
     while True:
         dead = [worker for worker in workers if not worker.alive]
         if dead or time.monotonic() > until:

@@ -65,15 +65,15 @@ class Calibration:
     left_out: Mapping[str, Fit]
 
 
-def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile], *, loaded: bool = False) -> Calibration:
+def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile]) -> Calibration:
     """Fit efficiencies, memory bandwidth and overhead per op of a cluster to profiles of its devices, by name.
 
-    `loaded`: use the times with all devices busy. Raises CostError if no profile is of any of its devices.
+    Raises CostError if no profile is of any of its devices.
     """
     before, after, left_out, devices = dict[str, Fit](), dict[str, Fit](), dict[str, Fit](), list[Device]()
     for device in cluster:
         tables = [
-            collect_kernels(profile, own, device, loaded=loaded)
+            collect_kernels(profile, own, device)
             for profile in profiles for own in profile.devices if own.name == device.name
         ]  # fmt: skip
         if not tables:
@@ -95,11 +95,9 @@ def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile], *, loaded: bo
     return Calibration(Cluster(tuple(devices), cluster.links, cluster.transfers), before, after, left_out)
 
 
-def collect_kernels(
-    profile: ProfileFile, measured: DeviceProfile, device: Device, *, loaded: bool = False
-) -> KernelTable:
+def collect_kernels(profile: ProfileFile, measured: DeviceProfile, device: Device) -> KernelTable:
     """The kernels of a profile: one per op or set of fused ops, which write no intermediate results."""
-    times = measured.figures(loaded=loaded).ops
+    times = measured.idle.ops
     kernel = np.arange(len(times))
     for ops in measured.fused:
         kernel[list(ops)] = min(ops)

@@ -28,6 +28,7 @@ import numpy as np
 from placewise.errors import CostError, GraphError, InputError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Source
+from placewise.model.topology import describe_cycle
 from placewise.readers.base import ImportedModel, read_text_file
 
 BACKWARD = ".backward"
@@ -156,8 +157,7 @@ def _check_graph(nodes: dict[str, _ProfiledLayer], edges: dict[tuple[str, str], 
         order.prepare()
     except CycleError as error:
         cycle: list[str] = error.args[1]
-        shown = " → ".join(cycle[:6]) + (" → …" if len(cycle) > 6 else "")
-        where = f"line {edges[cycle[0], cycle[1]]}"
+        where, shown = f"line {edges[cycle[0], cycle[1]]}", describe_cycle(cycle)
         raise GraphError(f"closes a cycle: {shown}", where=where, remedy="a placement needs an acyclic graph") from None
 
 

@@ -151,10 +151,9 @@ def _build_ways(
     microbatches = read_number(document, "mbsInBatch", "the top level")
     if microbatches != int(microbatches) or not 1 <= microbatches <= LARGEST_MICROBATCHES:
         raise ModelFileError(f"mbsInBatch must be a whole number of micro-batches, from 1 to {LARGEST_MICROBATCHES}")
-    tensor_of = {name: number for number, name in enumerate(graph.tensors.name)}
     columns = _WayColumns()
     for unit, node in enumerate(nodes):
-        _add_ways(columns, graph, unit, node, tensor_of)
+        _add_ways(columns, graph, unit, node)
     if len(columns.unit) * graph.n_tensors > LARGEST_SYNC:
         raise ModelFileError(f"has {len(columns.unit)} ways and {graph.n_tensors} edges, too many to read")
     sync = np.zeros((len(columns.unit), graph.n_tensors))
@@ -186,7 +185,7 @@ def _build_ways(
     )
 
 
-def _add_ways(columns: _WayColumns, graph: Graph, unit: int, node: Any, tensor_of: Mapping[str, int]) -> None:
+def _add_ways(columns: _WayColumns, graph: Graph, unit: int, node: Any) -> None:
     name = graph.ops.name[unit]
     where = f"node {name}"
     by_degree = node.get("TMPCs")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -97,6 +99,32 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*(shown_text(cell) for cell in row))
     return table
+
+
+def rows_beside_nodes(columns: Sequence[str], nodes: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose rows begin with a device; its node is beside it, where any of them is in one."""
+    if not any(nodes):
+        return rows_table(columns, rows)
+    beside = [(row[0], node, *row[1:]) for row, node in zip(rows, nodes, strict=True)]
+    return rows_table((columns[0], "node", *columns[1:]), beside)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """A table with as many columns as fit; `drops` are those to drop, one after the other."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    drops: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(range(len(self.columns)))
+        for drop in (*self.drops, ""):
+            table = rows_table([self.columns[k] for k in shown], [[row[k] for k in shown] for row in self.rows])
+            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
+                break
+            shown = [k for k in shown if self.columns[k] != drop]
+        yield table
 
 
 def _gantt(result: Result) -> list[RenderableType]:

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import visible
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.breakdown import ValuePart
-from placewise.reporting.console import rows_table
+from placewise.reporting.console import rows_beside_nodes, rows_table
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.moves import Move
+from placewise.reporting.plain import shown_text
 
 MAX_PARTS, MAX_DEVICES = 10, 24
 """How many parts and devices get a row; the parts beyond share one, so that the sum stays the value."""
@@ -93,13 +93,13 @@ def compare_parts(before: Iterable[ValuePart], after: Iterable[ValuePart]) -> tu
 
 def difference_view(diff: Difference) -> RenderableType:
     """Everything that `diff` prints."""
-    parts: list[RenderableType] = [Text(visible(headline(diff)), style="bold")]
+    parts: list[RenderableType] = [shown_text(headline(diff), style="bold")]
     if diff.changes:
-        parts += [Text(visible(explain_change(diff.changes))), Text()]
+        parts += [shown_text(explain_change(diff.changes)), Text()]
         parts += [changes_table(diff.changes, (diff.before.name, diff.after.name))]
-    parts += [Text(), Text(visible(moved_line(diff)), style="bold"), *_moves_table(diff.moves)]
+    parts += [Text(), shown_text(moved_line(diff), style="bold"), *_moves_table(diff.moves)]
     parts += [Text(), _devices_table(diff), *_device_parts_table(diff)]
-    parts += [Text(visible(f"note: {note}"), style="dim") for note in diff.notes]
+    parts += [shown_text(f"note: {note}", style="dim") for note in diff.notes]
     return Group(*parts)
 
 
@@ -251,10 +251,7 @@ def _by_device(diff: Difference, columns: Sequence[str], rows: Sequence[Sequence
     """A table whose rows begin with a device; its node is beside it, where any of them is in one."""
     sides = diff.before.nodes, diff.after.nodes
     named = [" → ".join(dict.fromkeys(side[row[0]] for side in sides if side.get(row[0]))) for row in rows]
-    if not any(named):
-        return rows_table(columns, rows)
-    beside = [(row[0], node, *row[1:]) for row, node in zip(rows, named, strict=True)]
-    return rows_table((columns[0], "node", *columns[1:]), beside)
+    return rows_beside_nodes(columns, named, rows)
 
 
 def _change_cell(a: DeviceFigures | None, b: DeviceFigures | None, key: str, form: Callable[[Any], str]) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import visible
 from placewise._util.units import format_bytes, format_seconds
-from placewise.reporting.console import rows_table
+from placewise.reporting.console import rows_beside_nodes
 from placewise.reporting.difference import EQUAL, PartChange, changes_table, compare_values, explain_change, is_same
 from placewise.reporting.leaderboard import finite
+from placewise.reporting.plain import shown_text
 
 MAX_CHOICES, MAX_NAMES = 16, 4
 """How many devices get a row, and how many ops are named."""
@@ -90,19 +90,19 @@ class OpExplanation:
 
 def explanation_view(explanation: OpExplanation) -> RenderableType:
     """Everything that `explain` prints."""
-    parts: list[RenderableType] = [Text(visible(subject(explanation)), style="bold")]
+    parts: list[RenderableType] = [shown_text(subject(explanation), style="bold")]
     if explanation.beside:
-        parts.append(Text(visible(f"{explanation.device} holds {explanation.beside}"), style="dim"))
+        parts.append(shown_text(f"{explanation.device} holds {explanation.beside}", style="dim"))
     parts.append(Text())
     parts.append(_choices_table(explanation))
     for move in explanation.forced:
-        parts += [Text(), Text(visible(describe_move(explanation, move)), style="bold")]
+        parts += [Text(), shown_text(describe_move(explanation, move), style="bold")]
         if move.changes and (move.moved or not move.traded):
             table = changes_table(move.changes, ("the plan", f"with it on {move.device}"))
-            parts += [Text(visible(explain_change(move.changes))), table]
+            parts += [shown_text(explain_change(move.changes)), table]
     if not explanation.forced:
-        parts += [Text(), Text(visible(describe_alternative(explanation)))]
-    return Group(*parts, *(Text(visible(f"note: {note}"), style="dim") for note in explanation.notes))
+        parts += [Text(), shown_text(describe_alternative(explanation))]
+    return Group(*parts, *(shown_text(f"note: {note}", style="dim") for note in explanation.notes))
 
 
 def subject(explanation: OpExplanation) -> str:
@@ -186,15 +186,11 @@ def _choices_table(explanation: OpExplanation) -> RenderableType:
     names = {choice.device for choice in ranked[:MAX_CHOICES]}
     shown = [choice for choice in explanation.choices if choice.device in names]
     rows = [_choice_row(explanation, choice) for choice in shown]
-    if any(choice.node for choice in shown):
-        rows = [(row[0], choice.node, *row[1:]) for row, choice in zip(rows, shown, strict=True)]
-        table = rows_table((_COLUMNS[0], "node", *_COLUMNS[1:]), rows)
-    else:
-        table = rows_table(_COLUMNS, rows)
+    table = rows_beside_nodes(_COLUMNS, [choice.node for choice in shown], rows)
     lines = [f"{choice.device}: {objection}" for choice in shown if (objection := _objection(choice))]
     left = len(explanation.choices) - len(shown)
     lines += [f"… and {left} more devices: --json has them"] if left else []
-    return Group(table, *(Text(visible(line), style="dim") for line in lines))
+    return Group(table, *(shown_text(line, style="dim") for line in lines))
 
 
 _COLUMNS = ("device", "compute ", "copies ", "tensors ", "memory ", "of ", "if only this moves ", "")

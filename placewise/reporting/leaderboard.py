@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placewise._util.text import visible
 from placewise._util.units import format_seconds
 from placewise.errors import InputError
-from placewise.reporting.console import rows_table
+from placewise.reporting.console import FittedTable
 from placewise.reporting.plain import plain
 
 FORMATS = ("table", "json", "csv", "markdown")
@@ -128,7 +127,8 @@ def document_of(board: LeaderboardTable) -> dict[str, Any]:
 
 def board_view(board: LeaderboardTable) -> RenderableType:
     """Everything that `compare` prints."""
-    table = (_FittedTable(board),) if any(row.status != NOT_RUN for row in board.rows) else ()
+    shown, rows = _visible_columns(board), [_row_cells(row) for row in board.rows if row.status != NOT_RUN]
+    table = [FittedTable(shown, [[row[name] for name in shown] for row in rows], _DROPS)] if rows else []
     return Group(*table, *(Text(f"{'  ' * depth}{visible(line)}") for depth, line in _list_remarks(board)))
 
 
@@ -190,23 +190,6 @@ def _row_cells(row: LeaderboardRow) -> dict[str, str]:
 
 def _format_status(row: LeaderboardRow) -> str:
     return f"{row.status} ({row.reason})" if row.reason else row.status
-
-
-@dataclass(frozen=True, slots=True)
-class _FittedTable:
-    """The rows of the placers that ran, with as many columns as fit."""
-
-    board: LeaderboardTable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [_row_cells(row) for row in self.board.rows if row.status != NOT_RUN]
-        shown = list(_visible_columns(self.board))
-        for drop in (*_DROPS, ""):
-            table = rows_table(shown, [[row[name] for name in shown] for row in rows])
-            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
-                break
-            shown = [name for name in shown if name != drop]
-        yield table
 
 
 def _list_remarks(board: LeaderboardTable) -> Iterator[tuple[int, str]]:

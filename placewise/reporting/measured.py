@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import visible
 from placewise._util.units import format_seconds
 from placewise.reporting.console import rows_table
+from placewise.reporting.plain import shown_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ def measurement_view(table: MeasurementTable) -> RenderableType:
     cells = [_row_cells(row, base, steady=steady) for row in table.rows if not row.failure]
     parts: list[RenderableType] = [Text(f"{table.runtime}, {table.execution}: {table.how}"), Text()]
     parts += [rows_table(columns, cells), Text()]
-    parts += [Text(visible(f"{row.name} failed: {row.failure}")) for row in table.rows if row.failure]
-    parts += [Text(visible(table.verdict))] if table.verdict else []
-    parts += [Text(visible(f"note: {note}"), style="dim") for note in _list_notes(table)]
+    parts += [shown_text(f"{row.name} failed: {row.failure}") for row in table.rows if row.failure]
+    parts += [shown_text(table.verdict)] if table.verdict else []
+    parts += [shown_text(f"note: {note}", style="dim") for note in _list_notes(table)]
     return Group(*parts)
 
 

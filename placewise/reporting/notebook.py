@@ -36,7 +36,7 @@ _WIDE = 10_000
 def render_html(*parts: RenderableType) -> str:
     """What a terminal would show, as HTML: a line of text is a line, a table a table, a chart a picture."""
     console = Console(width=_WIDE, color_system=None)
-    return f"<div>{''.join(_part_html(part, console) for each in parts for part in _flatten(each, console))}</div>"
+    return f"<div>{''.join(_part_html(part) for each in parts for part in _flatten(each, console))}</div>"
 
 
 def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -> str:
@@ -78,7 +78,7 @@ def _flatten(part: Any, console: Console) -> Iterator[Any]:
             yield from _flatten(inner, console)
 
 
-def _part_html(part: Any, console: Console) -> str:
+def _part_html(part: Any) -> str:
     if isinstance(part, Table):
         return _table_html(part)
     if not isinstance(part, (str, Text)):

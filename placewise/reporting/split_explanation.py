@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import visible
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_table
 from placewise.reporting.difference import compare_values, is_same
 from placewise.reporting.leaderboard import finite
+from placewise.reporting.plain import shown_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
     )
     if explanation.trains:
         stage += f", with {held} micro-batch{'es' if held > 1 else ''} in flight"
-    reasons = [Text(visible(line)) for line in (*describe_reasons(explanation), *_describe_many(explanation))]
+    reasons = [shown_text(line) for line in (*describe_reasons(explanation), *_describe_many(explanation))]
     rows = [
         (
             f"{'→ ' if way.chosen else ''}{way.name}",
@@ -104,8 +104,8 @@ def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
         for way in explanation.ways
     ]
     table = rows_table(("way", "over ", "time ", "of it collectives ", "per micro-batch ", "held "), rows)
-    lines = [Text(visible(describe_choice(explanation, choice))) for choice in explanation.forced]
-    first = (Text(visible(head), style="bold"), Text(visible(stage), style="dim"), *reasons)
+    lines = [shown_text(describe_choice(explanation, choice)) for choice in explanation.forced]
+    first = (shown_text(head, style="bold"), shown_text(stage, style="dim"), *reasons)
     return Group(*first, Text(), table, Text(), *lines)
 
 

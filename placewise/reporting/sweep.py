@@ -6,20 +6,19 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import shortened, visible
+from placewise._util.text import shortened
 from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.errors import InputError
 from placewise.files.sweep_file import AnswerRecord, LargestRecord, MemoryRecord, PointRecord, SweepFile
-from placewise.reporting.console import rows_table
+from placewise.reporting.console import FittedTable, rows_table
+from placewise.reporting.plain import shown_text
 
 FORMATS = {".json": "json", ".csv": "csv", ".html": "page", ".htm": "page", ".txt": "table"}
 LONGEST_REASON = 60
@@ -51,10 +50,10 @@ def format_of(path: str | os.PathLike[str]) -> str:
 def sweep_view(sweep: SweepFile) -> RenderableType:
     """Everything that `sweep` prints: a row per point that was asked for, what fits, answers and remarks."""
     columns, rows = point_rows(sweep)
-    parts: list[RenderableType] = [_FittedTable(columns, rows), Text()]
+    parts: list[RenderableType] = [FittedTable(columns, rows, _DROPS), Text()]
     if sweep.largest:
         parts += [rows_table(*largest_rows(sweep)), Text()]
-    parts += [Text(visible(line)) for line in remark_lines(sweep)]
+    parts += [shown_text(line) for line in remark_lines(sweep)]
     return Group(*parts)
 
 
@@ -181,23 +180,6 @@ def sweep_csv(sweep: SweepFile) -> str:
         row |= {f"free {device.device}": _finite(device.free) for device in point.memory}
         writer.writerow(row)
     return out.getvalue()
-
-
-@dataclass(frozen=True, slots=True)
-class _FittedTable:
-    """The rows with as many columns as fit."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = list(range(len(self.columns)))
-        for drop in (*_DROPS, ""):
-            table = rows_table([self.columns[k] for k in shown], [[row[k] for k in shown] for row in self.rows])
-            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
-                break
-            shown = [k for k in shown if self.columns[k] != drop]
-        yield table
 
 
 def _least_free(point: PointRecord) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.text import visible
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_table
+from placewise.reporting.plain import shown_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def training_run_view(table: TrainingTable) -> RenderableType:
     ]  # fmt: skip
     columns = ("process", "device", "place", "stages", "peak memory ", "predicted ")
     parts += [rows_table(columns, ranks), Text()]
-    parts += [Text(visible(sentence)) for sentence in _sentences(table)]
-    parts += [Text(visible(f"note: {note}"), style="dim") for note in table.notes]
+    parts += [shown_text(sentence) for sentence in _sentences(table)]
+    parts += [shown_text(f"note: {note}", style="dim") for note in table.notes]
     return Group(*parts)
 
 

@@ -17,6 +17,7 @@ from placewise.runtimes.inputs import Arrays, fresh_inputs
 
 InputSource = Callable[[int], Arrays]
 """Returns the inputs of the sample with this number."""
+INPUTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ class Measurement:
         return float(high - low) / self.seconds
 
 
-def input_source(graph: Graph, seed: int = 0, given: Arrays | None = None, *, kinds: int = 8) -> InputSource:
-    """Inputs that differ from sample to sample and repeat after `kinds` samples. Raises as `fresh_inputs`."""
-    inputs = [fresh_inputs(graph, seed + number, given) for number in range(kinds)]
-    return lambda number: inputs[number % kinds]
+def input_source(graph: Graph, seed: int = 0, given: Arrays | None = None) -> InputSource:
+    """Inputs that differ from sample to sample and repeat after `INPUTS` samples. Raises as `fresh_inputs`."""
+    inputs = [fresh_inputs(graph, seed + number, given) for number in range(INPUTS)]
+    return lambda number: inputs[number % INPUTS]
 
 
 def check_outputs(

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from placewise._util.units import format_bytes
 from placewise.errors import RunError
-from placewise.model.graph import Graph
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, Realised, Runtime
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
+from placewise.simulate.blocks import storage_bytes
 
 COPY_SHARE = 0.5
 """Of the free memory that the weights of all copies may take."""
@@ -108,16 +108,10 @@ class Copies(Closing):
 
 
 def _require_memory(jobs: Sequence[Job]) -> None:
-    needed, free = len(jobs) * _weight_bytes(jobs[0].problem.graph), _free_memory()
+    needed, free = len(jobs) * int(storage_bytes(jobs[0].problem.graph).sum()), _free_memory()
     if needed > COPY_SHARE * free:
         need, have = format_bytes(needed), format_bytes(free)
         raise RunError(f"the weights of {len(jobs)} copies take {need}, and {have} of memory are free")
-
-
-def _weight_bytes(graph: Graph) -> int:
-    """Bytes of all weights; those of one storage count once."""
-    size = dict(zip(graph.weights.storage.tolist(), np.maximum(graph.weights.bytes, 0).tolist(), strict=True))
-    return int(sum(size.values()))
 
 
 def _free_memory() -> int:

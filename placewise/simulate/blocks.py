@@ -107,13 +107,18 @@ def storage_bytes(graph: Graph) -> Floats:
     return size
 
 
+def held_storages(graph: Graph, owner: Ints) -> tuple[Longs, Longs]:
+    """The storages of weights that the ops of each `owner` [n_ops] use: distinct pairs, sorted by owner."""
+    count = max(int(graph.weights.storage.max(initial=-1)) + 1, 1)
+    used = graph.weights.storage[graph.weight_edges.value]
+    pairs = distinct(owner[graph.weight_edges.consumer].astype(np.int64) * count + used)
+    return pairs // count, pairs % count
+
+
 def held_by_several(problem: Problem, device: Ints) -> tuple[str, ...]:
     """The weights that several devices hold because their ops use them; not those below `SMALL`."""
-    graph, edges = problem.graph, problem.graph.weight_edges
-    storage = graph.weights.storage[edges.value].astype(np.int64)
-    pairs = np.unique(storage * problem.n_devices + device[edges.consumer])
-    size = storage_bytes(graph)
-    several = np.bincount(pairs // problem.n_devices, minlength=len(size)) > 1
+    graph, size = problem.graph, storage_bytes(problem.graph)
+    several = np.bincount(held_storages(graph, device)[1], minlength=len(size)) > 1
     copied = np.flatnonzero(several & (size >= SMALL * size.sum())).tolist()
     return tuple(graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in copied)
 
@@ -122,12 +127,8 @@ def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) ->
     """State and weights of each block; `sharers` gives the divisor of the bytes of each (block, storage) pair."""
     graph = problem.graph
     total = block_sums(problem, graph.ops.state_bytes.astype(np.float64))
-    if len(graph.weight_edges):
-        size = storage_bytes(graph)
-        storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-        pair = distinct(problem.block[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
-        held = pair % len(size)
-        total += np.bincount(pair // len(size), weights=size[held] / sharers(held), minlength=len(total))
+    block, held = held_storages(graph, problem.block)
+    total += np.bincount(block, weights=storage_bytes(graph)[held] / sharers(held), minlength=len(total))
     total.flags.writeable = False
     return total
 

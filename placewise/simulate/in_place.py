@@ -13,8 +13,9 @@ import numpy as np
 
 from placewise.model.columns import Bools, frozen
 from placewise.model.graph import Graph
+from placewise.model.tables import RESHAPES
 
-VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+VIEWS = frozenset({"Identity", *RESHAPES})
 IN_PLACE = frozenset({
     "Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "Selu", "Shrink", "Sigmoid",
     "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu",

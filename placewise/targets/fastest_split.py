@@ -54,7 +54,7 @@ def judge_on_target(problem: Problem, placement: Placement, target: str) -> Judg
     return judge_placement(run_on_target(problem, target), placement)
 
 
-def describe_execution(problem: Problem, made: Export) -> str:
+def describe_execution(made: Export) -> str:
     """What the exported placement takes as its target runs it, where a plan of another execution says otherwise."""
     target = made.info.name
     with suppress(PlacewiseError):

@@ -34,7 +34,8 @@ def advise_precision(result: Result) -> Result:
     for name in SMALLER:
         with suppress(PlacewiseError):
             graph = _convert(problem.graph, name)
-            if _weight_bytes(graph) < _weight_bytes(problem.graph) and _fits(problem.with_(graph=graph), result.target):
+            shrinks = graph.weights.bytes.sum() < problem.graph.weights.bytes.sum()
+            if shrinks and _fits(problem.with_(graph=graph), result.target):
                 return replace(result, unmet=f"{result.unmet}; with --precision {name} it fits")
     return result
 
@@ -44,10 +45,6 @@ def _convert(graph: Graph, name: str) -> Graph:
         return graph
     cast = cast_floats(graph, name)
     return quantize_weights(cast, name) if PRECISIONS[name].matrices else cast
-
-
-def _weight_bytes(graph: Graph) -> int:
-    return int(graph.weights.bytes.sum())
 
 
 def _fits(problem: Problem, target: str) -> bool:

@@ -16,7 +16,7 @@ from placewise.errors import GraphError
 from placewise.model.columns import Bytes8, Longs, Ragged, distinct
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
-from placewise.model.tables import Edges, Interned, Tensors, Weights
+from placewise.model.tables import RESHAPES, Edges, Interned, Tensors, Weights
 from placewise.transform.boundary import remove_boundary_ops
 from placewise.transform.rows import make_unique, take_ops
 
@@ -30,7 +30,7 @@ _PASS = ("Identity", "Dropout", "Constant")
 _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
-_REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_REARRANGE = frozenset({"Transpose", *RESHAPES})
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 _MAX_GROWTH = 1 << 10
 """Bytes by which a known value may exceed its arguments: shape arithmetic does, slightly."""

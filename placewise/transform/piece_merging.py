@@ -9,7 +9,8 @@ import numpy as np
 
 from placewise.model.columns import Floats
 from placewise.model.problem import Problem
-from placewise.transform.pieces import Pieces, build_pieces, sort_topologically
+from placewise.model.topology import sort_topologically
+from placewise.transform.pieces import Pieces, build_pieces
 
 _ROUNDING = 1e-9
 """Relative tolerance within which a makespan counts as unchanged."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +12,7 @@ from placewise.errors import PlanError
 from placewise.model.columns import Ints, Longs, Ragged, distinct, frozen
 from placewise.model.graph import Graph
 from placewise.model.result import Timeline
+from placewise.model.topology import sort_topologically
 
 HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention", "MultiHeadAttention", "LSTM", "GRU", "RNN"})
 """Kinds of ops around which a runtime fuses others into one kernel."""
@@ -125,31 +125,6 @@ def cut_by_changes(graph: Graph, device: Ints) -> Longs:
         makers = (producer[tensor] for tensor in graph.inputs_of(op).tolist())
         number[op] = max((number[m] + (where[m] != where[op]) for m in makers if m >= 0), default=0)
     return number
-
-
-def sort_topologically(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
-    """Nodes such that each follows those that it is `after`, smallest `first` first; nodes on cycles are left out.
-
-    >>> sort_topologically([(), (2,), (), (0, 1)], [3, 0, 1, 2])
-    [2, 1, 0, 3]
-    """
-    needs = [set(nodes) for nodes in after]
-    followers: list[list[int]] = [[] for _ in needs]
-    for node, others in enumerate(needs):
-        for other in others:
-            followers[other].append(node)
-    missing = [len(others) for others in needs]
-    ready = [(first[node], node) for node, count in enumerate(missing) if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        _, node = heappop(ready)
-        order.append(node)
-        for follower in followers[node]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(ready, (first[follower], follower))
-    return order
 
 
 def _find_dependencies(graph: Graph, label: Longs) -> list[set[int]]:

@@ -166,12 +166,12 @@ class NetBuilder:
             mask = self.each("Floor", noise)
             return self.each("Mul", self.each("Div", value, self.constant(keep)), mask)
 
-    def layer_norm(self, value: NetValue, name: str, epsilon: float = 1e-12) -> NetValue:
+    def layer_norm(self, value: NetValue) -> NetValue:
         """Over the last dimension, with a scale and a shift."""
         width = value.shape[-1]
-        with self.within(name):
+        with self.within("norm"):
             scale, shift = self.weight("scale", width), self.weight("shift", width)
-            return self.each("LayerNormalization", value, scale, shift, axis=-1, epsilon=epsilon)
+            return self.each("LayerNormalization", value, scale, shift, axis=-1, epsilon=1e-12)
 
 
 def bytes_of_value(name: str, shape: Sequence[int], dtype: str) -> int:

@@ -34,12 +34,12 @@ def bert(net: NetBuilder, sizes: Sizes) -> None:
         x = _lookup(net, "words", sizes["vocabulary"], (batch, length), hidden)
         x = net.each("Add", x, _lookup(net, "segments", 2, (batch, length), hidden))
         places = _lookup(net, "places", sizes["positions"], (length,), hidden)
-        x = net.dropout(net.layer_norm(net.each("Add", x, places), "norm"), DROPOUT)
+        x = net.dropout(net.layer_norm(net.each("Add", x, places)), DROPOUT)
     mask = net.input("mask", batch, 1, 1, length)
     for layer in range(sizes["layers"]):
         with net.within("layer", layer):
             with net.within("attention"):
-                x = net.layer_norm(net.each("Add", _self_attention(net, heads, x, mask), x), "norm")
+                x = net.layer_norm(net.each("Add", _self_attention(net, heads, x, mask), x))
             x = _feed_forward(net, x, sizes["inner"], "Gelu")
     net.builder.set_output(x.number)
     with net.within("pooler"):
@@ -66,7 +66,7 @@ def transformer_xl(net: NetBuilder, sizes: Sizes) -> None:
             before = net.input(f"memory.{layer}", batch, sizes["memory"], hidden)
             with net.within("attention"):
                 attended = _relative_attention(net, heads, x, before, waves, mask)
-                x = net.layer_norm(net.each("Add", attended, x), "norm")
+                x = net.layer_norm(net.each("Add", attended, x))
             x = _feed_forward(net, x, sizes["inner"], "Relu")
     with net.within("softmax"):
         rows = net.reshape(net.dropout(x, DROPOUT), batch * length, hidden)
@@ -158,7 +158,7 @@ def _feed_forward(net: NetBuilder, x: NetValue, inner: int, activation: str) -> 
         hidden = net.each(activation, net.dense(x, inner, name="inner"))
         hidden = net.dropout(hidden, DROPOUT) if activation == "Relu" else hidden
         hidden = net.dropout(net.dense(hidden, x.shape[-1], name="output"), DROPOUT)
-        return net.layer_norm(net.each("Add", hidden, x), "norm")
+        return net.layer_norm(net.each("Add", hidden, x))
 
 
 _BERT = "Devlin et al., NAACL 2019, arXiv 1810.04805"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems
 
-from placewise.coarsen import CoarseProblem, coarse_problem, frozen_labels
+from placewise.coarsen import CoarseProblem, coarse_problem
 from placewise.errors import InputError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
@@ -99,25 +99,6 @@ def test_convex_and_contiguous_groups_are_so_in_the_fine_problem(data: st.DataOb
         assert path_back(problem, coarse.up(device)) is None
     cycles = [device_cycle(contract(p), d) for p, d in ((coarse.problem, device), (problem, coarse.up(device)))]
     assert (cycles[0] is None) == (cycles[1] is None)
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_what_is_frozen_stays_and_what_is_free_may_go(data: st.DataObject) -> None:
-    """One group per device that keeps its ops, pinned there; the value is that of the ops."""
-    problem = data.draw(problems(objective=Objective("throughput"), rules=True))
-    if not problem.allowed.any(axis=1).all():
-        return
-    device = np.array(data.draw(st.lists(st.integers(0, problem.n_devices - 1), min_size=problem.n_blocks,
-                                         max_size=problem.n_blocks)), np.int32)[problem.block]  # fmt: skip
-    free = np.array(data.draw(st.lists(st.booleans(), min_size=problem.n_blocks, max_size=problem.n_blocks)))
-    label, fixed = frozen_labels(problem, device, free)
-    coarse = coarse_problem(problem, label, fixed=fixed)
-    assert coarse.problem.n_blocks == free.sum() + len(np.unique(device[~free[problem.block]]))
-    assert (coarse.up(coarse.down(device)) == device).all()
-    inside = free[problem.block]
-    stays = np.arange(problem.n_devices) == device[:, None]
-    assert not (coarse.problem.allowed[coarse.op] & ~stays)[~inside].any()
 
 
 def test_a_split_colocation_group_is_refused() -> None:

@@ -103,7 +103,6 @@ def test_scopes_group_steps_and_layers() -> None:
     """The path up to its last number, or to its first."""
     problem = line(16)
     assert np.bincount(scope_labels(problem)).tolist() == [2] * 8
-    assert np.bincount(scope_labels(problem, numbers=1)).tolist() == [4] * 4
 
 
 @given(st.data(), problems(max_ops=24, rules=True))

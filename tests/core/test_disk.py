@@ -18,7 +18,7 @@ from placewise.catalog.entries import catalog
 from placewise.catalog.write import format_cluster
 from placewise.errors import ClusterError, ExportError
 from placewise.exporters.writing import export_placement
-from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
+from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_to_dict
 
 MiB = 2**20
 SIDE = 512
@@ -69,7 +69,7 @@ def test_a_disk_as_people_say_it(tmp_path: Path) -> None:
     file.write_text('devices = [{ model = "cpu" }, { model = "disk", name = "ssd", weight_bandwidth = "2GB/s" }]')
     cluster = read_cluster(str(file))
     assert (cluster.names, cluster.devices[1].weight_bandwidth) == (("cpu", "ssd"), 2e9)
-    again = cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster))))
+    again = cluster_of(ClusterRecord.model_validate(json.loads(json.dumps(cluster_to_dict(cluster)))))
     assert again.devices == cluster.devices
     file.write_text(format_cluster(cluster))
     assert read_cluster(str(file)).devices[1].weight_bandwidth == 2e9

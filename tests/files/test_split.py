@@ -13,7 +13,7 @@ from published import WORKLOADS, needs_workloads
 
 from placewise.errors import PlanError
 from placewise.files.plan_file import PlanFile, save_plan
-from placewise.files.split_file import read_placement, read_split
+from placewise.files.split_file import read_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -35,7 +35,7 @@ def test_published_splits_are_worth_what_they_say(name: str) -> None:
     kind, graphs, model = name.rsplit("_", 1)[0].split("_", 2)
     problem = read_workload(WORKLOADS / kind / graphs / f"{model}.json", objective=kind).problem
     assert problem is not None
-    _, placement = read_split(WORKLOADS / "splits" / name, problem)
+    _, placement = read_placement(WORKLOADS / "splits" / name, problem)
     document = json.loads((WORKLOADS / "splits" / name).read_text())
     milliseconds = document.get("maxLoad") or document["totalLatency"]
     assert judge_placement(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-9)
@@ -60,7 +60,7 @@ def test_a_split_of_another_model() -> None:
     problem = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / "bert24_inference.json").problem
     assert problem is not None
     with pytest.raises(PlanError, match=r"gnmt.*the model has no op '\d+'; use the split of this model"):
-        read_split(WORKLOADS / "human-experts" / "gnmt_inference_expert.json", problem)
+        read_placement(WORKLOADS / "human-experts" / "gnmt_inference_expert.json", problem)
 
 
 def chain(objective: Objective, *, direct: bool = False) -> Problem:
@@ -93,7 +93,7 @@ def split(folder: Path, fpgas: Sequence[Sequence[int | str]], cpus: Sequence[Seq
 
 def test_lists_are_devices_in_order(tmp_path: Path) -> None:
     """List i is accelerator or CPU i; ids may be numbers or texts; empty lists name nothing."""
-    problem, placement = read_split(split(tmp_path, [[], [0, "3"]], [[1, 2]]), chain(THROUGHPUT))
+    problem, placement = read_placement(split(tmp_path, [[], [0, "3"]], [[1, 2]]), chain(THROUGHPUT))
     assert placement.device.tolist() == [1, 2, 2, 1]
     assert placement.call is None
     assert problem.cluster.names == ("acc0", "acc1", "cpu0")
@@ -101,13 +101,13 @@ def test_lists_are_devices_in_order(tmp_path: Path) -> None:
 
 def test_unnamed_ops_follow_their_group(tmp_path: Path) -> None:
     """The split of the forward half places the backward half."""
-    _, placement = read_split(split(tmp_path, [[0], [1]]), chain(THROUGHPUT))
+    _, placement = read_placement(split(tmp_path, [[0], [1]]), chain(THROUGHPUT))
     assert placement.device.tolist() == [0, 1, 1, 0]
 
 
 def test_blocks_of_lists_are_calls(tmp_path: Path) -> None:
     """In subgraph latency four lists for two accelerators are two calls each; the host has call 0."""
-    problem, placement = read_split(split(tmp_path, [[0], [2], [3], []], [[1]]), chain(SUBGRAPH))
+    problem, placement = read_placement(split(tmp_path, [[0], [2], [3], []], [[1]]), chain(SUBGRAPH))
     assert placement.device.tolist() == [0, 2, 0, 1]
     assert placement.call is not None
     assert placement.call.tolist() == [0, 0, 1, 0]
@@ -118,7 +118,7 @@ def test_blocks_of_lists_are_calls(tmp_path: Path) -> None:
 
 def test_all_cpu_lists_are_one_host_in_latency(tmp_path: Path) -> None:
     """More CPU lists than CPUs are no violation where all CPUs are one host."""
-    problem, placement = read_split(split(tmp_path, [[0]], [[1], [2], [3]]), chain(SUBGRAPH))
+    problem, placement = read_placement(split(tmp_path, [[0]], [[1], [2], [3]]), chain(SUBGRAPH))
     assert placement.device.tolist() == [0, 2, 2, 2]
     assert problem.n_devices == 3
 
@@ -127,7 +127,7 @@ def test_all_cpu_lists_are_one_host_in_latency(tmp_path: Path) -> None:
 def test_surplus_lists_get_clones_that_are_not_available(tmp_path: Path, direct: bool) -> None:
     """In throughput the third list belongs to acc2, a clone of acc1 that can be priced and not used."""
     small = chain(THROUGHPUT, direct=direct)
-    problem, placement = read_split(split(tmp_path, [[0], [1], [2, 3]]), small)
+    problem, placement = read_placement(split(tmp_path, [[0], [1], [2, 3]]), small)
     assert problem.cluster.names == ("acc0", "acc1", "cpu0", "acc2")
     assert placement.device.tolist() == [0, 1, 3, 3]
     assert not problem.allowed[:, 3].any()
@@ -142,7 +142,7 @@ def test_surplus_lists_get_clones_that_are_not_available(tmp_path: Path, direct:
 
 def test_surplus_cpus_get_clones_in_throughput(tmp_path: Path) -> None:
     """Where every CPU is a device of its own, a second list of CPU ops needs a second CPU."""
-    problem, placement = read_split(split(tmp_path, [], [[0, 3], [1, 2]]), chain(THROUGHPUT))
+    problem, placement = read_placement(split(tmp_path, [], [[0, 3], [1, 2]]), chain(THROUGHPUT))
     assert problem.cluster.names[-1] == "cpu1"
     assert placement.device.tolist() == [2, 3, 3, 2]
     assert judge_placement(problem, placement).value == pytest.approx(10 * 5)
@@ -163,7 +163,7 @@ def test_splits_that_do_not_fit(tmp_path: Path, fpgas: list[list[int]], cpus: li
     """An op in two lists, an op that does not exist, an op left over, too many lists."""
     path = split(tmp_path, fpgas, cpus)
     with pytest.raises(PlanError, match=message) as caught:
-        read_split(path, chain(THROUGHPUT))
+        read_placement(path, chain(THROUGHPUT))
     assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -171,8 +171,8 @@ def test_splits_that_do_not_fit(tmp_path: Path, fpgas: list[list[int]], cpus: li
     ("text", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "has no 'fpgas' and no 'cpus'"),
-        ('{"format": "placewise-plan", "fpgas": []}', "has no 'fpgas' and no 'cpus'"),
+        ("[]", "names no format"),
+        ('{"format": "placewise-plan", "fpgas": []}', "names no version of placewise-plan"),
         ('{"fpgas": 3}', "'fpgas' must be a list"),
         ('{"fpgas": [3]}', "'fpgas.0' must be a table of names and values"),
         ('{"fpgas": [{}]}', "'fpgas.0.nodes' is missing"),
@@ -184,7 +184,7 @@ def test_files_that_are_no_split(tmp_path: Path, text: str, message: str) -> Non
     """Each fault is one sentence that names the field."""
     (tmp_path / "split.json").write_text(text)
     with pytest.raises(PlanError, match=message):
-        read_split(tmp_path / "split.json", chain(THROUGHPUT))
+        read_placement(tmp_path / "split.json", chain(THROUGHPUT))
 
 
 def test_a_cluster_without_accelerators(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_a_cluster_without_accelerators(tmp_path: Path) -> None:
     costs = CostTable.given(problem.costs.op_seconds[:, 2:], transfer_seconds_of(problem.graph, hosts))
     problem = Problem(problem.graph, hosts, costs, THROUGHPUT)
     with pytest.raises(PlanError, match="no device for the lists of acc0"):
-        read_split(split(tmp_path, [[0]], [[1]]), problem)
-    _, placement = read_split(split(tmp_path, [[], []], [[0, 1]]), problem)
+        read_placement(split(tmp_path, [[0]], [[1]]), problem)
+    _, placement = read_placement(split(tmp_path, [[], []], [[0, 1]]), problem)
     assert placement.device.tolist() == [0, 0, 0, 0]
 
 

@@ -29,7 +29,8 @@ from placewise.exporters.base import Exported, ExportInfo
 from placewise.exporters.writing import write_files
 from placewise.files import atomic
 from placewise.files.atomic import atomic_write
-from placewise.files.costs_file import save_costs_csv
+from placewise.files.columns import read_columns
+from placewise.files.costs_file import CostsHeader, save_costs
 from placewise.files.graph_file import load_graph, save_graph
 from placewise.files.plan_file import PlanFile, load_plan, save_plan
 from placewise.files.policy_file import PolicyFile, load_policy, save_policy
@@ -125,10 +126,6 @@ def cluster_version(path: Path) -> int:
     return one(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
 
 
-def costs_version(path: Path) -> int:
-    return one(line.rpartition(",")[2] for line in path.read_text().split()[1:])
-
-
 def in_a_folder(path: Path) -> int:
     """Of a folder that is written again and again: every file that is there is whole."""
     return max(one((path / name).read_text().split()) for name in FILES if (path / name).exists())
@@ -152,7 +149,8 @@ KINDS = MappingProxyType({
     "graph": Kind(lambda path, k: save_graph(graph(k), path), lambda path: one(load_graph(path).ops.state_bytes)),
     "problem": Kind(lambda path, k: save_problem(problem(k), path),
                     lambda path: one(load_problem(path).costs.op_seconds[:, 0])),
-    "costs": Kind(lambda path, k: save_costs_csv(problem(k).costs, problem(k).graph, ONE, path), costs_version),
+    "costs": Kind(lambda path, k: save_costs(problem(k).costs, problem(k).graph, ONE, path),
+                  lambda path: one(read_columns(path, CostsHeader)[1].take("op_seconds", np.float64, ROWS, 1)[:, 0])),
     "export into a folder": Kind(lambda path, k: write_files(exported(k), FOLDER, path), in_a_folder),
     "new folders": Kind(
         lambda path, k: write_files(exported(k), FOLDER, path.with_name(f"{path.name}-{k}")), in_folders),

@@ -102,12 +102,12 @@ def test_what_runs_one_piece_after_another_is_priced_so() -> None:
     problem = stack_problem(builder.build(), cpu=False, objective=Objective())
     both = on(problem, {"layers.1.mlp": "cuda:1"})
     made = export_placement(problem, both, "dot")
-    assert made.said.value == 1 and describe_execution(problem, made) == ""
+    assert made.said.value == 1 and describe_execution(made) == ""
     assert (
         judge_on_target(problem, both, "deepspeed").value == 2
         and judge_on_target(problem, both, "tensorflow").value == 1
     )
-    words = describe_execution(problem, export_placement(problem, both, "deepspeed"))
+    words = describe_execution(export_placement(problem, both, "deepspeed"))
     assert "run so, the plan takes 2 s instead of 1 s (place --for deepspeed" in words
     kept = list_kept(replace(place(problem, "etf"), placement=both, judgement=judge_placement(problem, both)))
     assert {one.target: (one.loss, one.gains) for one in kept}["deepspeed"] == (1.0, False)

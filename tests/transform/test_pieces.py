@@ -19,6 +19,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.topology import sort_topologically
 from placewise.simulate import judge_placement
 from placewise.transform.piece_merging import _make_plan, _schedule, merge_pieces
 from placewise.transform.pieces import (
@@ -28,7 +29,6 @@ from placewise.transform.pieces import (
     cut_in_order,
     group_kernels,
     order_by_time,
-    sort_topologically,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise.coarsen.module_parts import held_bytes
 from placewise.costing.work import work_of
 from placewise.exporters.stack import find_stack
 from placewise.model.columns import Bools, Floats
@@ -59,7 +60,8 @@ def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Depa
     needed = float(seconds.sum()) * (1 - 1 / TWICE)
     reached = np.flatnonzero(np.cumsum(per_layer[order]) >= needed)
     layers = order[: int(reached[0]) + 1] if len(reached) else order
-    size = _held_bytes(problem, own & np.isin(stack.of, layers))
+    leaving = np.flatnonzero(own & np.isin(stack.of, layers))
+    size = float(held_bytes(problem.graph, np.zeros_like(leaving), leaving, 1)[0])
     return Departure(limit.device, len(layers) if len(reached) else 0, size)
 
 
@@ -77,10 +79,3 @@ def seconds_per_token(problem: Problem, placement: Placement, decodes: Bools) ->
     table = problem.costs.seconds_on(placement.device)
     seconds: Floats = np.where(decodes, table / problem.graph.op_repeats, 0.0)
     return seconds
-
-
-def _held_bytes(problem: Problem, ops: Bools) -> float:
-    """Bytes of the distinct weights, and of the state, that some ops use."""
-    edges = problem.graph.weight_edges
-    used = np.unique(edges.value[ops[edges.consumer]])
-    return float(problem.graph.weights.bytes[used].sum() + problem.graph.ops.state_bytes[ops].sum())

@@ -91,12 +91,10 @@ def is_run(calls: Sequence[str], candidates: Candidates) -> bool:
     return pairs is not None and len(pairs) >= least
 
 
-def align_sequences(
-    n: int, m: int, equal: Callable[[int, int], bool], *, most: int = MAX_DIFFERENCES
-) -> list[tuple[int, int]] | None:
-    """The most pairs (i, j), both ascending, with ``equal(i, j)``; None if more than `most` elements differ."""
+def align_sequences(n: int, m: int, equal: Callable[[int, int], bool]) -> list[tuple[int, int]] | None:
+    """The most pairs (i, j), both ascending, with ``equal(i, j)``; None if too many elements differ."""
     reach, history = {1: 0}, list[dict[int, int]]()
-    for differences in range(min(n + m, most) + 1):
+    for differences in range(min(n + m, MAX_DIFFERENCES) + 1):
         history.append(dict(reach))
         for diagonal in range(-differences, differences + 1, 2):
             down = diagonal == -differences or (

@@ -44,6 +44,11 @@ class SplitOp:
         """Position and dimension of the first argument that is split."""
         return next(((at, form) for at, form in self.forms.items() if form >= 0), None)
 
+    def leading_split(self) -> int | None:
+        """The dimension along which argument 0 is split; None if another argument is the first that is."""
+        at, form = self.first_split() or (-1, -1)
+        return form if at == 0 else None
+
     def is_stationary(self, at: int) -> bool:
         """Whether an argument is a weight, or made of weights only."""
         return self.forms.get(at) == FREE

@@ -112,15 +112,14 @@ def make_ways(
     options: SplitOptions | None = None,
     *,
     work: OpWork | None = None,
-    node: Ints | None = None,
     unit_names: tuple[str, ...] = (),
 ) -> SplitWays:
     """The ways to run the units of a graph on the devices of a cluster.
 
     `unit` [n_ops] numbers units in topological order of the forward ops (`coarsen.group_units`). `costs` are those of
     whole ops, from the roofline or measured: a split op takes the same fraction of them that its share takes in the
-    roofline. `capacity` [n_devices] bytes tells devices apart. `node` [n_devices]: a split stays inside one; default:
-    equal devices that are joined by their fastest links. `work` avoids counting the work again.
+    roofline. `capacity` [n_devices] bytes tells devices apart. A split stays inside a node: equal devices that are
+    joined by their fastest links. `work` avoids counting the work again.
 
     Raises InputError for a degree that no node has devices for, or that does not divide heads or experts; CostError,
     ModelFileError as the cost table does.
@@ -128,7 +127,7 @@ def make_ways(
     options = SplitOptions() if options is None else options
     work = work_of(graph) if work is None else work
     device_class = classify_devices(cluster, capacity)
-    node = find_nodes(cluster, device_class) if node is None else node
+    node = find_nodes(cluster, device_class)
     trains = bool(graph.ops.backward.any())
     table = read_ops(graph)
     shardings, undivided_tokens = dict[int, Sharding](), dict[int, int]()

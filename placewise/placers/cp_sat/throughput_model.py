@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
+from placewise.placers.shared.schedule_models.assignment import add_chain
 from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
 from placewise.simulate.contiguity import Contraction, forward_edges
 
@@ -108,22 +109,11 @@ class ThroughputModel:
 
     def chain(self, graph: Contraction) -> None:
         """Require that no edge goes back in the order of the machines, where classes keep their numbering."""
-        model, width = self.model, len(self.kinds)
-        place = [model.new_int_var(0, width - 1, "") for _ in self.kinds]
-        if self.costs.ordered:
-            for m, where in enumerate(place):
-                model.add(where == m)
-        elif width > 1:
-            model.add_all_different(place)
-        stage = [model.new_int_var(0, width - 1, "") for _ in self.at]
-        for row, where in zip(self.at, stage, strict=True):
-            for m, x in row.items():
-                model.add(where == place[m]).only_enforce_if(x)
-        for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
-            model.add(stage[tail] <= stage[head])
+        width = len(self.kinds)
+        place = add_chain(self.model, self.at, width, graph, ordered=self.costs.ordered)
         for m in range(1, width):
             if self.kinds[m] == self.kinds[m - 1]:
-                model.add(place[m - 1] < place[m])
+                self.model.add(place[m - 1] < place[m])
 
     def convex(self, problem: Problem) -> None:
         """Require that no path of forward ops leaves a machine and returns to it.

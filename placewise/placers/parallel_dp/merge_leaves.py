@@ -7,12 +7,12 @@ stages appears, and the tensor between the two need not cross any more (Tarnawsk
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewise.model.columns import Bools, Ints, Longs
+from placewise.model.topology import sort_topologically
 from placewise.model.ways import Ways
 
 
@@ -128,23 +128,11 @@ def _contract(ways: Ways, home: Ints) -> MergedWays:
 
 def _topological_positions(n: int, makers: Ints, offsets: Longs, readers: Ints) -> Ints:
     """The position [n] of each unit in an order along their edges, the smallest ready one first."""
-    after: list[set[int]] = [set() for _ in range(n)]
-    waiting = np.zeros(n, np.int64)
+    before: list[set[int]] = [set() for _ in range(n)]
     for t, maker in enumerate(makers.tolist()):
         for reader in readers[offsets[t] : offsets[t + 1]].tolist():
-            if reader not in after[maker]:
-                after[maker].add(reader)
-                waiting[reader] += 1
-    ready = [unit for unit in range(n) if not waiting[unit]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        unit = heapq.heappop(ready)
-        order.append(unit)
-        for reader in after[unit]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
+            before[reader].add(maker)
+    order = sort_topologically(before, range(n))
     position = np.empty(n, np.int32)
     position[order] = np.arange(n, dtype=np.int32)
     return position

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.simulate.replicas import equal_devices, exchangeable
 
@@ -34,7 +33,7 @@ def list_lines(problem: Problem, count: int, copies: int, most: int) -> tuple[li
             continue
         if len(sequences) == most:
             complete = False
-            sequences += _plain_sequences(problem, kind, rooms, count)
+            sequences += _plain_sequences(problem, rooms, count)
             break
         sequences.append(sequence)
     lines = [_assign(members, sequence, copies) for sequence in dict.fromkeys(sequences)]
@@ -68,7 +67,7 @@ def _assign(members: dict[int, list[int]], sequence: tuple[int, ...], copies: in
     return tuple(tuple(place[copy] for place in places) for copy in range(copies))
 
 
-def _plain_sequences(problem: Problem, kind: Ints, rooms: dict[int, int], count: int) -> list[tuple[int, ...]]:
+def _plain_sequences(problem: Problem, rooms: dict[int, int], count: int) -> list[tuple[int, ...]]:
     """The classes of the fastest devices: in the order of the cluster, from fast to slow, and from slow to fast."""
     seconds = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
     missing = (~problem.allowed).sum(axis=0)

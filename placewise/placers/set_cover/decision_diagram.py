@@ -24,6 +24,8 @@ from placewise.model.columns import Bools, Ints, Longs, frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 
 MAX_NODES, MAX_LABELS = 4000, 30_000_000
+STARTS, MOST_SETS = 24, 12
+"""Greedy orders that are tried, and the sets that a search gives."""
 _MARGIN = 1e-10
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
@@ -47,10 +49,10 @@ class Diagram(NamedTuple):
     relaxed: bool
 
 
-def order_blocks(costs: StageCosts, *, starts: int = 24) -> Ints:
+def order_blocks(costs: StageCosts) -> Ints:
     """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones."""
     n, members, touching = _incidence(costs)
-    orders = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
+    orders = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // STARTS))]
     return np.array(min(orders, key=lambda pair: pair[0])[1] if orders else [], np.int32)
 
 
@@ -189,7 +191,6 @@ def best_sets(
     *,
     width: int,
     beam: bool = False,
-    most_sets: int = 12,
     seconds: float = math.inf,
 ) -> PricedSets:
     """Sets of a price above `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
@@ -216,5 +217,5 @@ def best_sets(
         return PricedSets(int(root + _MARGIN * unit) + 1, none, False)
     value = search.values
     wanted = np.argsort(-value, kind="stable")
-    wanted = wanted[value[wanted] > target][:most_sets]
+    wanted = wanted[value[wanted] > target][:MOST_SETS]
     return PricedSets(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)

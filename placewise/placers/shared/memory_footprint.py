@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise._util.units import format_bytes
-from placewise.model.columns import Bools, Floats, Ints, Longs, distinct
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import held_storages, storage_bytes
 
 
 class MemoryFootprint(NamedTuple):
@@ -48,9 +48,7 @@ def compute_footprint(problem: Problem, group: Ints, n: int) -> MemoryFootprint:
     state = np.zeros(n, np.int64)
     np.add.at(state, group.astype(np.intp), graph.ops.state_bytes)
     stored = storage_bytes(graph).astype(np.int64)
-    user = group[graph.weight_edges.consumer].astype(np.int64)
-    pairs = distinct(user * max(len(stored), 1) + graph.weights.storage[graph.weight_edges.value])
-    owner, storage = pairs // max(len(stored), 1), pairs % max(len(stored), 1)
+    owner, storage = held_storages(graph, group)
     return MemoryFootprint(state, owner.astype(np.int32), storage.astype(np.int32), stored)
 
 

@@ -22,7 +22,38 @@ from placewise.runtimes.torch.runtime import torch_device
 from placewise.runtimes.torch.split_program import load_program, set_tf32
 
 
-class TorchServer:
+class ProgramServer:
+    """One place, and the clock there."""
+
+    def __init__(self, place: Place, tf32: str) -> None:
+        torch.set_num_threads(max(len(place.cores), 1))
+        self._device = torch_device(place)
+        self._clock: Clock = HostClock()
+        if self._device != "cpu":
+            torch.cuda.set_device(self._device)
+            set_tf32(tf32)
+            self._clock = GpuClock(self._device)
+
+    def about(self) -> tuple[str, ...]:
+        """Notes on the model."""
+        return ()
+
+    def call_seconds(self, least: int) -> tuple[float, ...]:
+        """Seconds of calls of a tiny model: the overhead of every call."""
+        graph = fx.Graph()
+        graph.output((graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),)),))
+        tiny, tensors = fx.GraphModule(torch.nn.Module(), graph), torch.zeros(1, device=self._device)
+
+        def call() -> None:
+            tiny(tensors)
+            self._clock.wait()
+
+        with torch.no_grad():
+            (times,) = time_in_turns([call], TimeWindow(least))
+        return tuple(times)
+
+
+class TorchServer(ProgramServer):
     """Times a program at one place; `ops` are the names of the graph's ops behind each call, by number.
 
     There is no fusion: a call is one kernel, or several that cannot be separated.
@@ -31,25 +62,14 @@ class TorchServer:
     def __init__(
         self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place, trusted: bool = False, tf32: str = "nothing"
     ) -> None:
-        torch.set_num_threads(max(len(place.cores), 1))
-        self._device, self._ops, self._names = torch_device(place), ops, dict[str, tuple[str, ...]]()
-        self._clock: Clock = HostClock()
-        if self._device != "cpu":
-            torch.cuda.set_device(self._device)
-            set_tf32(tf32)
-            self._clock = GpuClock(self._device)
+        super().__init__(place, tf32)
         program = load_program(Payload(path, path, {}, {}, {}, trusted))
-        for number, node in enumerate(calls_of(program)):
-            self._names[node.name] = ops.get(number, ())
+        self._names = {node.name: ops.get(number, ()) for number, node in enumerate(calls_of(program))}
         piece = build_piece(
             program, steps_of(program), outputs_of(program), weights_of(program),
             device=self._device, reads=inputs_of(program),
         )  # fmt: skip
         self._module, self._reads = piece.module, piece.reads
-
-    def about(self) -> tuple[str, ...]:
-        """Notes on the model."""
-        return ()
 
     def measure(self, inputs: Arrays, window: TimeWindow) -> ProfiledRuns:
         """Time the whole program, and every call in an interpreter, in turns; the median of every call."""
@@ -70,25 +90,6 @@ class TorchServer:
             for name, times in interpreter.seconds.items()
         )
         return ProfiledRuns(tuple(seconds), rows, 0.0)
-
-    def call_seconds(self, least: int) -> tuple[float, ...]:
-        """Seconds of calls of a tiny model: the overhead of every call."""
-        return time_tiny_calls(self._device, self._clock, least)
-
-
-def time_tiny_calls(device: str, clock: Clock, least: int) -> tuple[float, ...]:
-    """Seconds of calls of a tiny model on a device."""
-    graph = fx.Graph()
-    graph.output((graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),)),))
-    tiny, tensors = fx.GraphModule(torch.nn.Module(), graph), torch.zeros(1, device=device)
-
-    def call() -> None:
-        tiny(tensors)
-        clock.wait()
-
-    with torch.no_grad():
-        (times,) = time_in_turns([call], TimeWindow(least))
-    return tuple(times)
 
 
 class TimingInterpreter(fx.Interpreter):

@@ -9,8 +9,8 @@ import torch
 
 from placewise.costing.measured.table import TimingRow
 from placewise.errors import RunError
-from placewise.profiling.servers.clocks import Clock, GpuClock, HostClock
-from placewise.profiling.servers.torch import TimingInterpreter, time_tiny_calls
+from placewise.profiling.servers.clocks import Clock
+from placewise.profiling.servers.torch import ProgramServer, TimingInterpreter
 from placewise.profiling.servers.trained_ops import TrainedOps
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
 from placewise.readers.torch.cutting import calls_of
@@ -18,13 +18,12 @@ from placewise.readers.torch.pipeline_trainer import WholeTrainer, make_optimize
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.payload import Payload
-from placewise.runtimes.torch.runtime import torch_device
-from placewise.runtimes.torch.split_program import load_program, set_tf32
+from placewise.runtimes.torch.split_program import load_program
 
 LOSS = "loss"
 
 
-class TorchTrainingServer:
+class TorchTrainingServer(ProgramServer):
     """Times a training step of one micro-batch at one place.
 
     The backward pass of a call is that of the nodes of autograd that the call made; sums of gradients into those of a
@@ -32,13 +31,8 @@ class TorchTrainingServer:
     """
 
     def __init__(self, path: str, ops: TrainedOps, place: Place, trusted: bool = False, tf32: str = "nothing") -> None:
-        torch.set_num_threads(max(len(place.cores), 1))
-        self._device, self._ops = torch_device(place), ops
-        self._clock: Clock = HostClock()
-        if self._device != "cpu":
-            torch.cuda.set_device(self._device)
-            set_tf32(tf32)
-            self._clock = GpuClock(self._device)
+        super().__init__(place, tf32)
+        self._ops = ops
         program = load_program(Payload(path, path, {}, {}, {}, trusted))
         self._numbers = {node.name: number for number, node in enumerate(calls_of(program))}
         plan = {
@@ -52,14 +46,6 @@ class TorchTrainingServer:
         self._optimizers = {
             name: make_optimizer(plan, [parameter]) for name, parameter in self._trainer.parameters.items()
         }
-
-    def about(self) -> tuple[str, ...]:
-        """Notes on the model."""
-        return ()
-
-    def call_seconds(self, least: int) -> tuple[float, ...]:
-        """Seconds of calls of a tiny model: the overhead of every call."""
-        return time_tiny_calls(self._device, self._clock, least)
 
     def measure(self, inputs: Arrays, window: TimeWindow) -> ProfiledRuns:
         """Time the whole step, and every call, in turns; the median of every call. Inputs are drawn as in training."""

@@ -9,6 +9,7 @@ import onnx
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.model.dtypes import bytes_of
+from placewise.model.topology import describe_cycle
 from placewise.readers.onnx.names import op_names
 from placewise.readers.onnx.symbols import model_inputs
 from placewise.readers.onnx.types import Shape, dtype_name, shape_of, subgraphs
@@ -52,8 +53,7 @@ def sort_topologically(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     try:
         return [nodes[index] for index in graphlib.TopologicalSorter(dict(enumerate(before))).static_order()]
     except graphlib.CycleError as error:
-        cycle = [nodes[index].name or nodes[index].output[0] for index in error.args[1]]
-        shown = " → ".join(map(repr, cycle[:6])) + (" → …" if len(cycle) > 6 else "")
+        shown = describe_cycle([repr(nodes[index].name or nodes[index].output[0]) for index in error.args[1]])
         raise GraphError(f"the graph has a cycle: {shown}", remedy="a placement needs an acyclic graph") from None
 
 

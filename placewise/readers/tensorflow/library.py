@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import graphlib
-import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from placewise.errors import GraphError, ModelFileError
+from placewise.model.topology import describe_cycle, find_cycle, sort_topologically
 from placewise.readers.tensorflow.nodes import FunctionBody, Node, OutputRef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient")
@@ -146,25 +146,14 @@ def sort_nodes(nodes: Sequence[Node], external: Collection[str] = ()) -> tuple[N
     if len(place) < len(nodes):
         raise ModelFileError("two nodes have the same name", remedy="give every node its own name")
     needs = [_find_dependencies(node, place, external) for node in nodes]
-    users: list[list[int]] = [[] for _ in nodes]
-    for number, before in enumerate(needs):
-        for other in before:
-            users[other].append(number)
-    missing = [len(before) for before in needs]
-    ready = [number for number, count in enumerate(missing) if not count]
-    ordered: list[Node] = []
-    while ready:
-        number = heapq.heappop(ready)
-        ordered.append(nodes[number])
-        for user in users[number]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, user)
-    if len(ordered) < len(nodes):
-        raise GraphError(
-            f"the graph has a cycle: {_describe_cycle(nodes, needs, missing)}", remedy="export the model again"
-        )
-    return tuple(ordered)
+    order = sort_topologically(needs, range(len(nodes)))
+    if len(order) < len(nodes):
+        stuck = set(range(len(nodes))).difference(order)
+        before = {number: next(other for other in needs[number] if other in stuck) for number in sorted(stuck)}
+        cycle = find_cycle(before)
+        shown = describe_cycle([repr(nodes[number].name) for number in cycle])
+        raise GraphError(f"the graph has a cycle: {shown}", remedy="export the model again")
+    return tuple(nodes[number] for number in order)
 
 
 def _find_dependencies(node: Node, place: Mapping[str, int], external: Collection[str]) -> set[int]:
@@ -177,17 +166,3 @@ def _find_dependencies(node: Node, place: Mapping[str, int], external: Collectio
                 f"reads {name!r}, which no node produces", where=f"node {node.name!r}", remedy="export the model again"
             )
     return dependencies
-
-
-def _describe_cycle(nodes: Sequence[Node], needs: Sequence[set[int]], missing: Sequence[int]) -> str:
-    """Describe a cycle among the nodes that never became ready: walk backwards until a node repeats."""
-    path = [next(number for number, count in enumerate(missing) if count)]
-    seen = {path[0]: 0}
-    while True:
-        before = next(other for other in needs[path[-1]] if missing[other])
-        path.append(before)
-        if before in seen:
-            break
-        seen[before] = len(path) - 1
-    cycle = path[seen[path[-1]] :][::-1]
-    return " → ".join(repr(nodes[number].name) for number in cycle[:6]) + (" → …" if len(cycle) > 6 else "")

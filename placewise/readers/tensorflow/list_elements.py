@@ -36,8 +36,8 @@ def elements_of(value: AbstractValue) -> list[AbstractValue]:
     return [item for item in value.items or () if item is not None]
 
 
-def _known_items(call: NodeCall, position: int) -> Items:
-    items = call.args[position].items
+def _known_items(call: NodeCall) -> Items:
+    items = call.args[0].items
     if items is None:
         raise Unknown
     return items
@@ -68,7 +68,7 @@ def read_flow(call: NodeCall, place: int) -> AbstractValue:
 
 
 def _pass_through(call: NodeCall) -> list[AbstractValue]:
-    _known_items(call, 0)
+    _known_items(call)
     return [call.args[0]]
 
 
@@ -82,18 +82,18 @@ def _empty(call: NodeCall) -> list[AbstractValue]:
 
 
 def _push_back(call: NodeCall) -> list[AbstractValue]:
-    return [_make_list(call, 0, (*_known_items(call, 0), call.args[1]))]
+    return [_make_list(call, 0, (*_known_items(call), call.args[1]))]
 
 
 def _pop_back(call: NodeCall) -> list[AbstractValue]:
-    *rest, last = _known_items(call, 0)
+    *rest, last = _known_items(call)
     if last is None:
         raise Unknown
     return [_make_list(call, 0, tuple(rest)), last]
 
 
 def _set_item(call: NodeCall) -> list[AbstractValue]:
-    return [_make_list(call, 0, _replace_item(_known_items(call, 0), call.number(1), call.args[2]))]
+    return [_make_list(call, 0, _replace_item(_known_items(call), call.number(1), call.args[2]))]
 
 
 def _replace_item(old: Items, place: int, value: AbstractValue) -> Items:
@@ -103,7 +103,7 @@ def _replace_item(old: Items, place: int, value: AbstractValue) -> Items:
 
 
 def _get_item(call: NodeCall) -> list[AbstractValue]:
-    return _element_at(_known_items(call, 0), call.number(1))
+    return _element_at(_known_items(call), call.number(1))
 
 
 def _element_at(items: Items, place: int) -> list[AbstractValue]:

@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, distinct
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import held_storages, storage_bytes
 from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.judge.schedule import schedule_inputs
 from placewise.simulate.judge.schedule import timeline as operator_timeline
@@ -43,13 +43,9 @@ def resident_bytes(problem: Problem, device: Ints) -> Floats:
 
 def weight_bytes(problem: Problem, device: Ints) -> Floats:
     """Bytes of the weights that the ops of each device use [n_devices]; tied weights count once per device."""
-    graph, count = problem.graph, problem.n_devices
-    if not len(graph.weight_edges):
-        return np.zeros(count)
-    size = storage_bytes(graph)
-    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-    held = distinct(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
-    return np.bincount(held // len(size), weights=size[held % len(size)], minlength=count).astype(np.float64)
+    owner, held = held_storages(problem.graph, device)
+    size = storage_bytes(problem.graph)[held]
+    return np.bincount(owner, weights=size, minlength=problem.n_devices).astype(np.float64)
 
 
 def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:

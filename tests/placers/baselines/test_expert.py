@@ -12,7 +12,7 @@ from strategies import problems
 from toy_problems import boxes
 
 from placewise.core.place import place
-from placewise.files.split_file import read_split
+from placewise.files.split_file import read_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
@@ -144,7 +144,7 @@ def test_published_experts(kind: str, graph: str) -> None:
     split = WORKLOADS / "human-experts" / f"{graph.split('/')[1]}_expert.json"
     if not split.exists():
         split = split.with_name(split.name.replace("training", "inference"))
-    extended, placement = read_split(split, problem)
+    extended, placement = read_placement(split, problem)
     result = place(extended, ExpertPlacer.info.name, Budget(), hints=Hints((placement,)))
     assert result.value == pytest.approx(RECORDED[kind][graph]["expert"]["value"] * MS, rel=1e-5)
 
@@ -155,7 +155,7 @@ def test_published_experts_that_break_rules(kind: str, graph: str) -> None:
     """Splits that use more than there is are not proposed, and the note says which rule they break."""
     problem = read_workload(WORKLOADS / kind / f"{graph}.json", objective=kind).problem
     assert problem is not None
-    extended, placement = read_split(WORKLOADS / "human-experts" / f"{graph.split('/')[1]}_expert.json", problem)
+    extended, placement = read_placement(WORKLOADS / "human-experts" / f"{graph.split('/')[1]}_expert.json", problem)
     result = place(extended, ExpertPlacer.info.name, Budget(), hints=Hints((placement,)))
     assert result.placement is None and any("breaks a rule" in note for note in result.notes)
 

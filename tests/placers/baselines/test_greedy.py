@@ -13,7 +13,7 @@ from soak import examples
 from strategies import problems
 from toy_problems import boxes
 
-from placewise.files.split_file import read_split
+from placewise.files.split_file import read_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -47,7 +47,7 @@ def test_published_splits() -> None:
             assert judgement.value * 1e3 <= published
         else:
             assert judgement.value * 1e3 == pytest.approx(published, rel=1e-9)
-            assert np.array_equal(placement.device, relabel(problem, read_split(path, problem)[1].device))
+            assert np.array_equal(placement.device, relabel(problem, read_placement(path, problem)[1].device))
 
 
 @examples(25)

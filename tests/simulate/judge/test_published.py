@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from published import EXPERTS, MS, RECORDED, WORKLOADS, needs_workloads
 
-from placewise.files.split_file import read_split
+from placewise.files.split_file import read_placement
 from placewise.model.result import Judgement
 from placewise.readers.workload import read_workload
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
@@ -29,7 +29,7 @@ def judged(kind: str, graph: str, split: Path) -> tuple[Judgement, float]:
     problem = read_workload(WORKLOADS / kind / f"{graph}.json", objective=kind).problem
     assert problem is not None
     assert why_infeasible(problem) == ""
-    extended, placement = read_split(split, problem)
+    extended, placement = read_placement(split, problem)
     return judge_placement(extended, placement), lower_bound(problem).value
 
 

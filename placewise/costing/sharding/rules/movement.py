@@ -18,6 +18,7 @@ from placewise.costing.sharding.strategies import (
     SplitOp,
     follow,
 )
+from placewise.model.tables import RESHAPES
 
 MOST_PARTS = 4096
 """The most parts of a split dimension that are tracked."""
@@ -29,10 +30,10 @@ def reshape(op: SplitOp) -> list[Answer]:
     A dimension that is divided into heads and their width must be split by heads. One that follows others in a merged
     dimension is split part by part (queries, keys and values side by side).
     """
-    split = op.first_split()
-    if split is None or split[0] or not op.results:
+    place = op.leading_split()
+    if place is None or not op.results:
         return []
-    source, result, place = op.shapes[0], op.results[0], split[1]
+    source, result = op.shapes[0], op.results[0]
     if 0 in source or 0 in result or math.prod(source) != math.prod(result):
         return []
     factors = _refine(source, result)
@@ -105,21 +106,18 @@ def transpose(op: SplitOp) -> list[Answer]:
 
 def expand(op: SplitOp) -> list[Answer]:
     """Dimensions of length 1 are repeated; the others keep their places from the back."""
-    split = op.first_split()
-    if split is None or split[0] or not op.results:
+    own = op.leading_split()
+    if own is None or not op.results:
         return []
-    place = split[1] + len(op.results[0]) - len(op.shapes[0])
-    if op.results[0][place] != op.shapes[0][split[1]]:
-        return []
-    return [follow(op, {0: split[1]}, (place,))]
+    place = own + len(op.results[0]) - len(op.shapes[0])
+    return [follow(op, {0: own}, (place,))] if op.results[0][place] == op.shapes[0][own] else []
 
 
 def keep_equal(op: SplitOp) -> list[Answer]:
     """Argument 0 keeps a split dimension if the results have it in full: slices, padding, resizing, tiling."""
-    split = op.first_split()
-    if split is None or split[0]:
+    place = op.leading_split()
+    if place is None:
         return []
-    place = split[1]
     if any(len(shape) != len(op.shapes[0]) or shape[place] != op.shapes[0][place] for shape in op.results):
         return []
     return [follow(op, {0: place}, (place,) * len(op.results))]
@@ -129,10 +127,10 @@ def slice_part(op: SplitOp) -> list[Answer]:
     """As `keep_equal`; a slice that is one of several matrices side by side is split itself; an index drops its
     dimension.
     """
-    split = op.first_split()
-    if split is None or split[0] or not op.results:
+    place = op.leading_split()
+    if place is None or not op.results:
         return []
-    source, result, place = op.shapes[0], op.results[0], split[1]
+    source, result = op.shapes[0], op.results[0]
     if "index" in op.attributes and len(result) == len(source) - 1:
         axis = op.axis(0, len(source))
         return [] if axis == place else [follow(op, {0: place}, (place - (place > axis),))]
@@ -151,11 +149,10 @@ def slice_part(op: SplitOp) -> list[Answer]:
 
 def split(op: SplitOp) -> list[Answer]:
     """Results side by side; if they are split along that dimension, each one is split."""
-    found = op.first_split()
-    if found is None or found[0]:
+    place = op.leading_split()
+    if place is None:
         return []
-    source, place = op.shapes[0], found[1]
-    axis = op.axis(0, len(source))
+    source, axis = op.shapes[0], op.axis(0, len(op.shapes[0]))
     if axis != place:
         return [follow(op, {0: place}, (place,) * len(op.results))]
     lengths = tuple(shape[axis] for shape in op.results if len(shape) == len(source))
@@ -231,39 +228,29 @@ def gather_elements(op: SplitOp) -> list[Answer]:
 
 def keep_batch(op: SplitOp) -> list[Answer]:
     """Only the first dimension may be split."""
-    split = op.first_split()
-    if split is None or split[0] or split[1]:
+    if op.leading_split() != 0:
         return []
     return [follow(op, {0: 0}, tuple(0 if shape and shape[0] == op.shapes[0][0] else WHOLE for shape in op.results))]
 
 
 def glue(op: SplitOp) -> list[Answer]:
     """Halves of a dimension meet: any other may be split."""
-    split = op.first_split()
-    if split is None or split[0]:
+    place = op.leading_split()
+    if place is None or place == op.axis(-1, len(op.shapes[0])):
         return []
-    axis = op.axis(-1, len(op.shapes[0]))
-    return [] if split[1] == axis else [follow(op, {0: split[1]}, (split[1],))]
+    return [follow(op, {0: place}, (place,))]
 
 
 def along(op: SplitOp, *, default: int) -> list[Answer]:
     """Works along one axis of argument 0; the others may be split, in all results of the same rank."""
-    split = op.first_split()
-    if split is None or split[0]:
-        return []
-    rank, place = len(op.shapes[0]), split[1]
-    if op.axis(default, rank) == place:
-        return []
-    if any(len(shape) != rank or shape[place] != op.shapes[0][place] for shape in op.results):
-        return []
-    return [follow(op, {0: place}, (place,) * len(op.results))]
+    place = op.leading_split()
+    return [] if place is None or place == op.axis(default, len(op.shapes[0])) else keep_equal(op)
 
 
-_VIEWS = "Reshape Flatten Squeeze Unsqueeze com.microsoft::ExpandDims"
 _KEPT = "Pad Resize Upsample Tile Trilu aten::flip aten::roll com.microsoft::Pad com.microsoft::Trilu"
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_VIEWS.split(), reshape),
+    **dict.fromkeys((*RESHAPES, "com.microsoft::ExpandDims"), reshape),
     **dict.fromkeys(_KEPT.split(), keep_equal),
     "Transpose": transpose,
     "Expand": expand,

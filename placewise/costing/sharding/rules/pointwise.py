@@ -17,6 +17,7 @@ from placewise.costing.sharding.strategies import (
     SplitOp,
     follow,
 )
+from placewise.model.tables import RESHAPES
 
 
 def elementwise(op: SplitOp) -> list[Answer]:
@@ -85,16 +86,13 @@ def reduce(op: SplitOp, *, linear: bool = False) -> list[Answer]:
 
     A summand of a mean is the device's sum divided by the whole length.
     """
-    split = op.first_split()
-    if split is None or split[0] or not op.results:
-        return []
-    shape, place = op.shapes[0], split[1]
-    axes = _find_axes(op)
-    if axes is None:
+    place = op.leading_split()
+    axes = None if place is None or not op.results else _find_axes(op)
+    if place is None or axes is None:
         return []
     if place in axes:
         return [follow(op, {0: place}, (SUMMAND,) * len(op.results))] if linear and not op.tokens else []
-    kept = len(op.results[0]) == len(shape)
+    kept = len(op.results[0]) == len(op.shapes[0])
     target = place if kept else place - sum(axis < place for axis in axes)
     return [follow(op, {0: place}, (target,) * len(op.results))]
 
@@ -236,9 +234,7 @@ def _keep_summand(op: SplitOp) -> ShardingStrategy:
 LINEAR = {
     **dict.fromkeys(("Add", "Sub", "Sum"), add),
     **dict.fromkeys(("Mul", "Div"), scale),
-    **dict.fromkeys(
-        ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Neg", "Slice", "Split", "Expand"), view
-    ),
+    **dict.fromkeys((*RESHAPES, "Transpose", "Identity", "Neg", "Slice", "Split", "Expand"), view),
     "Concat": add,
     "Combine": combine,
 }

@@ -6,7 +6,7 @@ a placement whose live activations do not fit, and the model then excludes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,21 +95,9 @@ class AssignmentVariables:
 
     def chain(self) -> None:
         """Require contiguous stages: no edge of components goes back in the order of the devices, free or given."""
-        graph, model, width = self.groups.graph, self.builder.model, self.problem.n_devices
-        if graph is None or width == 1:
-            return
-        place = [model.new_int_var(0, width - 1, "") for _ in range(width)]
-        if self.problem.constraints.ordered:
-            for d, where in enumerate(place):
-                model.add(where == d)
-        else:
-            model.add_all_different(place)
-        stage = [model.new_int_var(0, width - 1, "") for _ in self.at]
-        for row, where in zip(self.at, stage, strict=True):
-            for d, x in row.items():
-                self.builder.require(where == place[d], x)
-        for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
-            model.add(stage[tail] <= stage[head])
+        graph, width = self.groups.graph, self.problem.n_devices
+        if graph is not None and width > 1:
+            add_chain(self.builder.model, self.at, width, graph, ordered=self.problem.constraints.ordered)
 
     def convex(self) -> None:
         """Require that no path of forward ops leaves a device and returns to it.
@@ -148,6 +136,29 @@ class AssignmentVariables:
                 number = self.builder.literal()
                 self.builder.model.add(number <= begun + earlier)
                 begun = number
+
+
+def add_chain(
+    model: Any, rows: Sequence[Mapping[int, Literal]], width: int, graph: Contraction, *, ordered: bool
+) -> list[Any]:
+    """Require that no edge of components goes back in the order of `width` devices, free or given; that order.
+
+    `rows` have the literal of each component on each device that may run it.
+    """
+    place = [model.new_int_var(0, width - 1, "") for _ in range(width)]
+    if ordered:
+        for d, where in enumerate(place):
+            model.add(where == d)
+    elif width > 1:
+        model.add_all_different(place)
+    stage = [model.new_int_var(0, width - 1, "") for _ in rows]
+    for row, where in zip(rows, stage, strict=True):
+        for d, x in row.items():
+            if x is not False:
+                model.add(where == place[d]).only_enforce_if([] if x is True else [x])
+    for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
+        model.add(stage[tail] <= stage[head])
+    return place
 
 
 def hop_count(problem: Problem) -> int:

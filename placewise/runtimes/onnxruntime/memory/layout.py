@@ -23,10 +23,10 @@ _ELEMENTWISE = frozenset({"Relu", "Sigmoid", "Tanh", "QuickGelu"})
 _COMBINING = frozenset({"Add", "Sum", "Mul"})
 
 
-def block_layouts(graph: Graph, session: Session, block: int = BLOCK) -> Session:
+def block_layouts(graph: Graph, session: Session) -> Session:
     """The session with blocked tensors padded and with copies between the layouts."""
-    blocked, chosen = _find_blocked(graph, session, block)
-    values = {row: _pad_channels(value, block) if row in blocked else value for row, value in session.values.items()}
+    blocked, chosen = _find_blocked(graph, session)
+    values = {row: _pad_channels(value) if row in blocked else value for row, value in session.values.items()}
     unblocked = (kernel for kernel in session.kernels if kernel not in chosen)
     read_plain = session.outputs.union(*(kernel.reads for kernel in unblocked))
     plain, inside = dict[int, int](), dict[int, int]()  # the copy of each value in the other layout
@@ -41,8 +41,8 @@ def block_layouts(graph: Graph, session: Session, block: int = BLOCK) -> Session
     for position, kernel in enumerate(session.kernels):
         rank = (2, position) if kernel in chosen else kernel.rank
         for value in kernel.reads if kernel in chosen else ():
-            if value not in blocked and value not in inside and not _reads_plain(kernel, values[value], block):
-                inside[value] = add_copy(value, _pad_channels(values[value], block), rank)
+            if value not in blocked and value not in inside and not _reads_plain(kernel, values[value]):
+                inside[value] = add_copy(value, _pad_channels(values[value]), rank)
         kernels.append(_redirect_reads(kernel, inside if kernel in chosen else plain, rank))
         for value in kernel.makes:
             if value in blocked and value in read_plain:
@@ -56,24 +56,22 @@ def _redirect_reads(kernel: SessionKernel, copies: dict[int, int], rank: tuple[i
     return replace(kernel, reads=reads, overwrites=tuple(overwrites), rank=rank)
 
 
-def _find_blocked(graph: Graph, session: Session, block: int) -> tuple[set[int], set[SessionKernel]]:
+def _find_blocked(graph: Graph, session: Session) -> tuple[set[int], set[SessionKernel]]:
     """The values that are made in the blocked layout, and the kernels that make them."""
     values, blocked, chosen = session.values, set[int](), set[SessionKernel]()
     for kernel in session.kernels:
         inside = blocked.issuperset(kernel.reads)
-        if _is_over_images(values, kernel) and _runs_in_blocks(graph, kernel, values, block, inside=inside):
+        if _is_over_images(values, kernel) and _runs_in_blocks(graph, kernel, values, inside=inside):
             blocked.update(kernel.makes)
             chosen.add(kernel)
     return blocked, chosen
 
 
-def _runs_in_blocks(
-    graph: Graph, kernel: SessionKernel, values: dict[int, SessionValue], block: int, *, inside: bool
-) -> bool:
+def _runs_in_blocks(graph: Graph, kernel: SessionKernel, values: dict[int, SessionValue], *, inside: bool) -> bool:
     """Whether a kernel over images runs in the blocked layout; `inside`: all that it reads is blocked."""
-    aligned = all(_channels(values[value]) % block == 0 for value in kernel.reads)
+    aligned = all(_channels(values[value]) % BLOCK == 0 for value in kernel.reads)
     if kernel.kind == "Conv":
-        return _conv_runs_in_blocks(graph, kernel, block)
+        return _conv_runs_in_blocks(graph, kernel)
     if kernel.kind in _POOLS:
         return aligned and len(kernel.makes) == 1 and graph.ops.dtype_name(kernel.op) == "float32"
     if kernel.kind in _GLOBAL_POOLS:
@@ -85,7 +83,7 @@ def _runs_in_blocks(
     return inside and kernel.kind in _ELEMENTWISE
 
 
-def _conv_runs_in_blocks(graph: Graph, kernel: SessionKernel, block: int) -> bool:
+def _conv_runs_in_blocks(graph: Graph, kernel: SessionKernel) -> bool:
     """Whether a convolution runs in the blocked layout: float32, images, known weights, aligned channels."""
     weights = graph.weights_of(kernel.op).tolist()
     shape = graph.weights.shape[weights[0]] if weights else ()
@@ -93,15 +91,15 @@ def _conv_runs_in_blocks(graph: Graph, kernel: SessionKernel, block: int) -> boo
         return False
     group = int(graph.ops.attributes[kernel.op].get("group", 1))
     if group == 1:
-        return shape[1] < block or shape[1] % _ALIGNED == 0
+        return shape[1] < BLOCK or shape[1] % _ALIGNED == 0
     if shape[1] == 1 and shape[0] == group:
         return shape[0] % _ALIGNED == 0
-    return group > 1 and shape[1] % block == 0 and shape[0] % (group * block) == 0
+    return group > 1 and shape[1] % BLOCK == 0 and shape[0] % (group * BLOCK) == 0
 
 
-def _reads_plain(kernel: SessionKernel, value: SessionValue, block: int) -> bool:
+def _reads_plain(kernel: SessionKernel, value: SessionValue) -> bool:
     """Whether a convolution reads a value in the plain layout: images of few channels, as first layers do."""
-    return kernel.kind == "Conv" and _channels(value) < block
+    return kernel.kind == "Conv" and _channels(value) < BLOCK
 
 
 def _is_over_images(values: dict[int, SessionValue], kernel: SessionKernel) -> bool:
@@ -113,9 +111,9 @@ def _channels(value: SessionValue) -> int:
     return value.shape[1] if value.shape is not None else 0
 
 
-def _pad_channels(value: SessionValue, block: int) -> SessionValue:
+def _pad_channels(value: SessionValue) -> SessionValue:
     if value.shape is None:
         return value
     batch, channels, *sides = value.shape
-    shape = (batch, -(-channels // block) * block, *sides)
+    shape = (batch, -(-channels // BLOCK) * BLOCK, *sides)
     return SessionValue(math.prod(shape) * value.itemsize, shape, value.itemsize)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
+from placewise.model.tables import RESHAPES
 from placewise.transform.training.rules import linear, movement, pointwise
 from placewise.transform.training.rules.fused import EVERYTHING, FUSED, fused_gradient
 from placewise.transform.training.values import Rule
@@ -42,7 +43,7 @@ _COMPOSED: Mapping[str, GradientRule] = {
     "Pow": GradientRule(pointwise.power, (0, 1)),
     "Neg": GradientRule(pointwise.negate, (0,)),
     "Where": GradientRule(pointwise.where, (1, 2)),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), GradientRule(movement.reshape, (0,))),
+    **dict.fromkeys(RESHAPES, GradientRule(movement.reshape, (0,))),
     "Transpose": GradientRule(movement.transpose, (0,)),
     **dict.fromkeys(("Cast", "CastLike"), GradientRule(movement.cast, (0,))),
     "Expand": GradientRule(movement.expand, (0,)),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import placewise
 from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker, collect_answers, name_interfaces
 from placewise.runtimes.base import Closing
 from placewise.runtimes.torch.runtime import require_torch
 
-_RANK = "placewise.runtimes.torch.parallel_rank:ParallelRank"
+_RANK = "parallel_rank:ParallelRank"
+_PATHS = (Path(__file__).resolve().parent, Path(placewise.__file__).resolve().parents[1])
+"""Where the processes find this folder and the package."""
 NO_OPTIONS: Mapping[str, Any] = {}
 
 Arrays = Sequence[npt.NDArray[Any]]
@@ -33,7 +38,7 @@ class ParallelGroup(Closing):
         self.world, self._seconds = world, seconds
         self._plans: dict[str, Mapping[str, Any]] = {}
         self._folder, self._workers = ScratchFolder(), list[Worker]()
-        environment = name_interfaces() | {"OMP_NUM_THREADS": "1"}
+        environment = name_interfaces() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, _PATHS))}
         try:
             for rank in range(world):
                 self._workers.append(
