@@ -19,7 +19,7 @@ from placewise.readers.huggingface.settings import read_settings
 
 PLAN, SCRIPT = "parallel.json", "run_parallel.py"
 HUGGINGFACE_MODEL, CONFIG = "huggingface_model.py", "config.json"
-FAMILIES = ("bert", "gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("bert", "gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3", "vit")
 """The models of transformers that were run split, in stages and in replicas, by their `model_type`."""
 COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange", "stage_values")
 _SCRIPT = f'''\
@@ -217,15 +217,21 @@ class TorchExporter:
             said = "the target 'torch' is for plans with stages, and this one places whole ops"
             raise ExportError(said, remedy="place with --tensor-parallel, or export to pipelining")
         projected = find_equal_stages(problem, placement, _order_units(problem, placement), self.info.name).placement
-        document, early = describe_modules(problem, projected)
         source = problem.graph.source
+        configured = source is not None and source.format == HUGGINGFACE
+        if configured and problem.constraints.sequence_parallel and projected.stages[0].tensor_parallel > 1:
+            said = "Hugging Face's models take lengths from the values that sequence parallelism splits"
+            raise ExportError(said, remedy="place without --sequence-parallel, or export to megatron")
+        document, early = describe_modules(problem, projected)
         document = {"model": source.path if source else "", **document}
         files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
         files |= {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}
-        if source is not None and source.format == HUGGINGFACE:
+        if source is not None and configured:
             files |= _write_huggingface(problem.graph, source)
-        notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
-        return Exported(files, projected, notes)
+        notes = [f"{path} gathers its results for what follows, which the plan computes split" for path in early]
+        if configured and source is not None and source.options.get("dtype") != "float32":
+            notes.append(f"the script compares in float32, and the plan is for {source.options.get('dtype')}")
+        return Exported(files, projected, tuple(notes))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

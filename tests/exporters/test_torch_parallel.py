@@ -186,7 +186,7 @@ def test_hugging_face_models_load_weights(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "weights")
     loaded = make_model(reference, {"weights": str(tmp_path / "weights")})[0].state_dict()
     assert loaded.keys() == drawn.keys() and torch.equal(loaded["model.norm.weight"], drawn["model.norm.weight"] + 1)
-    assert {name: value.shape for name, value in inputs.items()} == {"input_ids": (2, 8)}
+    assert {name: value.shape for name, value in inputs.items()} == {"input_ids": (2, 64)}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ SMALL: dict[str, dict[str, Any]] = {
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("bert", {"architectures": ["BertForMaskedLM"]}),
     ("gpt2", {"tie_word_embeddings": False, "vocab_size": 97}),
-    ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    ("llama", {"head_dim": 32, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
 ]
 """Other models of the same families: tied and untied heads, odd vocabularies, biases, layers that differ."""

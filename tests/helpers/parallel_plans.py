@@ -60,7 +60,7 @@ def export_family(
 ) -> tuple[str, dict[str, Any]]:
     """What names the function of a Hugging Face model that was exported to `folder`, and its plan; layers recompute."""
     options = {"tensor_parallel": 2, "microbatches": MICROBATCHES, "graph": "training", "objective": "throughput"}
-    dims = {"batch": 2} | ({} if kind == "vit" else {"length": 8})
+    dims = {"batch": 2} | ({} if kind == "vit" else {"length": 64})
     config = write_config(folder, kind, **changes)
     problem = build(config, "4xcore", ProblemOptions(dims=dims, **options, **wishes))
     last = [problem.require_ways().n_units // 2 - 1][: len(groups) - 1]

@@ -87,8 +87,8 @@ def test_sequence_parallelism_computes_what_one_process_does(pair: ParallelGroup
 SPLIT, REPLICAS = [StageGroup((0, 1), 1, 2)], [StageGroup((0, 1), 2, 1)]
 STAGES = [StageGroup((0,), 1, 1), StageGroup((1,), 1, 1)]
 CASES = [
-    ("llama", SPLIT, {}), ("llama", STAGES, {}), ("gpt2", SPLIT, {}), ("gpt2", REPLICAS, {}), ("bert", SPLIT, {}),
-    ("qwen2", SPLIT, {}), ("mistral", SPLIT, {}),
+    ("llama", SPLIT, {}), ("gpt2", SPLIT, {}), ("gpt2", REPLICAS, {}), ("bert", SPLIT, {}), ("qwen2", SPLIT, {}),
+    ("mistral", SPLIT, {}),
     *(
         later(kind, groups, changes)
         for groups in (SPLIT, STAGES, REPLICAS)
@@ -105,6 +105,14 @@ def test_exported_hugging_face_models_compute_what_one_process_does(
     pytest.importorskip("transformers", reason="configurations are built with transformers")
     model, plan = export_family(tmp_path, kind, groups, **changes)
     assert bool(plan["splits"]) == (groups is SPLIT)
+    compare_model(pair, model, plan, draw(make_model(model)[2].values()))
+
+
+def test_stages_hand_on_rotations(pair: ParallelGroup, tmp_path: Path) -> None:
+    """A module that only casts what it makes to the type that it has; its results go from stage to stage."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    model, plan = export_family(tmp_path, "llama", STAGES, head_dim=32)
+    assert "model.rotary_emb" in plan["stages"][0]["modules"]
     compare_model(pair, model, plan, draw(make_model(model)[2].values()))
 
 

@@ -253,6 +253,8 @@ def _same_values(inner: Mapping[fx.Node, str | None]) -> dict[str, str]:
         source = node.args[0] if node.args else None
         if call is None or not isinstance(source, fx.Node) or not str(node.target).startswith(_UNCHANGED):
             continue
+        if inner.get(source) == call and source.name not in same:
+            continue
         own, given = node.meta.get("val"), source.meta.get("val")
         if isinstance(own, torch.Tensor) and isinstance(given, torch.Tensor) and own.dtype == given.dtype:
             same[node.name] = same.get(source.name, source.name)
