@@ -191,7 +191,7 @@ def test_hugging_face_models_load_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("t5", "holds weights of its own that are split by heads"), ("mixtral", "experts that are split"),
+    [("t5", "computes on parts of values that are whole"), ("mixtral", "experts that are split"),
      ("falcon", "falcon was never run split")],
 )  # fmt: skip
 def test_hugging_face_models_that_cannot_be_split_are_refused(kind: str, said: str, tmp_path: Path) -> None:
@@ -199,6 +199,13 @@ def test_hugging_face_models_that_cannot_be_split_are_refused(kind: str, said: s
     pytest.importorskip("transformers", reason="configurations are built with transformers")
     with pytest.raises(ExportError, match=said):
         export_family(tmp_path, kind, [StageGroup((0, 1), 1, 2)])
+
+
+def test_splits_by_tokens_of_hugging_face_models_are_refused(tmp_path: Path) -> None:
+    """Their code asks values for their lengths, and a device has some of the tokens only."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    with pytest.raises(ExportError, match="take lengths from the values that sequence parallelism splits"):
+        export_family(tmp_path, "llama", [StageGroup((0, 1), 1, 2)], wishes={"sequence_parallel": True})
 
 
 def test_arguments_of_one_shape_and_several_layouts_are_refused() -> None:
