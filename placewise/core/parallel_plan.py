@@ -5,7 +5,7 @@ The result is a document of plain values, which `readers/torch/parallel_model.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.sharding import WHOLE, ModuleSplit, Sharding, module_splits
 
-FORMATS = ("torch-module", "torch-modules", "torch-export", "huggingface")
+HUGGINGFACE = "huggingface"
+FORMATS = ("torch-module", "torch-modules", "torch-export", HUGGINGFACE)
 """Sources whose scopes are paths of modules."""
 MICROBATCHES = 4
 """Of each replica, per stage, where nothing is trained: enough to fill the pipeline."""
@@ -49,6 +50,8 @@ def describe_modules(problem: Problem, placement: Placement) -> tuple[dict[str, 
     whole = [[""]] if entire else [whole_modules(graph, stage == s, total) for s in range(len(stages))]
     everything = [path for paths in whole for path in paths]
     calls = _calls_outside(graph, stage.tolist(), everything)
+    if graph.source is not None and graph.source.format == HUGGINGFACE:
+        calls = _leave_out_calls(graph, stage.tolist(), everything)
     splits: dict[str, Any] = {}
     tokens: dict[str, Any] = {}
     summed, early = list[str](), list[str]()
@@ -130,6 +133,37 @@ def _calls_outside(graph: Graph, stage: list[int], whole: list[str]) -> dict[int
             if (name := call_name(graph.ops.name[op])) not in names:
                 names.append(name)
     return found
+
+
+def locate_calls(graph: Graph, stage: Sequence[int]) -> list[int]:
+    """The stage [n_ops] of forward ops where calls outside of modules (−1 in `stage`) run with what they read.
+
+    −1 remains for what depends on the model's inputs alone, which every stage computes for itself.
+    """
+    found, free, producer = list(stage), set[int](), graph.tensors.producer
+    for op in np.flatnonzero(~graph.ops.backward).tolist():
+        makers = [int(producer[t]) for t in graph.inputs_of(op).tolist() if producer[t] >= 0]
+        if found[op] >= 0:
+            continue
+        if free.issuperset(makers) and not graph.weights.trainable[graph.weights_of(op)].any():
+            free.add(op)
+        else:
+            found[op] = max((found[maker] for maker in makers), default=0)
+    return found
+
+
+def _leave_out_calls(graph: Graph, stage: list[int], whole: list[str]) -> dict[int, list[str]]:
+    """No calls: a configuration is traced without masks, so the model's own program has other names.
+
+    Raises ExportError for a call outside of modules that is not on the stage where it would run.
+    """
+    inside = [_is_inside(scope, whole) for scope in graph.ops.scope]
+    where = locate_calls(graph, [s if known else -1 for s, known in zip(stage, inside, strict=True)])
+    late = next((op for op, s in enumerate(where) if 0 <= s != stage[op] >= 0), None)
+    if late is not None:
+        name = graph.ops.scope[late] or graph.ops.name[late]
+        raise ExportError(f"a call in {name!r}, outside of whole modules, is on another stage than what it reads")
+    return {}
 
 
 def _is_inside(path: str, parts: Iterable[str]) -> bool:

@@ -70,6 +70,8 @@ def find_rule(target: str) -> TargetRule:
     if not isinstance(target, str) or target not in TARGETS:
         near = get_close_matches(str(target).lower().replace("_", "-"), TARGETS, 1, 0.5)
         remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(TARGETS)}"
+        if target == "torch":
+            remedy = "it takes the plans of --tensor-parallel: leave it out, then export --to torch"
         raise InputError(f"there is no target {target!r} to place for", remedy=remedy)
     return TARGETS[target]
 

@@ -65,6 +65,7 @@ def describe_tokens(
         for reader in plan.readers[tensor]:
             if sharding.style_of(reader) != "tokens":
                 plan.add_gather(tensor, reader, splits)
+    plan.require_distinct()
     for op in np.flatnonzero(~graph.ops.backward).tolist():
         if sharding.style_of(op) == "tokens" and not is_loss[op]:
             plan.add_slices(op)
@@ -87,6 +88,7 @@ class _TokenPlan:
             [op for op in graph.consumers_of(tensor).tolist() if not late[op]] for tensor in range(graph.n_tensors)
         ]
         self.gathers: dict[str, list[dict[str, Any]]] = {}
+        self.gathered: dict[str, set[int]] = {}
         self.slices: dict[str, int] = {}
         self.results: dict[str, int] = {}
         self.calls: dict[str, int] = {}
@@ -133,11 +135,23 @@ class _TokenPlan:
             "dim": int(sharding.split[source]),
             "sums": split == {True},
         }
+        self.gathered.setdefault(module, set()).add(source)
         entries = self.gathers.setdefault(module, [])
         if entry not in entries:
             entries.append(entry)
         if sharding.style_of(reader) == "colwise" and scope in splits:
             splits[scope]["summands"] = True
+
+    def require_distinct(self) -> None:
+        """Raise ExportError where a module takes values of one shape, which tells its arguments, in several layouts."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for tensor, shape in enumerate(self.graph.tensors.shape):
+            alike.setdefault(tuple(shape), []).append(tensor)
+        for path, entries in self.gathers.items():
+            shapes = [tuple(entry["shape"]) for entry in entries]
+            others = {tensor for shape in shapes for tensor in alike[shape]} - self.gathered[path]
+            if len(set(shapes)) < len(shapes) or any(self._enters(tensor, path) for tensor in others):
+                raise ExportError(f"{path!r} takes several values of one shape, of which it needs all tokens of some")
 
     def add_slices(self, op: int) -> None:
         """Let modules and calls that make whole values hand on the tokens of each device, where an op takes them."""
@@ -190,11 +204,14 @@ class _TokenPlan:
         return values
 
     def _modules_around(self, scope: str) -> Iterator[str]:
-        """The modules around a scope from the outside, as far as stages call them or what is inside of them."""
+        """The modules around a scope from the outside, as far as stages call them or what is inside of them.
+
+        Lists of modules, whose members have numbers, are left out: nobody calls them.
+        """
         parts = scope.split(".") if scope else []
         for count in range(1, len(parts) + 1):
-            path = ".".join(parts[:count])
-            if self._is_called(path):
+            path, is_list = ".".join(parts[:count]), any(part.isdigit() for part in parts[count : count + 1])
+            if self._is_called(path) and not is_list:
                 yield path
 
     def _is_inside(self, op: int) -> bool:
@@ -209,6 +226,9 @@ class _TokenPlan:
             return False
         inside = [op for op in self.readers[tensor] if self._is_in(op, path)]
         return bool(inside) and all(self._needs_all(op, path) for op in inside)
+
+    def _enters(self, tensor: int, path: str) -> bool:
+        return not self._is_made_in(tensor, path) and any(self._is_in(op, path) for op in self.readers[tensor])
 
     def _needs_all(self, op: int, path: str) -> bool:
         if self.sharding.style_of(op) != "tokens":

@@ -6,26 +6,34 @@ import json
 
 import numpy as np
 
-from placewise.core.parallel_plan import call_name, describe_modules
-from placewise.errors import ExportError
+from placewise.core.parallel_plan import HUGGINGFACE, call_name, describe_modules, locate_calls
+from placewise.errors import ExportError, MissingExtraError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.equal_stages import find_equal_stages, require_disjoint
 from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
+from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.readers.huggingface.settings import read_settings
 
 PLAN, SCRIPT = "parallel.json", "run_parallel.py"
+HUGGINGFACE_MODEL, CONFIG = "huggingface_model.py", "config.json"
+FAMILIES = ("bert", "gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3", "vit")
+"""The models of transformers that were run split, in stages and in replicas, by their `model_type`."""
 COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange", "stage_values")
 _SCRIPT = f'''\
 """Run the model of {PLAN} on many devices: torchrun --nproc-per-node PROCESSES {SCRIPT} MODEL [MICRO-BATCHES]
 
 MODEL is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns the module and the example arguments of
 one micro-batch: `return module, args` or `return module, args, kwargs`. Every process calls it, so it has to make the
-same weights each time. Inputs are those of the example, drawn again for every micro-batch; outputs, and the gradients
-of one training step, are compared with those of the whole model on one device. --loss FILE.py:FUNCTION names a function
-of outputs and a target (default: the mean square of all outputs). --float64 computes in double precision: behind ReLU,
-rounding in float32 alone can change gradients by more than the comparison allows.
+same weights each time. Where there is a {HUGGINGFACE_MODEL}, its function is the default. It draws weights, or
+loads those of --weights: a folder that transformers saved, or an id of the hub (any function is given it as `weights`).
+
+Inputs are those of the example, drawn again for every micro-batch; outputs, and the gradients of one training step, are
+compared with those of the whole model on one device. --loss FILE.py:FUNCTION names a function of outputs and a target
+(default: the mean square of all outputs). --float64 computes in double precision: behind ReLU, rounding in float32
+alone can change gradients by more than the comparison allows.
 
 To train, take `ParallelModel` from {COPIES[0]}.py: its `step` leaves gradients in `named_parameters()`.
 """
@@ -93,7 +101,7 @@ def with_precision(made, float64):
     return model.double(), *pytree.tree_map(double, (args, kwargs))
 
 
-def main(model, micro_batches, loss, float64):
+def main(model, micro_batches, loss, float64, weights):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wanted = sum(len(stage["devices"]) for stage in PLAN["stages"])
     if world != wanted:
@@ -112,8 +120,12 @@ def main(model, micro_batches, loss, float64):
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         loss = load_function(loss) if loss else mean_square
-        made, args, kwargs = with_precision(make_model(model), float64)
-        reference, _, _ = with_precision(make_model(model), float64)
+        own = Path(__file__).resolve().parent / "{HUGGINGFACE_MODEL}"
+        if not model and not own.exists():
+            raise SystemExit("name the function that makes the model: FILE.py:FUNCTION")
+        model, options = model or f"{{own}}:make", {{"weights": weights}} if weights else {{}}
+        made, args, kwargs = with_precision(make_model(model, options), float64)
+        reference, _, _ = with_precision(make_model(model, options), float64)
         parallel = ParallelModel(made, args, kwargs, PLAN, loss=loss, device=str(device))
     except ValueError as error:
         raise SystemExit(f"{PLAN} cannot run: {{error}}")
@@ -145,11 +157,43 @@ def main(model, micro_batches, loss, float64):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", default="")
     parser.add_argument("micro_batches", nargs="?", type=int, default=0)
     parser.add_argument("--loss", default="")
     parser.add_argument("--float64", action="store_true")
+    parser.add_argument("--weights", default="")
     main(**vars(parser.parse_args()))
+'''
+
+
+_HUGGINGFACE_MODEL = '''\
+"""{kind} of transformers {version}, as {config} describes it, in float32 and without dropout."""
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+INPUTS = {inputs}
+"""Name → shape and element type, of one micro-batch."""
+
+
+def make(weights=""):
+    """The module, its arguments and keyword arguments; weights are drawn, or those of a folder or an id of the hub."""
+    config = transformers.AutoConfig.for_model(**json.loads((Path(__file__).resolve().parent / "{config}").read_text()))
+    config.use_cache = False
+    kind = transformers.{kind}
+    torch.manual_seed(0)
+    model = kind.from_pretrained(weights, config=config, dtype=torch.float32) if weights else kind(config)
+    names = {{"source": model.main_input_name, "tokens": "decoder_input_ids"}}
+    drawn = {{names[name]: draw(shape, dtype, config) for name, (shape, dtype) in INPUTS.items()}}
+    return model.float().eval(), (), drawn
+
+
+def draw(shape, dtype, config):
+    whole = dtype.startswith("int")
+    return torch.randint(config.vocab_size, shape) if whole else torch.randn(shape)
 '''
 
 
@@ -173,14 +217,21 @@ class TorchExporter:
             said = "the target 'torch' is for plans with stages, and this one places whole ops"
             raise ExportError(said, remedy="place with --tensor-parallel, or export to pipelining")
         projected = find_equal_stages(problem, placement, _order_units(problem, placement), self.info.name).placement
-        document, early = describe_modules(problem, projected)
         source = problem.graph.source
+        configured = source is not None and source.format == HUGGINGFACE
+        if configured and problem.constraints.sequence_parallel and projected.stages[0].tensor_parallel > 1:
+            said = "Hugging Face's models take lengths from the values that sequence parallelism splits"
+            raise ExportError(said, remedy="place without --sequence-parallel, or export to megatron")
+        document, early = describe_modules(problem, projected)
         document = {"model": source.path if source else "", **document}
         files = {PLAN: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT}
-        notes = tuple(f"{path} gathers its results for what follows, which the plan computes split" for path in early)
-        return Exported(
-            files | {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}, projected, notes
-        )
+        files |= {f"{name}.py": read_copy(f"placewise.readers.torch.{name}") for name in COPIES}
+        if source is not None and configured:
+            files |= _write_huggingface(problem.graph, source)
+        notes = [f"{path} gathers its results for what follows, which the plan computes split" for path in early]
+        if configured and source is not None and source.options.get("dtype") != "float32":
+            notes.append(f"the script compares in float32, and the plan is for {source.options.get('dtype')}")
+        return Exported(files, projected, tuple(notes))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
@@ -193,11 +244,13 @@ class TorchExporter:
             raise ExportError(f"a module is in {PLAN} twice")
         graph, found = problem.graph, np.full(problem.n_ops, -1, np.int32)
 
-        for op in range(graph.n_ops):
-            s = _find_stage(graph.ops.scope[op], module)
-            s = call.get(call_name(graph.ops.name[op])) if s is None else s
-            if s is not None and not graph.ops.backward[op]:
-                found[op] = first[s]
+        where = [_find_stage(scope, module) for scope in graph.ops.scope]
+        by_inputs = CONFIG in exported.files
+        where = locate_calls(graph, where) if by_inputs else where
+        for op in np.flatnonzero(~graph.ops.backward).tolist():
+            s = where[op] if where[op] >= 0 else call.get(call_name(graph.ops.name[op]), -1)
+            everywhere = exported.placement.device[op] if by_inputs else -1
+            found[op] = first[s] if s >= 0 else everywhere
 
         unit = problem.require_ways().unit
         of_unit = {int(u): int(d) for u, d in zip(unit.tolist(), found.tolist(), strict=True) if d >= 0}
@@ -217,10 +270,31 @@ def _order_units(problem: Problem, placement: Placement) -> Ints:
     return line
 
 
-def _find_stage(scope: str, module: dict[str, int]) -> int | None:
-    """The stage of the outermost module around a scope that has one."""
+def _write_huggingface(graph: Graph, source: Source) -> dict[str, str]:
+    """The configuration, and the module that makes its model. Raises ExportError for another family."""
+    try:
+        import transformers
+
+        from placewise.readers.huggingface.instance import describe_class
+    except ImportError:
+        raise MissingExtraError("exporting Hugging Face configurations to torch", "transformers") from None
+    kind, values = describe_class(read_settings(source.path).values)
+    if values["model_type"] not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise ExportError(f"of Hugging Face's models, torch takes {known}; {values['model_type']} was never run split")
+    tensors = graph.tensors
+    inputs = {
+        tensors.name[tensor]: (tensors.shape[tensor], tensors.dtype_name(tensor))
+        for tensor in np.flatnonzero(tensors.producer < 0).tolist()
+    }
+    made = _HUGGINGFACE_MODEL.format(kind=kind, version=transformers.__version__, config=CONFIG, inputs=inputs)
+    return {HUGGINGFACE_MODEL: made, CONFIG: json.dumps(values, indent=1) + "\n"}
+
+
+def _find_stage(scope: str, module: dict[str, int]) -> int:
+    """The stage of the outermost module around a scope that has one, else −1."""
     if "" in module:
         return module[""]
     parts = scope.split(".")
     paths = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return next((module[path] for path in paths if path in module), None)
+    return next((module[path] for path in paths if path in module), -1)

@@ -10,26 +10,34 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from parallel_plans import MODELS, example, problem_of, staged
+from huggingface_configs import VARIANTS
+from parallel_plans import MODELS, example, export_family, problem_of, staged
+from split_modules import reading
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.parallel_plan import describe_modules
 from placewise.costing.sharding import shard_graph
 from placewise.errors import ExportError
+from placewise.exporters.torch_parallel import FAMILIES
 from placewise.exporters.writing import export_placement, write_files
 from placewise.model.placement import Placement
 from placewise.model.ways import StageGroup
 from placewise.simulate import judge_placement
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+
+from placewise.readers.torch.parallel_model import make_model
 
 
 def run(folder: Path, name: str, processes: int, *flags: str) -> str:
-    """What torchrun prints."""
+    """What torchrun prints for an example; without a name, for the model that was written with the script."""
+    model = [f"{MODELS}:{name}"] if name else []
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     done = subprocess.run(
-        [sys.executable, "-m", *command, str(folder / "run_parallel.py"), f"{MODELS}:{name}", *flags],
+        [sys.executable, "-m", *command, str(folder / "run_parallel.py"), *model, *flags],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ""},
         capture_output=True,
         text=True,
@@ -145,6 +153,69 @@ def test_tokens_of_weights_are_refused() -> None:
     plan = staged(problem, [StageGroup((0, 1), 1, 2)], [])
     with pytest.raises(ExportError, match=r"takes its tokens of a (weight|value that is whole), which no"):
         export_placement(problem, plan, "torch")
+
+
+def test_torchrun_runs_a_hugging_face_configuration(tmp_path: Path) -> None:
+    """The script needs no function, for it makes the configured model; fused queries, keys and values are split."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    _, plan = export_family(tmp_path, "gpt2", [StageGroup((0, 1), 1, 2)])
+    split = {"style": "colwise", "weights": {"bias": 0, "weight": 1}, "gathers": False}
+    parts = {"bias": [32, 32, 32], "weight": [32, 32, 32]}
+    assert plan["splits"]["transformer.h.0.attn.c_attn"] == {**split, "parts": parts}
+    printed = run(tmp_path, "", 2)
+    assert "1 stages × 1 replicas × 2 devices, outputs and gradients as those of the whole model" in printed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "changes"), [*((kind, {}) for kind in FAMILIES), *VARIANTS])
+def test_torchrun_runs_stages_of_split_hugging_face_models(kind: str, changes: dict, tmp_path: Path) -> None:
+    """Two stages of two processes each, in every family, whose layers recompute; ReLUs (OPT) in double precision."""
+    export_family(tmp_path, kind, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], **changes)
+    printed = run(tmp_path, "", 4, *(["--float64"] if kind == "opt" else []))
+    assert "2 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
+
+
+def test_hugging_face_models_load_weights(tmp_path: Path) -> None:
+    """Random weights are the same each time; those of a folder are the ones that transformers saved there."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    reference, _ = export_family(tmp_path, "llama", [StageGroup((0, 1), 2, 1)])
+    drawn, again = (make_model(reference)[0].state_dict() for _ in range(2))
+    assert all(torch.equal(value, again[name]) for name, value in drawn.items())
+    model, _, inputs = make_model(reference)
+    for value in model.parameters():
+        value.data += 1
+    model.save_pretrained(tmp_path / "weights")
+    loaded = make_model(reference, {"weights": str(tmp_path / "weights")})[0].state_dict()
+    assert loaded.keys() == drawn.keys() and torch.equal(loaded["model.norm.weight"], drawn["model.norm.weight"] + 1)
+    assert {name: value.shape for name, value in inputs.items()} == {"input_ids": (2, 64)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("t5", "computes on parts of values that are whole"), ("mixtral", "experts that are split"),
+     ("falcon", "falcon was never run split")],
+)  # fmt: skip
+def test_hugging_face_models_that_cannot_be_split_are_refused(kind: str, said: str, tmp_path: Path) -> None:
+    """One sentence when they are exported, in place of a script that fails."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    with pytest.raises(ExportError, match=said):
+        export_family(tmp_path, kind, [StageGroup((0, 1), 1, 2)])
+
+
+def test_splits_by_tokens_of_hugging_face_models_are_refused(tmp_path: Path) -> None:
+    """Their code asks values for their lengths, and a device has some of the tokens only."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    with pytest.raises(ExportError, match="take lengths from the values that sequence parallelism splits"):
+        export_family(tmp_path, "llama", [StageGroup((0, 1), 1, 2)], wishes={"sequence_parallel": True})
+
+
+def test_arguments_of_one_shape_and_several_layouts_are_refused() -> None:
+    """A memory as long as the tokens beside it: which one a module has to gather, no shape says."""
+    options = ProblemOptions(objective="throughput", graph="training", tensor_parallel=2, sequence_parallel=True)
+    made, args = reading(6)
+    problem = build(made, "2xA100-80GB", options, example_inputs=args)
+    with pytest.raises(ExportError, match=r"'layers.0' takes several values of one shape, of which it needs all"):
+        export_placement(problem, staged(problem, [StageGroup((0, 1), 1, 2)], []), "torch")
 
 
 @pytest.mark.parametrize("name", ["bert", pytest.param("resnet", marks=pytest.mark.soak)])

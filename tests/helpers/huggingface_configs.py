@@ -10,6 +10,7 @@ _DECODER = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_a
 
 SMALL: dict[str, dict[str, Any]] = {
     "llama": {**_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2},
+    "mistral": {**_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2, "sliding_window": 6},
     "mixtral": {**_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2, "num_local_experts": 4},
     "qwen2": {**_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2},
     "qwen3": {**_DECODER, "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 8},
@@ -56,6 +57,15 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """model_type → the other values. Layers that differ (dense and mixed, sliding and full) come in every pattern."""
+
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("bert", {"architectures": ["BertForMaskedLM"]}),
+    ("gpt2", {"tie_word_embeddings": False, "vocab_size": 97}),
+    ("llama", {"head_dim": 32, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+]
+"""Other models of the same families: tied and untied heads, odd vocabularies, biases, layers that differ."""
 
 
 def write_config(folder: Path, kind: str, **changes: Any) -> Path:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_configs import write_config
 from locations import ROOT
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
+from placewise.exporters.torch_parallel import HUGGINGFACE_MODEL
+from placewise.exporters.writing import export_placement, write_files
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.ways import StageGroup
@@ -48,6 +53,21 @@ def problem_of(name: str, devices: str = "4xA100-80GB", **options: object) -> Pr
     model, args = example(name)
     given = {"tensor_parallel": 2, "microbatches": 4, "graph": "training", "objective": "throughput"} | options
     return build(model, devices, ProblemOptions(**given), example_inputs=args)
+
+
+def export_family(
+    folder: Path, kind: str, groups: list[StageGroup], *, wishes: Mapping[str, Any] = {}, **changes: Any
+) -> tuple[str, dict[str, Any]]:
+    """What names the function of a Hugging Face model that was exported to `folder`, and its plan; layers recompute."""
+    options = {"tensor_parallel": 2, "microbatches": MICROBATCHES, "graph": "training", "objective": "throughput"}
+    dims = {"batch": 2} | ({} if kind == "vit" else {"length": 64})
+    config = write_config(folder, kind, **changes)
+    problem = build(config, "4xcore", ProblemOptions(dims=dims, **options, **wishes))
+    last = [problem.require_ways().n_units // 2 - 1][: len(groups) - 1]
+    made = export_placement(problem, staged(problem, groups, last, again=True), "torch")
+    assert not made.projected
+    write_files(made.exported, made.info, folder)
+    return f"{folder / HUGGINGFACE_MODEL}:make", json.loads((folder / "parallel.json").read_text())
 
 
 def staged(problem: Problem, groups: list[StageGroup], last: list[int], *, again: bool = False) -> Placement:

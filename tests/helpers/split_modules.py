@@ -97,6 +97,40 @@ class BertLayer(nn.Module):
         return (torch.linspace(-1, 1, BATCH * LENGTH * WIDTH, dtype=torch.float64).reshape(BATCH, LENGTH, WIDTH),)
 
 
+class Reader(nn.Module):
+    """Tokens beside a memory, of which half as many tokens are known."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.side = nn.Linear(WIDTH, INNER), nn.Linear(WIDTH, INNER)
+        self.down = nn.Linear(INNER, WIDTH)
+
+    def forward(self, x, memory):
+        return self.down(functional.gelu(self.up(x) + self.side(memory).sum(1, keepdim=True)))
+
+
+class ReadingModel(nn.Module):
+    """Layers that read a memory of `tokens` tokens; what they are given by tokens has LENGTH."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3))
+        self.layers = nn.ModuleList(Reader() for _ in range(3))
+        self.first, self.last = GatedFeedForward(), nn.Linear(WIDTH, 4)
+
+    def forward(self, x, memory):
+        x = self.first(x)
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x), memory)
+        return self.last(x)
+
+
+def reading(tokens: int = LENGTH // 2):
+    """The model, and its arguments."""
+    torch.manual_seed(0)
+    return ReadingModel(), (torch.randn(BATCH, LENGTH, WIDTH), torch.randn(BATCH, tokens, WIDTH))
+
+
 MODELS = {"llama": Llama, "bert": BertLayer}
 
 

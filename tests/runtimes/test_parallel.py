@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+import split_modules
+from huggingface_configs import VARIANTS
 from locations import ROOT
 from parallel_plans import (
+    MICROBATCHES,
     MODELS,
     PARTS,
     draw,
     example,
+    export_family,
     gradient_scale,
     largest_error,
     make_plan,
@@ -20,14 +25,21 @@ from parallel_plans import (
     reference,
     staged,
 )
+from soak import later
+from split_modules import reading
 
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.core.parallel_plan import describe_modules
 from placewise.errors import RunError
+from placewise.exporters.torch_parallel import FAMILIES
 from placewise.model.ways import StageGroup
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-sys.path.insert(0, str(ROOT / "benchmarks" / "real"))
+from placewise.readers.torch.parallel_model import make_model
+
+sys.path.append(str(ROOT / "benchmarks" / "real"))
 from parallel_group import ParallelGroup  # a folder of programs is no package
 
 TOLERANCE = 1e-4
@@ -41,10 +53,14 @@ def pair() -> Iterator[ParallelGroup]:
 
 
 def compare(group: ParallelGroup, name: str, plan: dict) -> None:
+    """Outputs and gradients of a plan of an example against one process."""
+    compare_model(group, reference(name), plan, draw(example(name)[1]))
+
+
+def compare_model(group: ParallelGroup, model: str, plan: dict, inputs: list[np.ndarray]) -> None:
     """Outputs and gradients of a plan against one process."""
-    inputs = draw(example(name)[1])
-    group.add("parts", reference(name), plan)
-    group.add_whole("whole", reference(name))
+    group.add("parts", model, plan)
+    group.add_whole("whole", model)
     for one, other in zip(group.outputs("parts", inputs), group.whole_outputs("whole", inputs), strict=True):
         assert one.shape == other.shape and largest_error(one, other) < TOLERANCE
     wanted = group.whole_gradients("whole", inputs)
@@ -70,6 +86,49 @@ def test_sequence_parallelism_computes_what_one_process_does(pair: ParallelGroup
     plan, _ = describe_modules(problem, staged(problem, [StageGroup((0, 1), 1, 2)], [], again=True))
     assert plan["tokens"]["gathers"] and plan["stages"][0]["modules"] != [""]
     compare(pair, name, plan)
+
+
+SPLIT, REPLICAS = [StageGroup((0, 1), 1, 2)], [StageGroup((0, 1), 2, 1)]
+STAGES = [StageGroup((0,), 1, 1), StageGroup((1,), 1, 1)]
+CASES = [
+    ("llama", SPLIT, {}), ("gpt2", SPLIT, {}), ("gpt2", REPLICAS, {}), ("bert", SPLIT, {}), ("qwen2", SPLIT, {}),
+    ("mistral", SPLIT, {}),
+    *(
+        later(kind, groups, changes)
+        for groups in (SPLIT, STAGES, REPLICAS)
+        for kind, changes in [*((kind, {}) for kind in FAMILIES if kind != "opt"), *VARIANTS]
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "groups", "changes"), CASES)
+def test_exported_hugging_face_models_compute_what_one_process_does(
+    pair: ParallelGroup, tmp_path: Path, kind: str, groups: list[StageGroup], changes: dict
+) -> None:
+    """Split by grouped queries or fused matrices, in stages with tied weights, or in replicas; layers recompute."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    model, plan = export_family(tmp_path, kind, groups, **changes)
+    assert bool(plan["splits"]) == (groups is SPLIT)
+    compare_model(pair, model, plan, draw(make_model(model)[2].values()))
+
+
+def test_stages_hand_on_rotations(pair: ParallelGroup, tmp_path: Path) -> None:
+    """A module that only casts what it makes to the type that it has; its results go from stage to stage."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    model, plan = export_family(tmp_path, "llama", STAGES, head_dim=32)
+    assert "model.rotary_emb" in plan["stages"][0]["modules"]
+    compare_model(pair, model, plan, draw(make_model(model)[2].values()))
+
+
+def test_what_looks_like_tokens_is_not_gathered(pair: ParallelGroup) -> None:
+    """A whole memory of half as many tokens has the shape of a device's part of the tokens beside it."""
+    options = {"tensor_parallel": 2, "graph": "training", "objective": "throughput", "sequence_parallel": True}
+    made, args = reading()
+    problem = build(made, "2xcore", ProblemOptions(microbatches=MICROBATCHES, **options), example_inputs=args)
+    plan, _ = describe_modules(problem, staged(problem, SPLIT, []))
+    assert plan["tokens"]["gathers"]["layers.1"] == [{"shape": [2, 6, 32], "dim": 1, "sums": True}]
+    assert args[1].shape == (2, 3, 32)
+    compare_model(pair, f"{split_modules.__file__}:reading", plan, draw(args))
 
 
 def test_split_convolutions_differ_by_rounding_alone(pair: ParallelGroup) -> None:

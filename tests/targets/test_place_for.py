@@ -231,6 +231,7 @@ def test_experts_go_to_the_host_before_whole_layers() -> None:
     [
         ("vlm", {}, "did you mean 'vllm'"),
         ("device_map", {}, "did you mean 'device-map'"),
+        ("torch", {}, "takes the plans of --tensor-parallel: leave it out, then export --to torch"),
         ("nothing-like-it", {}, "choose from deepspeed"),
         ("vllm", {"contiguous": False}, "form a chain"),
         ("vllm", {"execution": "operator"}, "the execution 'sequential', not 'operator'"),

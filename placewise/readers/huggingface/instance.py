@@ -75,6 +75,19 @@ def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Insta
     return Instance(module, config, _find_task(model_class, config), name)
 
 
+def describe_class(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The class of transformers that `build_instance` takes, and the values of the configuration that it builds.
+
+    Raises ModelFileError as `build_instance` does.
+    """
+    known = _drop_ignored_keys(values)
+    for key in ("dtype", "torch_dtype"):
+        known.pop(key, None)
+    with offline():
+        model_class = _select_class(_make_config(known, asks_for_code(values)), known.get("architectures"))
+    return model_class.__name__, known
+
+
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
     """Suppress downloads and output while a model is built and traced."""

@@ -39,6 +39,7 @@ from placewise.readers.torch.stage_modules import (
     callable_modules,
     checkpoint_modules,
     export_model,
+    find_arguments,
 )
 from placewise.readers.torch.stage_values import Value
 
@@ -79,25 +80,26 @@ class ParallelModel:
         own = plan["stages"][self.place]
         stages = [StagePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
         tokens = plan.get("tokens", {})
-        program = export_model(model, args, kwargs, stages) if self.stages > 1 or tokens else None
+        gathers = {path: [TokenGather(**one) for one in found] for path, found in tokens.get("gathers", {}).items()}
+        program = export_model(model, args, kwargs, stages, gathers) if self.stages > 1 or tokens else None
         ties = tied_parameters(model)
         self._first_name = {name: names[0] for names in ties for name in names}
         self._splits = {
             path: ModuleSplit(**split) for path, split in plan["splits"].items() if is_inside(path, own["modules"])
         }
         model.to(self.device)
-        gathers = {
-            path: [TokenGather(**one) for one in found]
-            for path, found in tokens.get("gathers", {}).items()
-            if is_inside(path, own["modules"])
-        }
         slices, results = (
             {path: dim for path, dim in tokens.get(key, {}).items() if is_inside(path, own["modules"])}
             for key in ("slices", "results")
         )
         split_modules(
-            model, self.mesh["tp"], self._splits, own["modules"], gathers=gathers, slices=slices, results=results
-        )
+            model, self.mesh["tp"], self._splits, own["modules"], slices=slices, results=results,
+            gathers={
+                path: find_arguments(program, path, found)
+                for path, found in gathers.items()
+                if program is not None and is_inside(path, own["modules"])
+            },
+        )  # fmt: skip
         checkpoint_modules(model, own["recompute"])
         self._summed = set(plan["summed"])
         self._in_spec = pytree.tree_structure((tuple(args), dict(kwargs)))
@@ -206,6 +208,9 @@ class ParallelModel:
 
     def _finish_gradients(self) -> None:
         """Sum what devices of a split, or stages with one weight, have parts of, and average over replicas."""
+        for _, parameter in self.named_parameters():
+            if isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor):
+                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
         gradients = {name: _local(p.grad) for name, p in self.named_parameters() if p.grad is not None}
         for names, group in self._tie_groups:
             if names[0] in gradients:

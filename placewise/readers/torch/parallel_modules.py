@@ -63,7 +63,7 @@ def split_modules(
     splits: Mapping[str, ModuleSplit],
     within: Sequence[str] = ("",),
     *,
-    gathers: Mapping[str, Sequence[TokenGather]] = {},
+    gathers: Mapping[str, Mapping[int, TokenGather]] = {},
     slices: Mapping[str, int] = {},
     results: Mapping[str, int] = {},
 ) -> None:
@@ -71,8 +71,9 @@ def split_modules(
 
     Modules that read the same tensor share its gradient's sum. Weights that are one stay one, as far as they are inside
     of modules at the paths `within`. With sequence parallelism, modules in `gathers` gather what they are given by
-    tokens, those in `slices` hand on the tokens of this device along a dimension of their result, and those in
-    `results` gather theirs. Raises ValueError for a module that is not there or that cannot be split so.
+    tokens, by its place among their arguments (`find_arguments`), those in `slices` hand on the tokens of this device
+    along a dimension of their result, and those in `results` gather theirs. Raises ValueError for a module that is not
+    there or that cannot be split so.
     """
     if mesh.size() == 1:
         return
@@ -160,18 +161,19 @@ class ShardedModule(ParallelStyle):
             module.register_forward_hook(lambda _, __, result: total(result))
             return
         nothing: Any = torch.zeros_like(bias)
+        inner = module.forward
 
-        def leave_out(own: nn.Module, _: Any) -> None:
-            own._parameters["bias"] = nothing  # noqa: SLF001
-
-        def add(own: nn.Module, _: Any, result: torch.Tensor) -> torch.Tensor:
-            own._parameters["bias"] = bias  # noqa: SLF001
-            shape = [-1, *[1] * (result.dim() - 2)] if _is_convolution(own) else [-1]
+        def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+            module._parameters["bias"] = nothing  # noqa: SLF001
+            try:
+                result = inner(*args, **kwargs)
+            finally:  # recomputation stops in here as soon as it has what it needs
+                module._parameters["bias"] = bias  # noqa: SLF001
+            shape = [-1, *[1] * (result.dim() - 2)] if _is_convolution(module) else [-1]
             added = bias if dim < 0 else _copy(bias, group)
             return torch.add(total(result), added.reshape(shape))
 
-        module.register_forward_pre_hook(leave_out)
-        module.register_forward_hook(add)
+        module.forward = forward
 
 
 def _choose_style(path: str, module: nn.Module, split: ModuleSplit) -> ParallelStyle:
@@ -220,11 +222,12 @@ def tied_parameters(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def _tie_again(model: nn.Module, ties: Sequence[Sequence[str]]) -> None:
-    for first, *others in filter(None, ties):
-        held = model.get_parameter(first)
-        for name in others:
+    """Let tied names have one parameter again: the split one, where a name that nobody reads is not split."""
+    for names in filter(None, ties):
+        held = max(map(model.get_parameter, names), key=lambda value: isinstance(value, DTensor))
+        for name in names:
             if model.get_parameter(name).shape != held.shape:
-                raise ValueError(f"{first} and {name} are one weight and would be split in different ways")
+                raise ValueError(f"{names[0]} and {name} are one weight and would be split in different ways")
             path, _, own = name.rpartition(".")
             model.get_submodule(path).register_parameter(own, held)
 
@@ -271,23 +274,15 @@ def _share_inputs(
             module.register_forward_pre_hook(shared)
 
 
-def _gather_tokens(module: nn.Module, mesh: DeviceMesh, found: Sequence[TokenGather]) -> None:
-    """Let a module gather those of its arguments that have the shape of some tokens."""
-    wanted = {}
-    for one in found:
-        shape = list(one.shape)
-        shape[one.dim] //= mesh.size()
-        wanted[tuple(shape)] = one
-
-    def gather(value: Any) -> Any:
-        one = wanted.get(tuple(value.shape)) if isinstance(value, torch.Tensor) else None
-        if one is None:
-            return value
-        back = Partial() if one.sums else Replicate()
-        return _change_layout(value, mesh, Shard(one.dim), Replicate(), back)
+def _gather_tokens(module: nn.Module, mesh: DeviceMesh, found: Mapping[int, TokenGather]) -> None:
+    """Let a module gather what is at these places among its arguments, counted as pytree flattens them."""
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        return pytree.tree_map(gather, (args, kwargs))
+        given, spec = pytree.tree_flatten((args, kwargs))
+        for place, one in found.items():
+            back = Partial() if one.sums else Replicate()
+            given[place] = _change_layout(given[place], mesh, Shard(one.dim), Replicate(), back)
+        return pytree.tree_unflatten(given, spec)
 
     module.register_forward_pre_hook(before, with_kwargs=True)
 

@@ -9,7 +9,7 @@ This module depends on PyTorch only: exports contain a copy of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
+from placewise.readers.torch.parallel_modules import TokenGather
 from placewise.readers.torch.stage_values import Value
 
 _UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
@@ -143,13 +144,36 @@ def callable_modules(model: nn.Module, paths: Sequence[str]) -> list[str]:
 
 
 def export_model(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], plan: Sequence[StagePlan]
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    plan: Sequence[StagePlan],
+    others: Collection[str] = (),
 ) -> ExportedProgram:
-    """The flow of tensors between the modules that the stages of a plan have as a whole."""
-    paths = tuple(path for stage in plan for path in stage.modules if path)
+    """The flow of tensors between the modules that the stages of a plan have as a whole, and into the `others`."""
+    paths = tuple({path: None for path in (*(path for stage in plan for path in stage.modules), *others) if path})
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.export(model, tuple(args), dict(kwargs), preserve_module_call_signature=paths)
+
+
+def find_arguments(program: ExportedProgram, path: str, gathers: Sequence[TokenGather]) -> dict[int, TokenGather]:
+    """What a module gathers, by place among its arguments: those that have the whole shape in the program.
+
+    Raises ValueError where there are none, or where the calls of the module differ.
+    """
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    shape = {name: tuple(value.shape) for name, value in values.items() if isinstance(value, torch.Tensor)}
+    wanted = {tuple(one.shape): one for one in gathers}
+    calls = []
+    for entry in program.module_call_graph:
+        if entry.signature is not None and entry.fqn.partition("@")[0] == path:
+            given = [shape.get(getattr(item, "name", "")) for item in entry.signature.inputs]
+            calls.append({place: wanted[one] for place, one in enumerate(given) if one in wanted})
+    seen = {tuple(one.shape) for call in calls for one in call.values()}
+    if seen != wanted.keys() or any(call != calls[0] for call in calls):
+        raise ValueError(f"the module {path!r} is not always given the tokens that the plan gathers for it")
+    return calls[0]
 
 
 def build_stage_module(
@@ -228,6 +252,8 @@ def _same_values(inner: Mapping[fx.Node, str | None]) -> dict[str, str]:
     for node, call in inner.items():
         source = node.args[0] if node.args else None
         if call is None or not isinstance(source, fx.Node) or not str(node.target).startswith(_UNCHANGED):
+            continue
+        if inner.get(source) == call and source.name not in same:
             continue
         own, given = node.meta.get("val"), source.meta.get("val")
         if isinstance(own, torch.Tensor) and isinstance(given, torch.Tensor) and own.dtype == given.dtype:
