@@ -25,7 +25,7 @@ from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer, option_values
-from placewise.placers.learned.workers.backend import WorkerConfig
+from placewise.placers.learned.workers.config import WorkerConfig
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog

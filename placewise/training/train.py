@@ -25,9 +25,7 @@ from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
-from placewise.placers.learned.workers.backend import WorkerConfig
-from placewise.placers.learned.workers.processes import Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.placers.learned.workers.config import Processes, RayCluster, WorkerConfig
 from placewise.runtimes import registry as runtimes
 from placewise.runtimes.base import match_execution
 from placewise.simulate import Evaluator

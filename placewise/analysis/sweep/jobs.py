@@ -13,9 +13,8 @@ from placewise.analysis.sweep.clusters import SweptCluster
 from placewise.analysis.sweep.evaluate import Evaluator, SweepTask
 from placewise.errors import PlacerError, RunError
 from placewise.files.sweep_file import PointRecord
-from placewise.placers.learned.workers.backend import Backend, Pool, TaskOutcome
-from placewise.placers.learned.workers.processes import ProcessBackend
-from placewise.placers.learned.workers.ray_cluster import RayBackend
+from placewise.processes.backends import ProcessBackend, RayBackend
+from placewise.processes.pool import Backend, Pool, TaskOutcome
 from placewise.processes.ray_cluster import join_cluster
 
 _SERVED = "placewise.analysis.sweep.evaluate:Evaluator"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
     from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer, Update
-    from placewise.placers.learned.workers.backend import WorkerConfig
+    from placewise.placers.learned.workers.config import WorkerConfig
 
 
 class Observer:

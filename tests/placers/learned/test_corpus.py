@@ -45,8 +45,7 @@ from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalP
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
-from placewise.placers.learned.workers.processes import Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.placers.learned.workers.config import Processes, RayCluster
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain import PretrainSetting, pretrain
 from placewise.training.pretrain_result import Pretrained, lines

@@ -39,12 +39,12 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
+from placewise.placers.learned.workers.config import Processes, RayCluster
 from placewise.placers.learned.workers.controller import drop_lost_episodes
 from placewise.placers.learned.workers.measuring import Measuring
 from placewise.placers.learned.workers.messages import ControllerSpec
-from placewise.placers.learned.workers.processes import ProcessBackend, Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.placers.learned.workers.server import DistributedTrainer, distributed_trainer
+from placewise.processes.backends import ProcessBackend
 from placewise.simulate import evaluate
 from placewise.training.train import TrainingSetting, train, worker_config
 

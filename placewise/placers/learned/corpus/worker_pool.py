@@ -12,8 +12,9 @@ import torch
 from placewise.errors import RunError
 from placewise.placers.learned.corpus.messages import CorpusResult, CorpusTask, CorpusWorkerSpec
 from placewise.placers.learned.corpus.worker import CorpusWorker
-from placewise.placers.learned.workers.backend import Pool, PoolMember, TaskOutcome, WorkerConfig, require_sizes
+from placewise.placers.learned.workers.config import WorkerConfig, require_sizes
 from placewise.placers.learned.workers.measuring import DEATHS_IN_A_ROW
+from placewise.processes.pool import Pool, PoolMember, TaskOutcome
 
 Parameters = Mapping[str, npt.NDArray[Any]]
 POLL_SECONDS = 60.0

@@ -9,9 +9,9 @@ import numpy as np
 from placewise.errors import RunError
 from placewise.model.columns import Floats, Ints
 from placewise.placers.learned.pricing import LOST
-from placewise.placers.learned.workers.backend import Pool, PoolMember, TaskOutcome
 from placewise.placers.learned.workers.measuring import DEATHS_IN_A_ROW
 from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask
+from placewise.processes.pool import Pool, PoolMember, TaskOutcome
 
 _PRICE = "price"
 

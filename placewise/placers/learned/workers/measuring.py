@@ -10,7 +10,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.pricing import LOST, digests
-from placewise.placers.learned.workers.backend import Backend, Pool, TaskOutcome
+from placewise.processes.pool import Backend, Pool, TaskOutcome
 
 DEATHS_IN_A_ROW = 5
 """Training ends after this many deaths of workers without a result in between."""

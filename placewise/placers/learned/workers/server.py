@@ -18,7 +18,7 @@ from placewise.placers.learned.objectives import Diverged, TrainStats, to_tensor
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import CACHE_SIZE, Pricing, digests
 from placewise.placers.learned.trainer import Trainer, Update, one_thread
-from placewise.placers.learned.workers.backend import require_sizes
+from placewise.placers.learned.workers.config import require_sizes
 from placewise.placers.learned.workers.controller_pool import ControllerPool
 from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask
 

@@ -1,4 +1,4 @@
-"""Worker handles, the backends that start them, and a pool that replaces the ones that die."""
+"""Pools of workers that are replaced when they die, and what a backend that starts them must do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from placewise.errors import PlacerError, RunError
+from placewise.errors import RunError
 
-MAX_WORKERS = 1000
-"""Largest number of controllers, and of workers per controller."""
-LIMIT = 600.0
-"""Default limit of one measurement, in seconds. Rewards that run placements have shorter limits of their own."""
 START_LIMIT = 300.0
 """Seconds until a worker must have started. On a cluster it may have to wait for resources."""
 
@@ -45,36 +41,6 @@ class Backend(Protocol):
 
     def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
         """Wait until a handle has an answer or its worker died; return those handles, or none after `seconds`."""
-
-
-class WorkerConfig(Protocol):
-    """Number and location of workers. It is plain data, because controllers receive it too.
-
-    Each of the `controllers` has `workers` that measure; with 0 it measures itself. A measurement that takes more than
-    `limit` seconds counts as failed.
-    """
-
-    @property
-    def controllers(self) -> int: ...
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def limit(self) -> float: ...
-
-    def backend(self) -> Backend:
-        """Connect to the backend. Works in every process. Raises MissingExtraError, RunError."""
-
-
-def require_sizes(config: WorkerConfig) -> None:
-    """Raise PlacerError unless there is at least one controller and all numbers are sensible."""
-    for name, least in (("controllers", 1), ("workers", 0)):
-        count = getattr(config, name)
-        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MAX_WORKERS:
-            raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MAX_WORKERS}")
-    if not config.limit > 0:
-        raise PlacerError(f"the limit of a measurement is {config.limit} s", remedy="give a number above zero")
 
 
 @dataclass(frozen=True, slots=True)
