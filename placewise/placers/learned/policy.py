@@ -68,10 +68,6 @@ class Policy(nn.Module):
     def greedy(self, price: Price) -> Ints:
         """The policy's own choices [n, n_ops], the most likely first. Deterministic."""
 
-    def greedy_by_prior(self, price: Price) -> list[Ints]:
-        """The choices [n, n_ops] of every prior on its own, for policies with several; else those of `greedy`."""
-        return [self.greedy(price)]
-
     def suggestions(self) -> Ints:
         """Placements [n, n_ops] of other placers. They may be the answer, but no move starts from them."""
         return np.zeros((0, self.view.problem.n_ops), np.int32)

@@ -8,9 +8,8 @@ from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Ints
 from placewise.model.problem import Problem
-from placewise.placers.learned.corpus.evolution import CandidateRows
 from placewise.placers.learned.objectives import TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
@@ -47,8 +46,7 @@ class CorpusWorkerSpec:
     """Everything that creates a worker. It can be pickled.
 
     `problem` returns the problem of a number, always the same one; `make_policy` an untrained policy for a problem.
-    `expert` is the placer to imitate, run once per problem ("": none), and `cache` keeps its placements. `only` names
-    the parameters to learn (empty: all).
+    `expert` is the placer to imitate, run once per problem ("": none), and `cache` keeps its placements.
     """
 
     problem: Callable[[int], Problem]
@@ -56,7 +54,6 @@ class CorpusWorkerSpec:
     options: LearningOptions
     expert: str = ""
     cache: PlacementCache | None = None
-    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +62,11 @@ class CorpusTask:
 
     `search`: find a first placement, with the expert if `use_expert`. `learn`: return gradients, of a rollout with
     `seed` if `explore`, and of imitating the best known placement with weight `imitate`. `rollout` repeats the episodes
-    of an earlier epoch of this update. `compare`: score the choices of each of several `candidates`. `validate`: price
-    the policy's own choices.
+    of an earlier epoch of this update. `validate`: price the policy's own choices.
     """
 
     number: int
-    kind: Literal["search", "learn", "compare", "validate"]
+    kind: Literal["search", "learn", "validate"]
     known: BestKnown | None = None
     parameters: Arrays | None = None
     use_expert: bool = False
@@ -79,7 +75,6 @@ class CorpusTask:
     progress: float = 0.0
     explore: bool = False
     imitate: float = 0.0
-    candidates: CandidateRows | None = None
     rollout: RolloutArrays | None = None
 
 
@@ -88,7 +83,7 @@ class CorpusResult:
     """The best known placement now, and gradients per decision.
 
     `distance` is the mean −log p of a decision of the imitated placement, `asked` the number of placements priced,
-    `seconds` the time of the policy's own choice (inf: it cannot run), `scores` [C] those of candidates.
+    `seconds` the time of the policy's own choice (inf: it cannot run).
     """
 
     known: BestKnown
@@ -98,4 +93,3 @@ class CorpusResult:
     rollout: RolloutArrays | None = None
     asked: int = 0
     seconds: float = float("inf")
-    scores: Floats | None = None

@@ -262,9 +262,6 @@ class Gdp(Policy):
         metis = run_placer(create("metis"), self.view.problem, Budget()).placement if self.options.advice else None
         return super().suggestions() if metis is None else metis.device[None]
 
-    def greedy_by_prior(self, price: Price) -> list[Ints]:
-        return [self._repair_rows(rows) for rows in np.stack(self._likeliest(self._embed_once()), axis=1)]
-
     @torch.no_grad()
     def _embed_once(self) -> Embedded | None:
         """The embeddings without gradients."""
