@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -23,8 +23,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
-from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer, option_values
+from placewise.placers.learned.options import LearningOptions, option_values
 from placewise.placers.learned.workers.config import WorkerConfig
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
@@ -35,7 +34,8 @@ try:
     from placewise.placers.learned.corpus.messages import CorpusWorkerSpec
     from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
     from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
-    from placewise.placers.learned.policy import Policy
+    from placewise.placers.learned.placer import LearnedPlacer
+    from placewise.placers.learned.policy import Policy, untrained_policy
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
 except ModuleNotFoundError as error:
@@ -96,7 +96,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         registry.placer_class(training.teacher)
     if not (training.rewarded or training.imitated or training.held):
         raise PlacerError("nothing is learned", where="training", remedy="set rewarded = true, or imitate (held = 0.1)")
-    make_policy = partial(_untrained_policy, type(placer), placer.options)
+    make_policy = partial(_untrained_policy, placer.network, placer.options)
     cache = _search_cache(setting, training.teacher)
     spec = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, cache)
     names = {one.name for one in fields(TrainingPlan)} & set(type(training).model_fields)
@@ -137,9 +137,9 @@ def create_pool(spec: CorpusWorkerSpec, workers: WorkerConfig | None) -> WorkerP
     return LocalPool(spec) if workers is None else DistributedPool(spec, workers)
 
 
-def _untrained_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
+def _untrained_policy(network: Callable[..., Policy], options: LearningOptions, problem: Problem) -> Policy:
     """An untrained policy, in any process."""
-    return kind(options).policy(problem, 0)
+    return untrained_policy(network, problem, options, 0)
 
 
 def _create_policy(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:

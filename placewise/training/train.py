@@ -23,7 +23,6 @@ from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
 from placewise.placers.learned.workers.config import Processes, RayCluster, WorkerConfig
 from placewise.runtimes import registry as runtimes
@@ -35,6 +34,7 @@ from placewise.training.training_log import TrainingLog
 
 try:
     from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, dump_checkpoint
+    from placewise.placers.learned.placer import LearnedPlacer, Observer
     from placewise.placers.learned.trainer import Trainer, Update
     from placewise.training.resume import find_checkpoint, require_same_policy
 except ModuleNotFoundError as error:

@@ -23,8 +23,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.objectives import to_tensors
-from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import option_values
+from placewise.placers.learned.options import LearningOptions, option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import rename_options, require_types

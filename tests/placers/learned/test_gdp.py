@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,9 @@ from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned import gdp as module
 from placewise.placers.learned.checkpoint import dump_checkpoint
-from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
-from placewise.placers.learned.networks.gdp import _device_counts, gdp
-from placewise.placers.learned.networks.gdp_layers import SegmentAttention
+from placewise.placers.learned.gdp import Gdp, GdpOptions, GdpPlacer, _device_counts
+from placewise.placers.learned.gdp_network import SegmentAttention
+from placewise.placers.learned.policy import untrained_policy
 from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
@@ -43,6 +44,8 @@ from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 from placewise.zoo.random import random_graph
+
+gdp = partial(untrained_policy, Gdp)
 
 
 @examples(8)
