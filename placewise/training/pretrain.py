@@ -31,11 +31,11 @@ from placewise.training.training_log import TrainingLog
 
 try:
     from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
-    from placewise.placers.learned.corpus.messages import CorpusWorkerSpec
-    from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
-    from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
     from placewise.placers.learned.placer import LearnedPlacer
     from placewise.placers.learned.policy import Policy, untrained_policy
+    from placewise.training.corpus_pool import DistributedPool, LocalPool, WorkerPool
+    from placewise.training.corpus_worker import CorpusWorkerSpec
+    from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
 except ModuleNotFoundError as error:

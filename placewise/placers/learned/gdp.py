@@ -75,8 +75,8 @@ class GdpOptions(LearningOptions):
     of its choices, while that helps. In a share `moving` of the updates, `regions` of units that are close in an order
     move together, from the best placement so far. `pretrained` starts from the weights in the package.
 
-    Switches: `attention`, `superposition`, `device_features`, and `advice`, which adds the choices of list schedulers
-    as features and prices the placement of METIS.
+    Switches: `device_features`, and `advice`, which adds the choices of list schedulers as features and prices the
+    placement of METIS.
     """
 
     paper: ClassVar[Mapping[str, Any]] = {
@@ -101,8 +101,6 @@ class GdpOptions(LearningOptions):
     prior: float = 1.0
     moving: float = 1.0
     regions: int = 2
-    attention: bool = True
-    superposition: bool = True
     device_features: bool = True
     advice: bool = True
     pretrained: bool = True

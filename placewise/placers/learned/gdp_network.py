@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from placewise.placers.learned.gdp import GdpOptions
 
 T = TypeVar("T")
-Embedded = tuple[Tensor, Tensor | None]
+Embedded = tuple[Tensor, Tensor]
 
 BELIEF = 11
 """Per unit and device, from the round before: probability of the unit, of predecessors and of successors, and the last
@@ -62,7 +62,7 @@ PRIOR_SPREAD = 0.35
 class Dense(nn.Module):
     """A dense layer whose outputs are modulated by a graph's embedding: superposition (Zhou et al. 2019).
 
-    The gate 1 + tanh(W g) is initially 1. Without a `graph` [width] there is no gate.
+    The gate 1 + tanh(W g) of the embedding g [width] is initially 1.
     """
 
     def __init__(self, inputs: int, outputs: int, width: int) -> None:
@@ -71,9 +71,9 @@ class Dense(nn.Module):
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
 
-    def forward(self, x: Tensor, graph: Tensor | None) -> Tensor:
-        out: Tensor = self.dense(x)
-        return out if graph is None else out * (1 + torch.tanh(self.gate(graph)))
+    def forward(self, x: Tensor, graph: Tensor) -> Tensor:
+        out: Tensor = self.dense(x) * (1 + torch.tanh(self.gate(graph)))
+        return out
 
 
 class Aggregation(nn.Module):
@@ -86,7 +86,7 @@ class Aggregation(nn.Module):
         self.against = SAGEConv(hidden, hidden, aggr="max", project=True, root_weight=False)
         self.own = Dense(hidden, hidden, width)
 
-    def forward(self, x: Tensor, edges: Tensor, reverse: Tensor, graph: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, edges: Tensor, reverse: Tensor, graph: Tensor) -> Tensor:
         """`x` [n, hidden]; `edges` [2, n_edges], and `reverse`, the same edges in the other direction."""
         normal = self.norm(x)
         out = self.own(normal, graph)
@@ -98,22 +98,21 @@ class Aggregation(nn.Module):
 class SegmentAttention(nn.Module):
     """Every unit attends to its segment and, without a gradient, to the one before (Transformer-XL, Dai et al. 2019).
 
-    There are no positions. Without `attention`, only the feed-forward half remains.
+    There are no positions.
     """
 
-    def __init__(self, hidden: int, heads: int, width: int, *, attention: bool) -> None:
+    def __init__(self, hidden: int, heads: int, width: int) -> None:
         super().__init__()
-        self.heads, self.attention = heads, attention
+        self.heads = heads
         self.norm = nn.LayerNorm(hidden)
         self.query, self.key = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden, bias=False)
         self.value, self.out = nn.Linear(hidden, hidden), Dense(hidden, hidden, width)
         self.norm_dense = nn.LayerNorm(hidden)
         self.wide, self.narrow = Dense(hidden, 2 * hidden, width), Dense(2 * hidden, hidden, width)
 
-    def forward(self, x: Tensor, segment: int, graph: Tensor | None, together: int) -> Tensor:
+    def forward(self, x: Tensor, segment: int, graph: Tensor, together: int) -> Tensor:
         """`x` [n, hidden]; `segment` units per segment; without gradients, `together` segments at once."""
-        if self.attention:
-            x = x + self.out(self._attend(self.norm(x), segment, together), graph)
+        x = x + self.out(self._attend(self.norm(x), segment, together), graph)
         out: Tensor = x + self.narrow(functional.relu(self.wide(self.norm_dense(x), graph)), graph)
         return out
 
@@ -184,8 +183,7 @@ class GdpNetwork(Policy):
         self.whole = nn.Sequential(nn.Linear(2 * hidden + GRAPH, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
         self.layers = nn.ModuleList(Aggregation(hidden, width) for _ in range(options.layers))
         self.attentions = nn.ModuleList(
-            SegmentAttention(hidden, options.heads, width, attention=options.attention)
-            for _ in range(options.attentions)
+            SegmentAttention(hidden, options.heads, width) for _ in range(options.attentions)
         )
         self.leave = nn.LayerNorm(hidden)
         self.of_unit, self.of_device = Dense(hidden, inner, width), Dense(DEVICE, inner, width)
@@ -213,13 +211,11 @@ class GdpNetwork(Policy):
         return not (torch.is_grad_enabled() or self.score.weight.any() or self.score.bias.any())
 
     def embedded(self) -> Embedded | None:
-        """Embeddings of units [n, hidden] and of the graph [hidden] (None without superposition); None if unused."""
+        """Embeddings of units [n, hidden] and of the graph [hidden]; None if unused."""
         if self._prior_only:
             return None
         x = functional.relu(self.enter(self.x))
-        graph = None
-        if self.options.superposition:
-            graph = functional.relu(self.whole(torch.cat((x.mean(dim=0), x.amax(dim=0), self.inputs.graph))))
+        graph = functional.relu(self.whole(torch.cat((x.mean(dim=0), x.amax(dim=0), self.inputs.graph))))
         for layer in self.layers:
             x = layer(x, self.edges, self.reverse, graph)
         for layer in self.attentions:

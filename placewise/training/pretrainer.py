@@ -19,9 +19,9 @@ import torch
 from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
-from placewise.placers.learned.corpus.worker_pool import WorkerPool
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
+from placewise.training.corpus_pool import WorkerPool
+from placewise.training.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
 
 SEARCH_BATCH = 32
 """Problems searched between two progress reports."""

@@ -10,11 +10,10 @@ import numpy.typing as npt
 import torch
 
 from placewise.errors import RunError
-from placewise.placers.learned.corpus.messages import CorpusResult, CorpusTask, CorpusWorkerSpec
-from placewise.placers.learned.corpus.worker import CorpusWorker
 from placewise.placers.learned.workers.config import WorkerConfig, require_sizes
 from placewise.placers.learned.workers.measuring import DEATHS_IN_A_ROW
 from placewise.processes.pool import Pool, PoolMember, TaskOutcome
+from placewise.training.corpus_worker import CorpusResult, CorpusTask, CorpusWorker, CorpusWorkerSpec
 
 Parameters = Mapping[str, npt.NDArray[Any]]
 POLL_SECONDS = 60.0
@@ -61,7 +60,7 @@ class DistributedPool:
 
     def __init__(self, spec: CorpusWorkerSpec, config: WorkerConfig) -> None:
         require_sizes(config)
-        served = "placewise.placers.learned.corpus.worker:CorpusWorker"
+        served = "placewise.training.corpus_worker:CorpusWorker"
         self._pool = Pool(config.backend(), config.controllers, lambda _: (served, spec), "worker", measures=True)
         self._parameters: Parameters = {}
         self._edition = self.deaths = self._row = 0
