@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from placewise.errors import RunError
 
+DEATHS_IN_A_ROW = 5
+"""Deaths of workers without a result in between after which nothing more is expected of a pool."""
 START_LIMIT = 300.0
 """Seconds until a worker must have started. On a cluster it may have to wait for resources."""
 
@@ -72,7 +74,8 @@ class PoolMember:
 class Pool:
     """`size` workers of one backend. Dead workers are replaced; their task is dropped.
 
-    `served_by(number)` returns the class and arguments of each new worker.
+    `served_by(number)` returns the class and arguments of each new worker. `deaths` counts the workers that died, `row`
+    those since the last result; `why` is the reason of the last death.
     """
 
     backend: Backend
@@ -82,6 +85,9 @@ class Pool:
     measures: bool
     members: list[PoolMember] = field(default_factory=list)
     n_started: int = 0
+    deaths: int = 0
+    row: int = 0
+    why: str = ""
 
     def __post_init__(self) -> None:
         self.fill()
@@ -116,7 +122,39 @@ class Pool:
         now = time.monotonic()
         outcomes += [self._expire(member) for member in busy if member.handle not in ready and member.until <= now]
         self.fill()
-        return [outcome for outcome in outcomes if outcome is not None]
+        finished = [outcome for outcome in outcomes if outcome is not None]
+        for outcome in finished:
+            self.count(outcome)
+        return finished
+
+    def scatter(self, n: int, give: Callable[[PoolMember, list[int]], None], seconds: float) -> Iterator[TaskOutcome]:
+        """The outcomes of tasks 0 … n − 1 as they end, after waits of at most `seconds`.
+
+        `give(member, waiting)` takes a task out of `waiting` and starts it on an idle member.
+        """
+        waiting = list(range(n))
+        while waiting or self.tasks():
+            for member in self.idle()[: len(waiting)]:
+                give(member, waiting)
+            yield from self.wait(seconds)
+
+    def count(self, outcome: TaskOutcome) -> None:
+        """Count a death, as is a worker that did not start, or a result that ends a row of deaths."""
+        if outcome.status == "died" or outcome.task is None:
+            self.count_deaths(1, outcome.why)
+        else:
+            self.row = 0
+
+    def count_deaths(self, deaths: int, why: str) -> None:
+        """Count deaths without a result between them."""
+        self.deaths, self.row, self.why = self.deaths + deaths, self.row + deaths, why
+
+    @property
+    def stop_reason(self) -> str:
+        """Why nothing more is expected of the pool; empty before `DEATHS_IN_A_ROW`."""
+        if self.row < DEATHS_IN_A_ROW:
+            return ""
+        return f"{self.row} workers died one after the other without a result; the last one: {self.why}"
 
     def close(self) -> None:
         """Terminate all workers."""

@@ -24,20 +24,20 @@ from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
 from placewise.placers.learned.options import LearningOptions, option_values
-from placewise.placers.learned.workers.config import WorkerConfig
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog
+from placewise.training.workers.config import WorkerConfig
 
 try:
     from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
     from placewise.placers.learned.placer import LearnedPlacer
     from placewise.placers.learned.policy import Policy, untrained_policy
-    from placewise.training.corpus_pool import DistributedPool, LocalPool, WorkerPool
-    from placewise.training.corpus_worker import CorpusWorkerSpec
     from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
+    from placewise.training.workers.corpus_worker import CorpusWorkerSpec
+    from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise

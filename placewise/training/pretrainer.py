@@ -20,8 +20,8 @@ from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
-from placewise.training.corpus_pool import WorkerPool
-from placewise.training.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.training.workers.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.training.workers.pools import WorkerPool
 
 SEARCH_BATCH = 32
 """Problems searched between two progress reports."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -28,9 +27,6 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, untrained_policy
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer, Update
-from placewise.placers.learned.workers.config import WorkerConfig
-from placewise.placers.learned.workers.messages import ControllerSpec
-from placewise.placers.learned.workers.server import distributed_trainer
 from placewise.placers.shared.interchangeable import relabel
 
 
@@ -49,7 +45,10 @@ class Observer:
 
 
 class LearnedPlacer:
-    """A placer that trains a policy. `network` is the class of the policy, created from (problem, options)."""
+    """A placer that trains a policy. `network` is the class of the policy, created from (problem, options).
+
+    `make_trainer` creates another trainer than that of one process, which then ignores the `evaluate` of `propose`.
+    """
 
     info: ClassVar[PlacerInfo]
     Options: ClassVar[type[LearningOptions]] = LearningOptions
@@ -58,18 +57,10 @@ class LearnedPlacer:
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         self.options, self.observer = options or self.Options(), observer or Observer()
         self.trained: Checkpoint | None = None
-        self._workers: WorkerConfig | None = None
-        self._make_evaluate: Callable[[], Evaluate] | None = None
+        self.make_trainer: MakeTrainer | None = None
         if self.options.checkpoint:
             self.trained = read_checkpoint(self.options.checkpoint)
             self.options = self.trained.merge_options(self.options)
-
-    def use_workers(self, config: WorkerConfig, make_evaluate: Callable[[], Evaluate] | None = None) -> None:
-        """Train with many workers, each of which measures with an `Evaluate` of its own.
-
-        `make_evaluate` must be picklable. It replaces the `evaluate` of `propose`; None means the judge.
-        """
-        self._workers, self._make_evaluate = config, make_evaluate
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
@@ -85,10 +76,8 @@ class LearnedPlacer:
 
     def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int, threads: int | None = None) -> Trainer:
         """Create a trainer. The caller begins, runs and closes it."""
-        if self._workers is not None:
-            untrained = partial(untrained_policy, type(self).network, problem, self.options, seed)
-            spec = ControllerSpec(untrained, self.options, self._workers, self._make_evaluate)
-            return distributed_trainer(spec, self.policy(problem, seed), seed)
+        if self.make_trainer is not None:
+            return self.make_trainer(self, problem, seed)
         pricing = Pricing(problem, evaluate, threads)
         return Trainer(self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None)
 
@@ -129,6 +118,9 @@ class LearnedPlacer:
             on_progress(Progress(self.info.name, watch.elapsed, format_update(update), update.best, None))
 
         return report
+
+
+MakeTrainer = Callable[[LearnedPlacer, Problem, int], Trainer]
 
 
 def format_update(update: Update) -> str:

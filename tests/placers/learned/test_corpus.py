@@ -38,14 +38,14 @@ from placewise.placers.learned.checkpoint import problem_digest, read_checkpoint
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
-from placewise.placers.learned.workers.config import Processes, RayCluster
 from placewise.training.corpus import Corpus, open_corpus
-from placewise.training.corpus_pool import DistributedPool, LocalPool, WorkerPool
-from placewise.training.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorker, CorpusWorkerSpec
 from placewise.training.pretrain import PretrainSetting, pretrain
 from placewise.training.pretrain_result import Pretrained, lines
 from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
 from placewise.training.search_cache import SearchCache
+from placewise.training.workers.config import Processes, RayCluster
+from placewise.training.workers.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorker, CorpusWorkerSpec
+from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
 QUIET = {
@@ -479,7 +479,7 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
 def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one problem, all of them are made again and again; nothing else changes."""
     whole = study()
-    monkeypatch.setattr("placewise.training.corpus_worker.CACHE_SIZE", 1)
+    monkeypatch.setattr("placewise.training.workers.corpus_worker.CACHE_SIZE", 1)
     same(whole.state()[1], study().state()[1])
 
 

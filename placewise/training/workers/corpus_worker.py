@@ -25,11 +25,11 @@ from placewise.placers.learned.objectives import Learner, TrainStats, to_tensors
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, Price
 from placewise.placers.learned.pricing import Pricing, single_device_rows
-from placewise.placers.learned.workers.messages import RolloutArrays
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.repair import repair
 from placewise.simulate import Evaluator
+from placewise.training.workers.messages import RolloutArrays
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 CACHE_SIZE = 2_000_000

@@ -16,8 +16,8 @@ from placewise.model.columns import Floats, Ints
 from placewise.placers.learned.objectives import TrainStats, to_tensors
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, Rollout
-from placewise.placers.learned.workers.config import WorkerConfig
-from placewise.placers.learned.workers.measuring import MakeEvaluate
+from placewise.training.workers.config import WorkerConfig
+from placewise.training.workers.measuring import MakeEvaluate
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -16,9 +16,9 @@ from placewise.placers.base import Evaluate
 from placewise.placers.learned.objectives import Learner, to_tensors
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, BudgetExhausted, Pricing
-from placewise.placers.learned.workers.measuring import LocalMeasuring, Measuring
-from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays
 from placewise.simulate import Evaluator
+from placewise.training.workers.measuring import LocalMeasuring, Measuring
+from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays
 
 
 class RecordingPricing(Pricing):
@@ -106,8 +106,8 @@ class Controller:
     def _add_worker_counts(self, result: ControllerResult, **more: Any) -> ControllerResult:
         """Add the deaths and results of workers since the last result."""
         measuring = self._measuring
-        counts: dict[str, Any] = {"deaths": measuring.deaths, "row": measuring.row, "results": measuring.results}
-        measuring.deaths = measuring.results = 0
+        counts = {"deaths": measuring.take_deaths(), "row": measuring.row, "results": measuring.results}
+        measuring.results = 0
         return replace(result, reference=measuring.reference, **counts, **more)
 
 
