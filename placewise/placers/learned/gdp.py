@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.scopes import scope_labels
@@ -24,7 +23,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget, PlacerInfo, run_placer
 from placewise.placers.learned.checkpoint import read_checkpoint
 from placewise.placers.learned.features import build_features
-from placewise.placers.learned.gdp_network import BELIEF, Embedded, GdpNetwork
+from placewise.placers.learned.gdp_network import Embedded, GdpNetwork
 from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.policy import (
@@ -50,12 +49,10 @@ SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
 SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "prior_sets")
 """Options that determine the number of weights."""
 SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
-REFINE_ROUNDS, MAX_IDLE, BETTER = 4, 2, 1e-6
-"""Rounds of one refinement, refinements in a row without a gain before they stop, and the least relative gain."""
+MAX_IDLE, BETTER = 2, 1e-6
+"""Refinements in a row without a gain before they stop, and the least relative gain."""
 REFINED_OPS = 100_000
 """Largest product of ops and refinements: pricing takes longer than the refinement itself."""
-MAX_NUMBERS = 1 << 24
-"""Largest number of values per round that are computed for several prior sets at once."""
 MANY = 100_000
 """Ops times devices above which not every number of devices is tried."""
 
@@ -187,7 +184,8 @@ class Gdp(GdpNetwork):
         They are repaired until they fit. The first is that of the first set, from which samples are drawn, on all
         devices.
         """
-        embedded = self._embed_once()
+        with torch.no_grad():
+            embedded = self._retry_in_less_memory(self.embedded)
         rows = self._repair_rows(np.concatenate(self._likeliest(embedded)))
         return np.concatenate((rows, *self._refine(rows, price, embedded)))
 
@@ -195,11 +193,6 @@ class Gdp(GdpNetwork):
         """The placement of METIS, if `advice` is on and it fits."""
         metis = run_placer(create("metis"), self.view.problem, Budget()).placement if self.options.advice else None
         return super().suggestions() if metis is None else metis.device[None]
-
-    @torch.no_grad()
-    def _embed_once(self) -> Embedded | None:
-        """The embeddings without gradients."""
-        return self._retry_in_less_memory(self.embedded)
 
     @torch.no_grad()
     def _refine(self, rows: Ints, price: Price, embedded: Embedded | None) -> list[Ints]:
@@ -220,24 +213,8 @@ class Gdp(GdpNetwork):
                     better.append(open_rows[0][2][None])
                 if idle == MAX_IDLE or not open_rows:
                     break
-                rows = np.unique(self.view.placements(self._run_rounds_from(heappop(open_rows)[2], embedded)), axis=0)
+                rows = np.unique(self.view.placements(self.rounds_from(heappop(open_rows)[2], embedded)), axis=0)
         return better[1:]
-
-    def _run_rounds_from(self, best: Ints, embedded: Embedded | None) -> Ints:
-        """The likeliest devices [K, n_units] by each prior set in a few rounds from a placement [n_ops]."""
-        sure = torch.from_numpy(self.view.devices(best[None])[0]).long()
-        share = functional.one_hot(sure, self.view.n_devices).float()
-        rows = [
-            self._retry_in_less_memory(partial(self._rounds, self.inputs, embedded, sets, share, REFINE_ROUNDS))
-            for sets in self._batch_priors(embedded)
-        ]
-        return torch.cat([logits.argmax(dim=-1) for row in rows for logits in row]).numpy()
-
-    def _batch_priors(self, embedded: Embedded | None) -> list[slice]:
-        """All prior sets, in batches that are small enough for one round."""
-        size = self.view.n * self.view.n_devices * (BELIEF if embedded is None else self.options.inner)
-        step = max(MAX_NUMBERS // size, 1)
-        return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
 
     @torch.no_grad()
     def _likeliest(self, embedded: Embedded | None) -> list[Ints]:
@@ -249,7 +226,7 @@ class Gdp(GdpNetwork):
             inputs = self._inputs(np.isin(np.arange(n_devices), order[:count]))
             rows = [
                 self._retry_in_less_memory(partial(self.scores, inputs, embedded, sets)).argmax(dim=-1).numpy()
-                for sets in self._batch_priors(embedded)
+                for sets in self.batch_priors(embedded)
             ]
             placements.append(self.view.placements(np.concatenate(rows)))
         return placements

@@ -10,6 +10,7 @@ probabilities, so that all units are still placed at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
-from placewise.model.columns import Bools
+from placewise.model.columns import Bools, Ints
 from placewise.placers.learned.features import (
     BUCKETS,
     DEVICE,
@@ -47,6 +48,10 @@ MEMORY_WORDS = ("alloc", "memory")
 """Words in torch's messages on a lack of memory."""
 MIN_SEGMENT, MAX_SEGMENTS = 16, 1 << 10
 """Shortest segment when memory is short; and number of segments per step when it is not."""
+REFINE_ROUNDS = 4
+"""Rounds of one refinement."""
+MAX_NUMBERS = 1 << 24
+"""Largest number of values per round that are computed for several prior sets at once."""
 ALL = slice(None)
 FIRST = slice(0, 1)
 PAIR_PRIOR = {"above": (1, -4.0), "critical_path": (10, 2.0), "etf": (11, 2.0)}
@@ -244,6 +249,22 @@ class GdpNetwork(Policy):
             rounds.append(logits)
             share = torch.softmax(logits, dim=-1)
         return rounds
+
+    def rounds_from(self, best: Ints, embedded: Embedded | None) -> Ints:
+        """The likeliest devices [K, n_units] by each prior set in a few rounds from a placement [n_ops]."""
+        sure = torch.from_numpy(self.view.devices(best[None])[0]).long()
+        share = functional.one_hot(sure, self.view.n_devices).float()
+        rows = [
+            self._retry_in_less_memory(partial(self._rounds, self.inputs, embedded, sets, share, REFINE_ROUNDS))
+            for sets in self.batch_priors(embedded)
+        ]
+        return torch.cat([logits.argmax(dim=-1) for row in rows for logits in row]).numpy()
+
+    def batch_priors(self, embedded: Embedded | None) -> list[slice]:
+        """All prior sets, in batches that are small enough for one round."""
+        size = self.view.n * self.view.n_devices * (BELIEF if embedded is None else self.options.inner)
+        step = max(MAX_NUMBERS // size, 1)
+        return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
 
     def _fixed_part(
         self, inputs: GdpFeatures, embedded: Embedded | None, sets: slice, piece: slice = ALL

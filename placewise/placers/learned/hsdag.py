@@ -29,7 +29,14 @@ from placewise.placers.learned.options import (
     require_number,
     require_share,
 )
-from placewise.placers.learned.parsing import best_edges, edges_between, join_groups, pool_groups, unit_edges
+from placewise.placers.learned.parsing import (
+    best_edges,
+    edges_between,
+    group_edges,
+    join_groups,
+    pool_groups,
+    unit_edges,
+)
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.policy import (
     Policy,
@@ -53,7 +60,6 @@ NEXT_MOVE = 0.5
 """The probability of each move after the first."""
 LARGEST_SEED = (1 << 62) - 1
 UNPARSED: Mapping[int, Longs] = {}
-Choices = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,9 @@ class HsdagOptions(LearningOptions):
     Exploration, none of which is the paper's: `jitter` is the scale of Gumbel noise on edge scores, and `explore`
     counts groups. `dropout` is the share of the encoder's outputs that is dropped.
 
-    Network: `hidden` is the width of all layers. `chains` merges sole children with sole
-    parents: always (the paper), in states without lone nodes (alternate), or never. The default (auto) merges always in
-    graphs of more than 500 blocks, and else alternates: a chain that cannot be split may cost some per cent.
+    Network: `hidden` is the width of all layers. `chains` merges sole children with sole parents: always (the paper),
+    in states without lone nodes (alternate), or never. The default (auto) merges always in graphs of more than 500
+    blocks, and else alternates: a chain that cannot be split may cost some per cent.
 
     Features of a unit are those of the paper and, with `seconds`, its seconds on each device and in transfers.
 
@@ -168,14 +174,14 @@ class HsdagPolicy(Policy):
 
     def _draw_placements(
         self, state: ParsedState, count: int, generator: torch.Generator, price: Price
-    ) -> tuple[Choices, Floats]:
+    ) -> tuple[dict[str, Tensor], Floats]:
         """Draw a device for every group of a state; return the seconds [count, 1] too."""
         device = draw(self._device_log_p(state).expand(count, -1, -1), generator)[:, state.group]
         return {"device": device}, price(self.view.placements(device.numpy()))[:, None]
 
     def _draw_moves(
         self, state: ParsedState, count: int, generator: torch.Generator, price: Price
-    ) -> tuple[Choices, Floats]:
+    ) -> tuple[dict[str, Tensor], Floats]:
         """Draw moves from the best placement so far; return the seconds [count, 2] before and after them too."""
         start = best_so_far(self.view, price)
         assert start is not None
@@ -250,21 +256,16 @@ class HsdagPolicy(Policy):
         Without a seed there is no dropout and no noise.
         """
         noise = None if seed is None else torch.Generator().manual_seed(seed)
-        z = self._encode(noise)
+        z: Tensor = self.enter(self.x)
+        for layer in self.encoder:
+            z = layer(z, self.edges).relu()
+        if noise is not None and self.options.dropout:
+            keep = 1 - self.options.dropout
+            z = z * (torch.rand(z.shape, generator=noise) < keep) / keep
         for number in range(steps):
             state, grouped = self._parse_state(z, parses.get(number), noise, number)
             yield state
             z = z + grouped[state.group]
-
-    def _encode(self, noise: torch.Generator | None) -> Tensor:
-        """Z [n, hidden]; without noise there is no dropout."""
-        z: Tensor = self.enter(self.x)
-        for layer in self.encoder:
-            z = layer(z, self.edges).relu()
-        if noise is None or not self.options.dropout:
-            return z
-        keep = 1 - self.options.dropout
-        return z * (torch.rand(z.shape, generator=noise) < keep) / keep
 
     def _parse_state(
         self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, turn: int
@@ -290,41 +291,27 @@ class HsdagPolicy(Policy):
             members = pool_groups(members, score, best, joined)
             group = joined[group]
         rows += [np.full(self.view.n, -1)] * (self.options.rounds - rounds)
-        logits = self.choose(self.among(members, self._between(group)).relu())
-        here = torch.from_numpy(group)
+        logits = self.choose(self.among(members, group_edges(group, self.view)).relu())
         leaders = torch.from_numpy(firsts_of(group))
-        return ParsedState(np.stack(rows), here, mask_logits(logits, self.allowed[leaders])), members
+        state = ParsedState(np.stack(rows), torch.from_numpy(group), mask_logits(logits, self.allowed[leaders]))
+        return state, members
 
     @torch.no_grad()
     def _keep_edges(self, group: Longs, members: Tensor, noise: torch.Generator | None, *, alone: bool) -> Longs:
-        """The edge of the highest score that every node's group keeps [n], −1 for none.
+        """The edge of the highest score that every node's group keeps [n], −1 for none; its own loop if `alone`.
 
-        Edges that are not kept have no gradient, so only the scores of kept ones are computed again with one.
+        Gumbel noise lets edges with slightly lower scores be kept sometimes. Edges that are not kept have no gradient,
+        so only the scores of kept ones are computed again with one.
         """
-        edge = self._candidate_edges(group, alone=alone)
+        between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
+        edge = np.concatenate((between, np.sort(self.n_edges + firsts_of(group)) if alone else between[:0]))
         one, other = group[self.tail[edge]], group[self.head[edge]]
         affinity = self.affinity(members[one] * members[other]).squeeze(-1)
-        best = best_edges(one, other, self._add_noise(affinity, noise).numpy(), len(members))[group]
+        if noise is not None and self.options.jitter:
+            uniform = torch.rand(affinity.shape, generator=noise).clamp(1e-9, 1 - 1e-7)
+            affinity = affinity - self.options.jitter * torch.log(-torch.log(uniform))
+        best = best_edges(one, other, affinity.numpy(), len(members))[group]
         return np.where(best >= 0, edge[best], -1) if len(edge) else best
-
-    def _add_noise(self, affinity: Tensor, noise: torch.Generator | None) -> Tensor:
-        """Add Gumbel noise, so that edges with slightly lower scores are kept sometimes."""
-        if noise is None or not self.options.jitter:
-            return affinity
-        uniform = torch.rand(affinity.shape, generator=noise).clamp(1e-9, 1 - 1e-7)
-        return affinity - self.options.jitter * torch.log(-torch.log(uniform))
-
-    def _candidate_edges(self, group: Longs, *, alone: bool) -> Longs:
-        """The edges that nodes may keep, ascending: those between groups, and with `alone` each group's own."""
-        between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
-        own = self.n_edges + firsts_of(group) if alone else np.zeros(0, np.int64)
-        return np.concatenate((between, np.sort(own)))
-
-    def _between(self, group: Longs) -> Tensor:
-        """The edges among groups, in both directions [2, …]."""
-        edge = edges_between(group, self.view.tail, self.view.head)
-        one, other = group[self.view.tail[edge]], group[self.view.head[edge]]
-        return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

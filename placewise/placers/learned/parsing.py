@@ -65,3 +65,10 @@ def pool_groups(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
     n = int(group.max(initial=-1)) + 1
     total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
     return total / torch.bincount(index, minlength=n)[:, None]
+
+
+def group_edges(group: Longs, view: View) -> Tensor:
+    """The edges among groups, in both directions [2, …]."""
+    edge = edges_between(group, view.tail, view.head)
+    one, other = group[view.tail[edge]], group[view.head[edge]]
+    return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))
