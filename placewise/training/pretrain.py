@@ -36,7 +36,7 @@ try:
     from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
-    from placewise.training.workers.corpus_worker import CorpusWorkerSpec
+    from placewise.training.workers.messages import CorpusWorkerSpec
     from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):

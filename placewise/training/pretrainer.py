@@ -20,7 +20,7 @@ from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
-from placewise.training.workers.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
 from placewise.training.workers.pools import WorkerPool
 
 SEARCH_BATCH = 32

@@ -1,15 +1,11 @@
-"""A worker of a training on a corpus, and what it exchanges with the trainer: plain data.
-
-It learns on one problem at a time, and caches what is costly to create.
-"""
+"""A worker of a training on a corpus: learns on one problem at a time, and caches what is costly to create."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,102 +14,22 @@ from torch import nn
 
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
-from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.objectives import Learner, TrainStats, to_tensors
-from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, Price
 from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.repair import repair
 from placewise.simulate import Evaluator
-from placewise.training.workers.messages import RolloutArrays
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec, RolloutArrays
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 CACHE_SIZE = 2_000_000
 """Units times devices of all cached problems. The least recently used ones are evicted and created again on use."""
 BETTER = 1e-6
 """The share by which a placement must be faster to count as better."""
 FALLBACK_EXPERT = "auto"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BestKnown:
-    """The best known placement [n_ops] of a problem and its seconds, at first from a search.
-
-    `scale` is the unit of rewards in seconds; `baseline` the moving average of rewards on this problem.
-    """
-
-    best: Ints
-    value: float
-    scale: float
-    baseline: float | None = None
-
-
-class PlacementCache(Protocol):
-    """Keeps the results of searches between trainings. It can be pickled."""
-
-    def find(self, problem: Problem) -> BestKnown | None:
-        """The best known placement of a problem; None if it was not searched."""
-
-    def keep(self, problem: Problem, known: BestKnown) -> None:
-        """Store a result."""
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusWorkerSpec:
-    """Everything that creates a worker. It can be pickled.
-
-    `problem` returns the problem of a number, always the same one; `make_policy` an untrained policy for a problem.
-    `expert` is the placer to imitate, run once per problem ("": none), and `cache` keeps its placements.
-    """
-
-    problem: Callable[[int], Problem]
-    make_policy: Callable[[Problem], Policy]
-    options: LearningOptions
-    expert: str = ""
-    cache: PlacementCache | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CorpusTask:
-    """Work on one problem with these `parameters` (None: those that the worker has).
-
-    `search`: find a first placement, with the expert if `use_expert`. `learn`: return gradients, of a rollout with
-    `seed` if `explore`, and of imitating the best known placement with weight `imitate`. `rollout` repeats the episodes
-    of an earlier epoch of this update. `validate`: price the policy's own choices.
-    """
-
-    number: int
-    kind: Literal["search", "learn", "validate"]
-    known: BestKnown | None = None
-    parameters: Arrays | None = None
-    use_expert: bool = False
-    seed: int = 0
-    updates: int = 0
-    progress: float = 0.0
-    explore: bool = False
-    imitate: float = 0.0
-    rollout: RolloutArrays | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CorpusResult:
-    """The best known placement now, and gradients per decision.
-
-    `distance` is the mean −log p of a decision of the imitated placement, `asked` the number of placements priced,
-    `seconds` the time of the policy's own choice (inf: it cannot run).
-    """
-
-    known: BestKnown
-    gradients: Arrays | None = None
-    stats: TrainStats | None = None
-    distance: float = float("nan")
-    rollout: RolloutArrays | None = None
-    asked: int = 0
-    seconds: float = float("inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +94,7 @@ class CorpusWorker:
         known = task.known or self._first_known(problem, use_expert=task.use_expert)
         match task.kind:
             case "search":
-                return CorpusResult(known)
+                return CorpusResult(known=known)
             case "validate":
                 return self._validate(problem, known)
         return self._learn(problem, known, task)
@@ -249,7 +165,7 @@ class CorpusWorker:
             fitted = repair(cached.policy.view.problem, rows[0].astype(np.int32))
             seconds = seconds if fitted is None else tracker(fitted[None])
         own = float(np.nanmin(seconds)) if np.isfinite(seconds).any() else math.inf
-        return CorpusResult(tracker.best_known(cached), asked=tracker.asked, seconds=own)
+        return CorpusResult(known=tracker.best_known(cached), asked=tracker.asked, seconds=own)
 
     def _learn(self, cached: CachedProblem, known: BestKnown, task: CorpusTask) -> CorpusResult:
         policy, options = cached.policy, self._spec.options
@@ -275,7 +191,9 @@ class CorpusWorker:
         gradients = {
             name: value.grad.numpy().copy() for name, value in policy.named_parameters() if value.grad is not None
         }
-        return CorpusResult(known, gradients, stats, distance, packed, asked)
+        return CorpusResult(
+            known=known, gradients=gradients, stats=stats, distance=distance, rollout=packed, asked=asked
+        )
 
 
 def _imitate(policy: Policy, best: Ints, weight: float) -> float:

@@ -18,8 +18,15 @@ from placewise.model.columns import Floats, Ints
 from placewise.placers.learned.pricing import LOST
 from placewise.processes.pool import Pool, PoolMember, TaskOutcome
 from placewise.training.workers.config import WorkerConfig, require_sizes
-from placewise.training.workers.corpus_worker import CorpusResult, CorpusTask, CorpusWorker, CorpusWorkerSpec
-from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask
+from placewise.training.workers.corpus_worker import CorpusWorker
+from placewise.training.workers.messages import (
+    ControllerResult,
+    ControllerSpec,
+    ControllerTask,
+    CorpusResult,
+    CorpusTask,
+    CorpusWorkerSpec,
+)
 
 Parameters = Mapping[str, npt.NDArray[Any]]
 POLL_SECONDS = 60.0

@@ -44,7 +44,8 @@ from placewise.training.pretrain_result import Pretrained, lines
 from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
 from placewise.training.search_cache import SearchCache
 from placewise.training.workers.config import Processes, RayCluster
-from placewise.training.workers.corpus_worker import BestKnown, CorpusResult, CorpusTask, CorpusWorker, CorpusWorkerSpec
+from placewise.training.workers.corpus_worker import CorpusWorker
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
 from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
