@@ -106,7 +106,7 @@ class Controller:
     def _add_worker_counts(self, result: ControllerResult, **more: Any) -> ControllerResult:
         """Add the deaths and results of workers since the last result."""
         measuring = self._measuring
-        counts = {"deaths": measuring.take_deaths(), "row": measuring.row, "results": measuring.results}
+        counts: dict[str, Any] = {"deaths": measuring.take_deaths(), "row": measuring.row, "results": measuring.results}
         measuring.results = 0
         return replace(result, reference=measuring.reference, **counts, **more)
 
