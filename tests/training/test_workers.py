@@ -296,7 +296,7 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
 def test_nobody_outlives_the_main_process(tmp_path: Path) -> None:
     """Killed in the midst of a training, it takes its controllers and their workers with it."""
     code = f"""
-from placers.learned import test_workers as tests
+from training import test_workers as tests
 from pathlib import Path
 make = tests.Reward(tests.free_problem(), {str(tmp_path)!r}, pause=0.01)
 with tests.training(tests.Processes(controllers=1, workers=1), make) as trainer:
