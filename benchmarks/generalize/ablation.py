@@ -35,8 +35,6 @@ from trained import Shipped
 WORKLOADS = ("inception-v3 2xP100", "rnnlm-4 4xP100", "transformer-xl-4 4xP100")
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "everything": {},
-    "no attention": {"attention": False},
-    "no superposition": {"superposition": False},
     "no device features": {"device_features": False},
     "no prior": {"prior": 0.0},
 }

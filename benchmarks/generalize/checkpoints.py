@@ -22,8 +22,6 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "without-wavenet": ("without-wavenet", ()),
     "without-transformer-xl": ("without-transformer-xl", ()),
     "short-everything": ("short", ()),
-    "short-no-attention": ("short", ("attention=false",)),
-    "short-no-superposition": ("short", ("superposition=false",)),
     "short-no-device-features": ("short", ("device_features=false",)),
     "short-no-prior": ("short", ("prior=0",)),
 }

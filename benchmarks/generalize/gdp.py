@@ -7,9 +7,8 @@ fine-tuning 2 % above that, zero-shot 10 % above the best known, also for a fami
 
 `gdp-one` is trained from nothing; `fine-tuned` and `zero-shot` begin with the policy of the package, `unseen family`
 with one whose corpus leaves out the family of the row. `gdp-batch` is trained on these problems together, each by so
-many placements, and `fine, no gates` fine-tuned with superposition switched off. `untrained` has learned nothing at
-all: its prior is ours, and what the others are above it is what learning adds. checkpoints.py makes what they begin
-with.
+many placements. `untrained` has learned nothing at all: its prior is ours, and what the others are above it is what
+learning adds. checkpoints.py makes what they begin with.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ ALONE = {"cuda:0": "one GPU", "cpu": "CPU only"}
 HANDMADE = ("metis", "expert")
 HEADLINE = ("hdp", "gdp-one", "fine-tuned")
 """What chance has a part in, for three seeds."""
-PACKAGED = ("zero-shot", "fine-tuned", "fine, no gates")
+PACKAGED = ("zero-shot", "fine-tuned")
 """What begins with the policy of the package."""
-LEARNING = (*HEADLINE, "zero-shot", "unseen family", "gdp-batch", "fine, no gates", "untrained")
+LEARNING = (*HEADLINE, "zero-shot", "unseen family", "gdp-batch", "untrained")
 LEGEND = (
     "*gdp-one*: trained from nothing. *untrained*: it has learned nothing; its prior and the advice of list schedulers "
     "are ours, not the paper's. *zero-shot*, *fine-tuned*: with the policy of the package, blank where none comes with "
     "it. *unseen family*: with one whose training left out WaveNet, or Transformer-XL. *gdp-batch*: "
-    "trained on all these problems together. *fine, no gates*: superposition off. Whoever learns or searches prices "
+    "trained on all these problems together. Whoever learns or searches prices "
     "2,000 distinct placements at most, as the table of effort says; `auto` has 60 seconds, METIS and expert what they "
     "need. Every policy with `restless=0`. What METIS cuts in three tries at most is shown to every `gdp` before it is "
     "asked, as the single devices are."
@@ -74,7 +73,6 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "unseen family": ("gdp", {"updates": 0}),
     "untrained": ("gdp", {"pretrained": False, "updates": 0}),
     "gdp-batch": ("gdp", {"updates": 0, "checkpoint": checkpoint("batch")}),
-    "fine, no gates": ("gdp", {"updates": FINE_UPDATES, "superposition": False}),
 }
 
 
@@ -113,7 +111,6 @@ def table(options: argparse.Namespace) -> Table:
     for name in ("zero-shot", "untrained", "fine-tuned", "gdp-one", "hdp", "unseen family", "gdp-batch"):
         rows += learned(name, count)
     rows += [Row("gdp", name, one) for one in searches for name in WORKLOADS]
-    rows += learned("fine, no gates", count)
     for seed in range(1, SEEDS):
         for name in reversed(HEADLINE):
             rows += learned(name, count, seed)

@@ -26,7 +26,7 @@ from placewise.placers.base import NO_HINTS, Budget, Hints, run_placer
 from placewise.placers.learned.options import RENAMED
 from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.units import chain_labels
+from placewise.placers.learned.view import chain_labels
 from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
@@ -43,8 +43,11 @@ FIRST_NAMES = {name: old for old, name in RENAMED.items()}
 DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
-    "gdp": {"regions": {"start": "best"}},
-    "hsdag": {"jitter": {"encoder": "gcn"}},
+    "gdp": {"regions": {"start": "best", "attention": True, "superposition": True}},
+    "hsdag": {
+        "jitter": {"encoder": "gcn"},
+        "chains": dict.fromkeys(("shape", "degrees", "fractal", "position", "identity"), True),
+    },
     "placeto": {"start": {"rewarded": "moves"}, "hidden": {"pooled": True}},
 }
 """Options that rows were saved with, by policy and by the option before them: digests of saved rows know them."""

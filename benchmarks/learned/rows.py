@@ -42,7 +42,10 @@ from placewise.model.problem import Problem
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 SEEDS = 3
-LATER = {"spare": (), "ordered": False}
+LATER: Mapping[str, Any] = {
+    "spare": (), "ordered": False, "tensor_parallel": 1, "recompute": "auto", "microbatches": 0,
+    "sequence_parallel": False,
+}  # fmt: skip
 """Rules that came when rows were saved already, where they ask for nothing: no row knows them."""
 WEAKER = 1.02
 """How far a method that does not learn may be from its committed value before the run fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
-from placewise.files.corpus_file import CorpusFile, LearningRecord
+from placewise.files.corpus_file import CorpusFile
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_path, save_policy
 from placewise.files.records import locate_errors
@@ -23,21 +23,21 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
-from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer, option_values
-from placewise.placers.learned.workers.backend import WorkerConfig
+from placewise.placers.learned.options import LearningOptions, option_values
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog
+from placewise.training.workers.config import WorkerConfig
 
 try:
     from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
-    from placewise.placers.learned.corpus.messages import CorpusWorkerSpec
-    from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
-    from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
-    from placewise.placers.learned.policy import Policy
+    from placewise.placers.learned.placer import LearnedPlacer
+    from placewise.placers.learned.policy import Policy, untrained_policy
+    from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
+    from placewise.training.workers.messages import CorpusWorkerSpec
+    from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -94,9 +94,11 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     training = corpus.recipe.training
     if training.teacher:
         registry.placer_class(training.teacher)
-    make_policy = partial(_untrained_policy, type(placer), placer.options)
+    if not (training.rewarded or training.imitated or training.held):
+        raise PlacerError("nothing is learned", where="training", remedy="set rewarded = true, or imitate (held = 0.1)")
+    make_policy = partial(_untrained_policy, placer.network, placer.options)
     cache = _search_cache(setting, training.teacher)
-    spec = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, cache, training.only)
+    spec = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, cache)
     names = {one.name for one in fields(TrainingPlan)} & set(type(training).model_fields)
     plan = TrainingPlan(
         problems=corpus.recipe.problems, batch=training.problems,
@@ -105,7 +107,6 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     learner = build_learner(spec)
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
-    _require_parameters(learner.policy, training)
     pretrainer = Pretrainer(learner, create_pool(spec, setting.workers), plan, setting.budget.seed)
     callback = PretrainCheckpointCallback(setting, corpus, placer, pretrainer)
     try:
@@ -119,17 +120,6 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         callback.close()
         pretrainer.pool.close()
     return callback.summarize(reason)
-
-
-def _require_parameters(policy: Policy, training: LearningRecord) -> None:
-    """Raise PlacerError unless the policy has all parameters of `only`, with equally many rows if they evolve."""
-    sizes = {name: len(value) for name, value in policy.named_parameters() if value.ndim}
-    unknown = next((name for name in training.only if name not in sizes), None)
-    if unknown is not None:
-        raise PlacerError(f"the policy has no parameter {unknown!r}", where="training.only", remedy="leave it out")
-    if training.bred and len({sizes[name] for name in training.only}) != 1:
-        raise PlacerError("only parameters with equally many rows can evolve", where="training.bred",
-                          remedy='give only = ["lean_pair.weight", "lean_belief.weight"] with gdp')  # fmt: skip
 
 
 def _search_cache(setting: PretrainSetting, expert: str) -> SearchCache | None:
@@ -147,9 +137,9 @@ def create_pool(spec: CorpusWorkerSpec, workers: WorkerConfig | None) -> WorkerP
     return LocalPool(spec) if workers is None else DistributedPool(spec, workers)
 
 
-def _untrained_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
+def _untrained_policy(network: Callable[..., Policy], options: LearningOptions, problem: Problem) -> Policy:
     """An untrained policy, in any process."""
-    return kind(options).policy(problem, 0)
+    return untrained_policy(network, problem, options, 0)
 
 
 def _create_policy(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:

@@ -15,7 +15,7 @@ from placewise.errors import OutputError
 from placewise.files.atomic import atomic_write
 from placewise.model.problem import Problem
 from placewise.placers.learned.checkpoint import problem_digest
-from placewise.placers.learned.corpus.messages import BestKnown
+from placewise.training.workers.messages import BestKnown
 
 FOLDER = "answers"
 DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -23,21 +24,20 @@ from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
-from placewise.placers.learned.workers.backend import WorkerConfig
-from placewise.placers.learned.workers.processes import Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.runtimes import registry as runtimes
 from placewise.runtimes.base import match_execution
 from placewise.simulate import Evaluator
 from placewise.training.measured_reward import MeasuredReward, reward_of
 from placewise.training.train_result import SIMULATED, Judged, Trained
 from placewise.training.training_log import TrainingLog
+from placewise.training.workers.config import Processes, RayCluster, WorkerConfig
 
 try:
     from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, dump_checkpoint
+    from placewise.placers.learned.placer import LearnedPlacer, Observer
     from placewise.placers.learned.trainer import Trainer, Update
+    from placewise.training.distributed import train_with_workers
     from placewise.training.resume import find_checkpoint, require_same_policy
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
@@ -98,7 +98,7 @@ def train(
         stack.callback(callback.close)
         judged = None
         if setting.workers is not None:
-            placer.use_workers(setting.workers, make)
+            placer.make_trainer = partial(train_with_workers, setting.workers, make)
         elif make is not None:
             judged = JudgedReward(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=judged, on_progress=on_progress)

@@ -2,7 +2,7 @@
 
 The whole matrix takes minutes and is a soak test; what stands outside it is the quick part. Files that are torn while
 they are written (tests/files), signals in a search (test_interrupts.py), standard output of `devices` (test_cli.py) and
-trainings that are resumed after kill −9 (tests/placers/learned) are tested there.
+trainings that are resumed after kill −9 (tests/placers/learned, tests/training) are tested there.
 """
 
 from __future__ import annotations

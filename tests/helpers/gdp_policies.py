@@ -7,8 +7,8 @@ import torch
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.model.problem import Objective, Problem
-from placewise.placers.learned.gdp import GdpOptions
-from placewise.placers.learned.networks.gdp import Gdp, gdp
+from placewise.placers.learned.gdp import Gdp, GdpOptions
+from placewise.placers.learned.policy import untrained_policy
 from placewise.zoo.random import random_graph
 
 SMALL = {
@@ -31,7 +31,7 @@ def zoo_problem(family: str, n_ops: int, seed: int, devices: str, objective: Obj
 
 def some_policy(problem: Problem, seed: int = 0, **options: object) -> Gdp:
     """A small policy, its last layers drawn as well, so that what is untrained is not all the same."""
-    policy = gdp(problem, GdpOptions(**{**SMALL, **options}), seed)  # type: ignore[arg-type]
+    policy = untrained_policy(Gdp, problem, GdpOptions(**{**SMALL, **options}), seed)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in policy.named_parameters():

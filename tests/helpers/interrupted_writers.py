@@ -42,9 +42,9 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.placers.learned.corpus.messages import BestKnown as Answer
 from placewise.profiling.profile_cache import CachedProfile, ProfileCache
 from placewise.training.search_cache import SearchCache
+from placewise.training.workers.messages import BestKnown as Answer
 
 ROUNDS, ROWS = 6, 2_000
 LONGEST = 0.012

@@ -14,15 +14,16 @@ from placewise.placers.base import Budget, PlacerInfo, Stopwatch
 from placewise.placers.learned.features import build_features
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, mask_logits, score_choices
-from placewise.placers.learned.view import View, build_view
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, mask_logits, score_choices, untrained_policy
+from placewise.placers.learned.view import build_view
 
 
 class TablePolicy(Policy):
     """Every unit is decided alone; nothing is known of the graph."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, problem: Problem, options: LearningOptions) -> None:
         super().__init__()
+        view = build_view(problem, np.arange(problem.n_ops))
         self.view, self.features = view, build_features(view, ("kind", "fractal"))
         self.logits = nn.Parameter(torch.zeros(view.n, view.n_devices))
         self.register_buffer("allowed", torch.from_numpy(view.allowed.copy()), persistent=False)
@@ -45,14 +46,14 @@ class TablePolicy(Policy):
 
 def table(problem: Problem, options: LearningOptions, seed: int) -> TablePolicy:
     """A table over the ops of a problem; `options` and `seed` change nothing in it."""
-    return TablePolicy(build_view(problem, np.arange(problem.n_ops)))
+    return untrained_policy(TablePolicy, problem, options, seed)
 
 
 class TablePlacer(LearnedPlacer):
     """The table as a placer."""
 
     info = PlacerInfo("table", "a table of logits", "the tests of the engine")
-    network = "learned_policies:table"
+    network = TablePolicy
 
 
 def assert_goes_on(placer: LearnedPlacer, problem: Problem) -> None:

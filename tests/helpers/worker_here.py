@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from placewise.errors import RunError
-from placewise.placers.learned.workers.backend import WorkerHandle
+from placewise.processes.pool import WorkerHandle
 
 
 class Death(BaseException):

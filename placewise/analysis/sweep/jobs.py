@@ -13,9 +13,8 @@ from placewise.analysis.sweep.clusters import SweptCluster
 from placewise.analysis.sweep.evaluate import Evaluator, SweepTask
 from placewise.errors import PlacerError, RunError
 from placewise.files.sweep_file import PointRecord
-from placewise.placers.learned.workers.backend import Backend, Pool, TaskOutcome
-from placewise.placers.learned.workers.processes import ProcessBackend
-from placewise.placers.learned.workers.ray_cluster import RayBackend
+from placewise.processes.backends import ProcessBackend, RayBackend
+from placewise.processes.pool import Backend, Pool, PoolMember, TaskOutcome
 from placewise.processes.ray_cluster import join_cluster
 
 _SERVED = "placewise.analysis.sweep.evaluate:Evaluator"
@@ -91,22 +90,18 @@ class _Pooled:
         self._last: dict[int, dict[str, int]] = {}
 
     def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
-        waiting, left, deaths = list(jobs), len(jobs), 0
-        while left:
-            for member in self._pool.idle():
-                if not waiting:
-                    break
-                busy = [task.sizes for task in self._pool.tasks()]
-                job = waiting.pop(choose_job(waiting, self._last.get(id(member)), busy))
-                self._last[id(member)] = job.sizes
-                self._pool.give(member, job, "evaluate", job.sizes, job.cluster.devices, job.cluster.label)
-            for outcome in self._pool.wait(_WAIT):
-                deaths = 0 if outcome.status == "done" else deaths + 1
-                if outcome.task is not None:
-                    left -= 1
-                    on_point(outcome.task, _point_of(outcome))
-                if outcome.status == "refused" or deaths >= MAX_DEATHS:
-                    raise RunError(outcome.why)
+        def give(member: PoolMember, waiting: list[int]) -> None:
+            busy = [task.sizes for task in self._pool.tasks()]
+            left = [jobs[place] for place in waiting]
+            job = jobs[waiting.pop(choose_job(left, self._last.get(id(member)), busy))]
+            self._last[id(member)] = job.sizes
+            self._pool.give(member, job, "evaluate", job.sizes, job.cluster.devices, job.cluster.label)
+
+        for outcome in self._pool.scatter(len(jobs), give, _WAIT):
+            if outcome.task is not None:
+                on_point(outcome.task, _point_of(outcome))
+            if outcome.status == "refused" or self._pool.row >= MAX_DEATHS:
+                raise RunError(outcome.why)
 
 
 def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:

@@ -23,8 +23,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.objectives import to_tensors
-from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import option_values
+from placewise.placers.learned.options import LearningOptions, option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import rename_options, require_types
@@ -66,13 +65,7 @@ class Checkpoint:
         """Load the weights into a policy. Raises PlacerError naming the first mismatch."""
         with locate_errors(header_path(self.path)):
             _require_policy(self.header, name)
-            _require_network(self.header, policy)
-            _require_features(self.header, policy)
-            if not policy.any_devices:
-                _require_devices(self.header, policy)
-            weights = to_tensors(self.arrays, "policy/")
-            _require_shapes(weights, policy)
-            policy.load_state_dict(weights)
+            policy.load_state_dict(_require_fit(self.header, self.arrays, policy, devices=not policy.any_devices))
 
     def best(self, problem: Problem) -> Ints | None:
         """The best placement [n_ops] of the training; None if there is none, or if it is of another problem."""
@@ -89,20 +82,17 @@ class Checkpoint:
             _require_policy(header, name)
             if header.corpus is not None:
                 raise PlacerError("was trained on a corpus, not on this graph alone", remedy=_WEIGHTS)
-            _require_network(header, trainer.policy)
             if header.reward != reward:
                 raise PlacerError(f"was trained on the reward {header.reward!r}, not {reward!r}",
                                   remedy=f"go on with --reward {header.reward}")  # fmt: skip
             if header.graph_hash != problem.graph.digest():
                 raise PlacerError(f"was trained on another graph{_made_from(header, problem)}", remedy=_WEIGHTS)
-            _require_devices(header, trainer.policy)
+            _require_fit(header, self.arrays, trainer.policy, devices=True)
             if header.problem_hash != problem_digest(problem):
                 raise PlacerError(
                     "was trained with other costs, another objective or other rules",
                     remedy=f"give the model with the same options; {_WEIGHTS}",
                 )
-            _require_features(header, trainer.policy)
-            _require_shapes(to_tensors(self.arrays, "policy/"), trainer.policy)
             curve = [[step.evaluations, step.seconds, step.value] for step in header.history]
             try:
                 trainer.restore({**header.figures, "updates": header.updates, "curve": curve}, self.arrays)
@@ -197,51 +187,45 @@ def _require_policy(header: PolicyFile, name: str) -> None:
         raise PlacerError(f"is of the policy {header.policy!r}, not {name!r}", remedy="take the policy that it is of")
 
 
-def _require_network(header: PolicyFile, policy: Policy) -> None:
+def _require_fit(header: PolicyFile, arrays: Arrays, policy: Policy, *, devices: bool) -> dict[str, Any]:
+    """The weights of a checkpoint. Raises PlacerError naming what does not fit the policy: `devices` if they matter."""
     if header.network != policy.version:
-        raise PlacerError(
-            f"is of version {header.network} of the network of {header.policy!r}, and this is version {policy.version}",
-            remedy="train again, or take the Placewise that it was made with",
-        )
-
-
-def _require_devices(header: PolicyFile, policy: Policy) -> None:
+        there = f"is of version {header.network} of the network of {header.policy!r}"
+        raise PlacerError(f"{there}, and this is version {policy.version}",
+                          remedy="train again, or take the Placewise that it was made with")  # fmt: skip
     here = policy.view.problem.cluster.names
-    if header.devices != here:
-        raise PlacerError(
-            f"was trained for the devices {', '.join(header.devices)}, not for {', '.join(here)}",
-            remedy="give the same devices, or train for these",
-        )
+    if devices and header.devices != here:
+        raise PlacerError(f"was trained for the devices {', '.join(header.devices)}, not for {', '.join(here)}",
+                          remedy="give the same devices, or train for these")  # fmt: skip
+    mismatch = _compare_features({section.name: section.columns for section in header.features},
+                                 dict(policy.features.layout))  # fmt: skip
+    if mismatch:
+        raise PlacerError(mismatch, remedy="it fits the graphs whose features are alike; train for this one")
+    weights, wanted = to_tensors(arrays, "policy/"), policy.state_dict()
+    mismatch = _compare_shapes({name: list(value.shape) for name, value in weights.items()},
+                               {name: list(value.shape) for name, value in wanted.items()})  # fmt: skip
+    if mismatch:
+        raise PlacerError(mismatch, remedy="give the options that it was trained with")
+    return weights
 
 
-def _require_features(header: PolicyFile, policy: Policy) -> None:
-    """Raise PlacerError naming the first section of features that differs."""
-    there = {section.name: section.columns for section in header.features}
-    here = dict(policy.features.layout)
-    remedy = "it fits the graphs whose features are alike; train for this one"
+def _compare_features(there: dict[str, int], here: dict[str, int]) -> str:
+    """The first difference between the sections of a checkpoint and those of the policy; empty if there is none."""
     for name, columns in there.items():
         if name not in here:
-            raise PlacerError(f"has the features {name!r}, which the policy does not read here", remedy=remedy)
+            return f"has the features {name!r}, which the policy does not read here"
         if columns != here[name]:
-            raise PlacerError(
-                f"has {columns} columns of the features {name!r}, and this problem {here[name]}", remedy=remedy
-            )
-    for name in here:
-        if name not in there:
-            raise PlacerError(f"has no features {name!r}, which the policy reads here", remedy=remedy)
-    if tuple(there) != tuple(here):
-        raise PlacerError(f"has its features in another order: {', '.join(there)}", remedy=remedy)
+            return f"has {columns} columns of the features {name!r}, and this problem {here[name]}"
+    missing = next((name for name in here if name not in there), None)
+    if missing is not None:
+        return f"has no features {missing!r}, which the policy reads here"
+    return "" if tuple(there) == tuple(here) else f"has its features in another order: {', '.join(there)}"
 
 
-def _require_shapes(weights: Mapping[str, Any], policy: Policy) -> None:
-    """Raise PlacerError naming the first parameter that is missing or has another shape."""
-    wanted = policy.state_dict()
-    remedy = "give the options that it was trained with"
-    unknown = next((name for name in (*weights, *wanted) if name not in weights or name not in wanted), None)
-    if unknown is not None:
-        where = "the checkpoint" if unknown in weights else "the policy"
-        raise PlacerError(f"is of another network: only {where} has {unknown!r}", remedy=remedy)
-    for name, value in wanted.items():
-        if value.shape != weights[name].shape:
-            there, here = list(weights[name].shape), list(value.shape)
-            raise PlacerError(f"has {name!r} of shape {there}, and the network here {here}", remedy=remedy)
+def _compare_shapes(there: dict[str, list[int]], here: dict[str, list[int]]) -> str:
+    """The first parameter that is missing or has another shape; empty if there is none."""
+    for name in (*there, *here):
+        if name not in there or name not in here:
+            return f"is of another network: only {'the checkpoint' if name in there else 'the policy'} has {name!r}"
+    wrong = next((name for name in here if here[name] != there[name]), None)
+    return "" if wrong is None else f"has {wrong!r} of shape {there[wrong]}, and the network here {here[wrong]}"

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from placewise.coarsen.hierarchy import hierarchy
+from placewise.coarsen.scopes import scope_labels
 from placewise.errors import PlacerError
-from placewise.placers.base import PlacerInfo
+from placewise.model.columns import Floats, Ints
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget, PlacerInfo, run_placer
+from placewise.placers.learned.checkpoint import read_checkpoint
+from placewise.placers.learned.features import build_features
+from placewise.placers.learned.gdp_network import Embedded, GdpNetwork
 from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
 from placewise.placers.learned.placer import LearnedPlacer, Observer
-
-if TYPE_CHECKING:
-    from placewise.placers.learned.checkpoint import Checkpoint
+from placewise.placers.learned.policy import (
+    Policy,
+    Price,
+    Rollout,
+    best_so_far,
+    draw,
+    draw_segment,
+    entropy_of,
+    mix_exploration,
+    move_log_p,
+    position_ranks,
+)
+from placewise.placers.learned.pricing import BudgetExhausted, always_fits
+from placewise.placers.learned.view import build_view
+from placewise.placers.registry import create
+from placewise.placers.shared.repair import repair
+from placewise.placers.shared.rules import find_broken_rule
 
 SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
 """The weights in the package."""
 SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "prior_sets")
 """Options that determine the number of weights."""
+SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
+MAX_IDLE, BETTER = 2, 1e-6
+"""Refinements in a row without a gain before they stop, and the least relative gain."""
+REFINED_OPS = 100_000
+"""Largest product of ops and refinements: pricing takes longer than the refinement itself."""
+MANY = 100_000
+"""Ops times devices above which not every number of devices is tried."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +72,8 @@ class GdpOptions(LearningOptions):
     of its choices, while that helps. In a share `moving` of the updates, `regions` of units that are close in an order
     move together, from the best placement so far. `pretrained` starts from the weights in the package.
 
-    Switches: `attention`, `superposition`, `device_features`, and `advice`, which adds the choices of list schedulers
-    as features and prices the placement of METIS.
+    Switches: `device_features`, and `advice`, which adds the choices of list schedulers as features and prices the
+    placement of METIS.
     """
 
     paper: ClassVar[Mapping[str, Any]] = {
@@ -63,8 +98,6 @@ class GdpOptions(LearningOptions):
     prior: float = 1.0
     moving: float = 1.0
     regions: int = 2
-    attention: bool = True
-    superposition: bool = True
     device_features: bool = True
     advice: bool = True
     pretrained: bool = True
@@ -79,6 +112,156 @@ class GdpOptions(LearningOptions):
         require_number("prior", self.prior)
 
 
+class Gdp(GdpNetwork):
+    """The policy of GDP. Its parameters fit any graph and any devices. `notes` reports a lack of memory."""
+
+    any_devices: ClassVar[bool] = True
+    version: ClassVar[int] = 2
+
+    def __init__(self, problem: Problem, options: GdpOptions) -> None:
+        view = build_view(problem, _unit_labels(problem, options))
+        super().__init__(view, build_features(view, SECTIONS, hashed=True), options)
+        self.fits = always_fits(problem)
+        self.rank = position_ranks(self.facts.place)
+
+    def logits(self) -> Tensor:
+        """Log p [n, D] of every unit's device."""
+        scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
+        share = self.exploration_share(self.options.explore, self.view.n)
+        return mix_exploration(scores, self.inputs.allowed, share)
+
+    def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        """Draw `count` whole placements; or, in a share `moving` of calls, moves of regions."""
+        with torch.no_grad():
+            logits = self.logits()
+            if float(torch.rand((), generator=generator)) < self.options.moving:
+                return self._moves(logits, count, generator, price)
+            device = draw(logits.expand(count, -1, -1), generator)
+        return Rollout({"device": device}, price(self.view.placements(device.numpy())))
+
+    def _moves(self, logits: Tensor, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        """Draw episodes that move regions of the best placement so far, or of the likeliest one if there is none."""
+        likeliest = logits.argmax(dim=1)
+        masks, moves, path = [], [], []
+        for _ in range(count):
+            best = best_so_far(self.view, price)
+            start = likeliest if best is None else best
+            mask = torch.stack([draw_segment(self.rank, generator) for _ in range(self.options.regions)])
+            move = draw(self._move_log_p(logits, mask), generator)
+            row = start
+            for region, device in zip(mask, move, strict=True):
+                row = torch.where(region & self.inputs.allowed[:, device], device, row)
+            masks.append(mask)
+            moves.append(move)
+            path.append(price(self.view.placements(torch.stack((start, row)).numpy())))
+        seconds = np.stack(path)
+        return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
+
+    def _move_log_p(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Log p [..., D] of the target device of regions [..., n]."""
+        share = self.exploration_share(self.options.explore, self.options.regions)
+        return move_log_p(logits, mask, self.inputs.allowed, share)
+
+    def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""
+        if "move" in choices:
+            log_p, device = self._move_log_p(self.logits(), choices["region"]), choices["move"]
+            return log_p.gather(-1, device.unsqueeze(-1)).squeeze(-1), entropy_of(log_p)
+        log_p, device = self.logits(), choices["device"]
+        log_prob = log_p[torch.arange(self.view.n), device]
+        return log_prob, entropy_of(log_p).expand_as(log_prob)
+
+    @torch.no_grad()
+    def probabilities(self) -> Floats:
+        """The probabilities of devices for each op [n_ops, n_devices]; 0 where one is not allowed."""
+        scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
+        probabilities: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
+        return probabilities
+
+    def greedy(self, price: Price) -> Ints:
+        """The likeliest placements by each prior set, on all devices and on ever fewer fast ones; then refinements.
+
+        They are repaired until they fit. The first is that of the first set, from which samples are drawn, on all
+        devices.
+        """
+        with torch.no_grad():
+            embedded = self._retry_in_less_memory(self.embedded)
+        rows = self._repair_rows(np.concatenate(self._likeliest(embedded)))
+        return np.concatenate((rows, *self._refine(rows, price, embedded)))
+
+    def suggestions(self) -> Ints:
+        """The placement of METIS, if `advice` is on and it fits."""
+        metis = run_placer(create("metis"), self.view.problem, Budget()).placement if self.options.advice else None
+        return super().suggestions() if metis is None else metis.device[None]
+
+    @torch.no_grad()
+    def _refine(self, rows: Ints, price: Price, embedded: Embedded | None) -> list[Ints]:
+        """Run more rounds from the best priced placements, as if these were certain; return the gains [1, n_ops]."""
+        better, most = list[Ints](), min(self.options.refinements, REFINED_OPS // max(self.view.problem.n_ops, 1))
+        open_rows: list[tuple[float, int, Ints]] = []
+        known, value, idle = set[bytes](), np.inf, 0
+        with suppress(BudgetExhausted):
+            for _ in range(most + 1):
+                seconds = price(rows)
+                for row, spent in zip(rows, seconds.tolist(), strict=True):
+                    if math.isfinite(spent) and row.tobytes() not in known:
+                        known.add(row.tobytes())
+                        heappush(open_rows, (spent, len(known), row))
+                idle += 1
+                if open_rows and open_rows[0][0] < value * (1 - BETTER):
+                    value, idle = open_rows[0][0], 0
+                    better.append(open_rows[0][2][None])
+                if idle == MAX_IDLE or not open_rows:
+                    break
+                rows = np.unique(self.view.placements(self.rounds_from(heappop(open_rows)[2], embedded)), axis=0)
+        return better[1:]
+
+    @torch.no_grad()
+    def _likeliest(self, embedded: Embedded | None) -> list[Ints]:
+        """The likeliest placements [S, n_ops] by each prior set, for every number of devices."""
+        n_devices = self.view.n_devices
+        order = np.lexsort((np.arange(n_devices), -self.facts.speed))
+        placements = []
+        for count in _device_counts(n_devices, many=self.view.problem.n_ops * n_devices > MANY):
+            inputs = self._inputs(np.isin(np.arange(n_devices), order[:count]))
+            rows = [
+                self._retry_in_less_memory(partial(self.scores, inputs, embedded, sets)).argmax(dim=-1).numpy()
+                for sets in self.batch_priors(embedded)
+            ]
+            placements.append(self.view.placements(np.concatenate(rows)))
+        return placements
+
+    def _repair_rows(self, rows: Ints) -> Ints:
+        """Remove duplicates among placements [K, n_ops], and repair each until it fits."""
+        first = np.unique(rows, axis=0, return_index=True)[1]
+        return np.stack([self._repair(row) for row in rows[np.sort(first)]])
+
+    def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
+        return {"device": torch.from_numpy(self.view.devices(placements)).long()}
+
+    def _repair(self, row: Ints) -> Ints:
+        """Change a placement [n_ops] as little as possible until it fits; return it unchanged if that fails."""
+        problem = self.view.problem
+        if self.fits or not find_broken_rule(problem, row):
+            return row
+        repaired = repair(problem, row, measured=False)
+        return row if repaired is None else repaired
+
+
+def _device_counts(n_devices: int, *, many: bool) -> list[int]:
+    """The numbers of devices to try: from all down to one; on large graphs all, and 1, 2, 4, … fewer."""
+    if not many:
+        return list(range(n_devices, 0, -1))
+    return [n_devices, *(n_devices - (1 << k) for k in range(n_devices.bit_length()) if 1 << k < n_devices)]
+
+
+def _unit_labels(problem: Problem, options: GdpOptions) -> Ints:
+    """Labels [n_ops] of units: blocks, or groups of them if there are too many."""
+    if options.units == "all" or problem.n_blocks <= options.most_units:
+        return problem.block
+    return [problem.block, *hierarchy(problem, wanted=options.most_units, start=scope_labels(problem))][-1]
+
+
 class GdpPlacer(LearnedPlacer):
     """Without updates, it places graphs that it was never trained on."""
 
@@ -89,12 +272,12 @@ class GdpPlacer(LearnedPlacer):
         extra="learn",
     )
     Options: ClassVar[type[LearningOptions]] = GdpOptions
-    network: ClassVar[str] = "placewise.placers.learned.networks.gdp:gdp"
+    network: ClassVar[type[Policy]] = Gdp
 
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         super().__init__(options, observer)
         if self.trained is None and getattr(self.options, "pretrained", False) and SHIPPED.is_dir():
-            shipped: Checkpoint = import_module("placewise.placers.learned.checkpoint").read_checkpoint(SHIPPED)
+            shipped = read_checkpoint(SHIPPED)
             _require_shape(self.options, shipped.header.options)
             self.trained = shipped
 

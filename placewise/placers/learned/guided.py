@@ -7,10 +7,8 @@ its placements are hints), and the search can still reach everything that it wou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -32,11 +30,8 @@ from placewise.placers.base import (
 from placewise.placers.learned.options import RENAMED, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer, build_proposal
 from placewise.placers.learned.pricing import BudgetExhausted, Pricing
+from placewise.placers.learned.trainer import Trainer, one_thread
 from placewise.placers.registry import create
-
-if TYPE_CHECKING:
-    from placewise.placers.learned.policy import Policy
-    from placewise.placers.learned.trainer import Trainer
 
 MAX_PLACEMENTS = 4
 """Largest number of the policy's placements that become hints."""
@@ -128,7 +123,7 @@ class GuidedPlacer:
                 learning = replace(Budget(LEARNING_SHARE * watch.left, updates, most), threads=watch.budget.threads)
                 if trainer.run(learning) is Reason.INTERRUPTED:
                     raise KeyboardInterrupt
-            with price.limit_to(most, watch.left), _one_thread(policy):
+            with price.limit_to(most, watch.left), one_thread(policy):
                 record(policy.greedy(record))
                 policy.rollout(self.options.samples, trainer.generator, record)
         except BudgetExhausted:
@@ -180,11 +175,6 @@ class _RecordedPricing:
         counts = np.stack([(rows == device).sum(axis=0) for device in range(n_devices)], axis=1) + PRIOR_COUNT
         shares: Floats = counts / counts.sum(axis=1, keepdims=True)
         return shares
-
-
-def _one_thread(policy: Policy) -> AbstractContextManager[None]:
-    context: AbstractContextManager[None] = import_module("placewise.placers.learned.trainer").one_thread(policy)
-    return context
 
 
 def _delay_progress(on_progress: OnProgress, seconds: float) -> OnProgress:

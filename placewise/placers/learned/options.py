@@ -28,6 +28,11 @@ PLAIN: Mapping[str, Any] = {
 """The part of `paper` presets that all policies share: plain policy gradients on whole placements."""
 
 
+def option_values(options: LearningOptions) -> dict[str, Any]:
+    """Options as plain values, by name."""
+    return {field.name: getattr(options, field.name) for field in fields(options)}
+
+
 def require_at_least(options: object, **least: int) -> None:
     """Raise PlacerError for the first option below its least value."""
     words = {0: "zero", 1: "one"}

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from placewise.model.columns import Longs, distinct
+from placewise.placers.learned.view import View
 from placewise.simulate.contiguity import strong_components
 
 Numbers = npt.NDArray[np.integer]
@@ -45,3 +48,27 @@ def edges_between(group: Numbers, tail: Numbers, head: Numbers) -> Longs:
     _, first = np.unique(low * (int(group.max(initial=0)) + 1) + high, return_index=True)
     edges: Longs = crossing[np.sort(first)]
     return edges
+
+
+def unit_edges(view: View) -> tuple[Longs, Longs]:
+    """Edges between units with the same devices, so that no group loses one; then a loop for every unit."""
+    same = (view.allowed[view.tail] == view.allowed[view.head]).all(axis=1)
+    own = np.arange(view.n)
+    return np.concatenate((view.tail[same], own)), np.concatenate((view.head[same], own))
+
+
+def pool_groups(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
+    """The mean embedding of every group, members weighed by the score of the edge that they kept (1: none)."""
+    place = torch.from_numpy(np.maximum(best, 0))
+    gate = torch.ones(len(z)) if not len(score) else torch.where(torch.from_numpy(best >= 0), score[place], 1.0)
+    index = torch.from_numpy(group)
+    n = int(group.max(initial=-1)) + 1
+    total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
+    return total / torch.bincount(index, minlength=n)[:, None]
+
+
+def group_edges(group: Longs, view: View) -> Tensor:
+    """The edges among groups, in both directions [2, …]."""
+    edge = edges_between(group, view.tail, view.head)
+    one, other = group[view.tail[edge]], group[view.head[edge]]
+    return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,14 +22,12 @@ from placewise.placers.base import (
     SearchContext,
     Stopwatch,
 )
+from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.policy import Policy, untrained_policy
+from placewise.placers.learned.pricing import Pricing
+from placewise.placers.learned.trainer import Trainer, Update
 from placewise.placers.shared.interchangeable import relabel
-
-if TYPE_CHECKING:
-    from placewise.placers.learned.checkpoint import Checkpoint
-    from placewise.placers.learned.policy import Policy
-    from placewise.placers.learned.trainer import Trainer, Update
-    from placewise.placers.learned.workers.backend import WorkerConfig
 
 
 class Observer:
@@ -50,31 +45,22 @@ class Observer:
 
 
 class LearnedPlacer:
-    """A placer that trains a policy. `network` is ``module:function``, with (problem, options, seed) → Policy.
+    """A placer that trains a policy. `network` is the class of the policy, created from (problem, options).
 
-    The function is imported on use, so that the list of placers does not need torch.
+    `make_trainer` creates another trainer than that of one process, which then ignores the `evaluate` of `propose`.
     """
 
     info: ClassVar[PlacerInfo]
     Options: ClassVar[type[LearningOptions]] = LearningOptions
-    network: ClassVar[str]
+    network: ClassVar[Callable[..., Policy]]
 
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         self.options, self.observer = options or self.Options(), observer or Observer()
         self.trained: Checkpoint | None = None
-        self._workers: WorkerConfig | None = None
-        self._make_evaluate: Callable[[], Evaluate] | None = None
+        self.make_trainer: MakeTrainer | None = None
         if self.options.checkpoint:
-            checkpoints = import_module("placewise.placers.learned.checkpoint")
-            self.trained = checkpoints.read_checkpoint(self.options.checkpoint)
+            self.trained = read_checkpoint(self.options.checkpoint)
             self.options = self.trained.merge_options(self.options)
-
-    def use_workers(self, config: WorkerConfig, make_evaluate: Callable[[], Evaluate] | None = None) -> None:
-        """Train with many workers, each of which measures with an `Evaluate` of its own.
-
-        `make_evaluate` must be picklable. It replaces the `evaluate` of `propose`; None means the judge.
-        """
-        self._workers, self._make_evaluate = config, make_evaluate
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
@@ -83,30 +69,17 @@ class LearnedPlacer:
 
     def policy(self, problem: Problem, seed: int) -> Policy:
         """Create the policy for a problem: untrained, or with the weights of a checkpoint. Raises PlacerError."""
-        module, function = self.network.split(":")
-        policy: Policy = getattr(import_module(module), function)(problem, self.options, seed)
+        policy = untrained_policy(type(self).network, problem, self.options, seed)
         if self.trained is not None:
             self.trained.load_weights(policy, self.info.name)
         return policy
 
     def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int, threads: int | None = None) -> Trainer:
         """Create a trainer. The caller begins, runs and closes it."""
-        if self._workers is not None:
-            return self._distributed_trainer(self._workers, problem, seed)
-        training = import_module("placewise.placers.learned.trainer")
-        pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate, threads)
-        trainer: Trainer = training.Trainer(
-            self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None
-        )
-        return trainer
-
-    def _distributed_trainer(self, config: WorkerConfig, problem: Problem, seed: int) -> Trainer:
-        messages = import_module("placewise.placers.learned.workers.messages")
-        server = import_module("placewise.placers.learned.workers.server")
-        untrained = partial(_create_policy, type(self), replace(self.options, checkpoint=""), problem, seed)
-        spec = messages.ControllerSpec(untrained, self.options, config, self._make_evaluate)
-        trainer: Trainer = server.distributed_trainer(spec, self.policy(problem, seed), seed)
-        return trainer
+        if self.make_trainer is not None:
+            return self.make_trainer(self, problem, seed)
+        pricing = Pricing(problem, evaluate, threads)
+        return Trainer(self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None)
 
     def propose(self, search: SearchContext) -> Proposal:
         """The best placement that training priced, or the reason why there is none."""
@@ -147,9 +120,7 @@ class LearnedPlacer:
         return report
 
 
-def _create_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem, seed: int) -> Policy:
-    """Create an untrained policy, in another process."""
-    return kind(options).policy(problem, seed)
+MakeTrainer = Callable[[LearnedPlacer, Problem, int], Trainer]
 
 
 def format_update(update: Update) -> str:
@@ -179,8 +150,3 @@ def build_proposal(problem: Problem, trainer: Trainer, name: str, reason: Reason
     best = relabel(problem, pricing.best) if not trainer.measured else pricing.best
     history = tuple(Improvement(seconds, value, name) for _, seconds, value in trainer.curve)
     return Proposal(Placement(best), reason=reason, notes=notes, history=history)
-
-
-def option_values(options: LearningOptions) -> dict[str, Any]:
-    """Options as plain values, by name."""
-    return {field.name: getattr(options, field.name) for field in fields(options)}

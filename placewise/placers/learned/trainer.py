@@ -28,6 +28,9 @@ MIN_UNSEEN = 0.25
 """An update with a smaller share of unseen samples is stale."""
 MAX_SEEN_UPDATES = 200
 """A budget of evaluations ends after this many updates in a row without an unseen placement."""
+COUNTERS = {"last_better": 0, "last_unseen": 0, "last_base": 0, "base_value": math.inf, "best_run": math.inf,
+            "space": math.inf}  # fmt: skip
+"""Counters and values of a training by their keys in its state, where infinity is written as None."""
 RENAMED_KEYS = {"dice": "generator", "elder": "best_run", "last_fresh": "last_unseen", "unrest": "extra_decisions"}
 """Keys of the state in older checkpoints, and what they are called now."""
 
@@ -64,14 +67,9 @@ class Trainer:
     began: float = field(init=False)
     diverged: bool = False
     stalled: str = ""
-    _last_better: int = 0
-    _last_unseen: int = 0
-    _last_base: int = 0
-    _base_value: float = math.inf
-    _space: float = math.inf
+    _counts: dict[str, float] = field(default_factory=COUNTERS.copy)
     _initial: dict[str, torch.Tensor] = field(init=False)
     _best_run: dict[str, torch.Tensor] = field(default_factory=dict)
-    _best_run_value: float = math.inf
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.policy, self.options, math.nan)
@@ -90,7 +88,7 @@ class Trainer:
             self.pricing(starts)
         else:
             space = math.prod(self.policy.view.allowed.sum(axis=1).tolist())
-            self._space = space if space <= CACHE_SIZE else math.inf
+            self._counts["space"] = space if space <= CACHE_SIZE else math.inf
         if not np.isfinite(seconds).any() and self.pricing.best is None:
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32), seed=self.seed)
             if fitted is not None:
@@ -132,7 +130,7 @@ class Trainer:
             self.diverged = True
             return Reason.FINISHED
         finally:
-            if self._best_run and self._best_run_value <= self.pricing.base_value:
+            if self._best_run and self._counts["best_run"] <= self.pricing.base_value:
                 self.learner.restart(self._best_run)
         self.pricing.base, self.pricing.base_value = trained
         return reason
@@ -141,7 +139,7 @@ class Trainer:
         """One update: roll out, price and learn. Raises Diverged."""
         evaluations, left = self.pricing.evaluations, watch.budget.evaluations
         count = self.options.samples
-        if left is not None and self._last_unseen == self.learner.updates:
+        if left is not None and self._counts["last_unseen"] == self.learner.updates:
             count = min(count, left - evaluations)
         rollout = self.policy.rollout(max(count, 1), self.generator, self.pricing)
         stats = self.learner.learn(rollout, self.progress(watch))
@@ -184,12 +182,8 @@ class Trainer:
         figures = {
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
-            "curve": [list(step) for step in self.curve], "last_better": self._last_better,
-            "last_unseen": self._last_unseen, "last_base": self._last_base,
-            "extra_decisions": self.policy.extra_decisions,
-            "space": None if math.isinf(self._space) else self._space,
-            "base_value": None if math.isinf(self._base_value) else self._base_value,
-            "best_run": None if math.isinf(self._best_run_value) else self._best_run_value,
+            "curve": [list(step) for step in self.curve], "extra_decisions": self.policy.extra_decisions,
+            **{name: None if math.isinf(value) else value for name, value in self._counts.items()},
         }  # fmt: skip
         return figures, arrays
 
@@ -205,17 +199,14 @@ class Trainer:
         self.learner.scale = float(figures["scale"])
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
-        self._last_better, self._last_unseen = int(figures["last_better"]), int(figures["last_unseen"])
-        self._last_base = int(figures.get("last_base", 0))
-        self._base_value = math.inf if figures.get("base_value") is None else float(figures["base_value"])
+        known = {name: value for name in COUNTERS if (value := figures.get(name)) is not None}
+        self._counts = {**COUNTERS, **known}
         self._best_run = {
             name.removeprefix("best_run/"): torch.from_numpy(np.array(value))
             for name, value in arrays.items()
             if name.startswith("best_run/")
         }
-        self._best_run_value = math.inf if figures.get("best_run") is None else float(figures["best_run"])
         self.policy.extra_decisions = float(figures.get("extra_decisions", 0.0))
-        self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
     def _end_reason(self, watch: Stopwatch) -> Reason | None:
         budget, updates = watch.budget, self.learner.updates
@@ -226,7 +217,7 @@ class Trainer:
             return Reason.FINISHED
         if budget.evaluations is not None and self.pricing.evaluations >= budget.evaluations:
             return Reason.FINISHED
-        if self.pricing.evaluations >= self._space:
+        if self.pricing.evaluations >= self._counts["space"]:
             return Reason.FINISHED
         if self.measured and self.pricing.best is None and self.pricing.evaluations >= MAX_FAILURES:
             return Reason.FINISHED
@@ -235,9 +226,9 @@ class Trainer:
     def _stall_reason(self, budget: Budget) -> str:
         """Why training has stalled; empty if it has not."""
         updates, patience = self.learner.updates, self.options.patience
-        if budget.evaluations is not None and updates - self._last_unseen >= MAX_SEEN_UPDATES:
+        if budget.evaluations is not None and updates - self._counts["last_unseen"] >= MAX_SEEN_UPDATES:
             return f"{MAX_SEEN_UPDATES} updates in a row brought no unseen placement"
-        if patience and updates - self._last_better >= patience:
+        if patience and updates - self._counts["last_better"] >= patience:
             return f"{patience} update{'s in a row' * (patience > 1)} brought nothing better"
         return ""
 
@@ -245,12 +236,12 @@ class Trainer:
         """Record whether training has stalled, and reset the counters for a training that continues later."""
         self.stalled = self._stall_reason(budget)
         if self.stalled:
-            self._last_unseen = self._last_better = self.learner.updates
+            self._counts["last_unseen"] = self._counts["last_better"] = self.learner.updates
 
     def _adjust_exploration(self, unseen: int) -> None:
         """Explore more after a stale update, and less after any other."""
         if unseen:
-            self._last_unseen = self.learner.updates
+            self._counts["last_unseen"] = self.learner.updates
         step = self.options.extra_exploration if self._is_stale(unseen) else -self.options.extra_exploration
         extra = max(self.policy.extra_decisions + step, 0.0)
         self.policy.extra_decisions = min(extra, float(self.policy.view.n))
@@ -263,18 +254,18 @@ class Trainer:
 
         The parameters of the run with the best placement are kept, and restored at the end of training.
         """
-        updates = self.learner.updates
-        if self.pricing.base_value < self._base_value:
-            self._last_base, self._base_value = updates, self.pricing.base_value
+        updates, counts = self.learner.updates, self._counts
+        if self.pricing.base_value < counts["base_value"]:
+            counts["last_base"], counts["base_value"] = updates, self.pricing.base_value
             return
         patience = self.options.restart_after
-        if patience and self._is_stale(unseen) and updates - self._last_base >= patience:
-            if self._base_value < self._best_run_value:
-                self._best_run, self._best_run_value = copy_parameters(self.policy), self._base_value
+        if patience and self._is_stale(unseen) and updates - counts["last_base"] >= patience:
+            if counts["base_value"] < counts["best_run"]:
+                self._best_run, counts["best_run"] = copy_parameters(self.policy), counts["base_value"]
             self.learner.restart(self._initial)
             self.pricing.reset_base()
             self.policy.extra_decisions = 0.0
-            self._last_base, self._base_value = updates, math.inf
+            counts["last_base"], counts["base_value"] = updates, math.inf
 
     def greedy_after(self, updates: int) -> bool:
         """Whether the policy's preferred placement is priced after so many updates."""
@@ -293,7 +284,7 @@ class Trainer:
     def _record_improvement(self) -> None:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
-            self._last_better = self.learner.updates
+            self._counts["last_better"] = self.learner.updates
 
 
 def _rename_keys(state: Mapping[str, Any]) -> dict[str, Any]:

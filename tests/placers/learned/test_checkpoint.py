@@ -297,7 +297,7 @@ def test_old_keys_of_the_state_are_read() -> None:
     """A state with the keys of older checkpoints restores the same training."""
     problem = wide_problem()
     trainer = trained(problem, 3)
-    trainer.policy.extra_decisions, trainer._best_run_value = 1.25, 2.5
+    trainer.policy.extra_decisions, trainer._counts["best_run"] = 1.25, 2.5
     trainer._best_run = {name: value + 1 for name, value in trainer.policy.state_dict().items()}
     old = {now: before for before, now in RENAMED_KEYS.items()}
     figures, arrays = (

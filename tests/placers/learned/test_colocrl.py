@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,14 +22,15 @@ from strategies import problems
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.colocrl import ColocRLOptions, ColocRLPlacer
-from placewise.placers.learned.networks import sequence
-from placewise.placers.learned.networks.colocrl import colocrl
-from placewise.placers.learned.networks.sequence import Sequencer
-from placewise.placers.learned.sequence import SequenceOptions
-from placewise.placers.learned.units import colocation_labels
+from placewise.placers.learned import sequence
+from placewise.placers.learned.colocrl import ColocRLOptions, ColocRLPlacer, ColocRLPolicy
+from placewise.placers.learned.policy import untrained_policy
+from placewise.placers.learned.sequence import SequenceOptions, Sequencer
+from placewise.placers.learned.view import colocation_labels
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
+
+colocrl = partial(untrained_policy, ColocRLPolicy)
 
 N, WIDTH, DEVICES = 5, 7, 3
 SWITCHES = (

@@ -154,7 +154,7 @@ def test_rewards_of_seconds(reward: str, expected: list[float]) -> None:
 def test_the_gradient_is_that_of_reinforce() -> None:
     """Two episodes, no baseline, no entropy: −mean of reward × ∇ log p, by finite differences of the score."""
     problem = some_problem(3)
-    policy = TablePolicy(build_view(problem, np.arange(problem.n_ops)))
+    policy = table(problem, LearningOptions(), 0)
     trained = Learner(policy, LearningOptions(baseline="none", normalized=False, entropy=0.0, reward="negative"), 1.0)
     generator = torch.Generator().manual_seed(2)
     rollout = policy.rollout(2, generator, lambda rows: np.array([3.0, 5.0]))

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,9 @@ from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned import gdp as module
 from placewise.placers.learned.checkpoint import dump_checkpoint
-from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
-from placewise.placers.learned.networks.gdp import _device_counts, gdp
-from placewise.placers.learned.networks.gdp_layers import SegmentAttention
+from placewise.placers.learned.gdp import Gdp, GdpOptions, GdpPlacer, _device_counts
+from placewise.placers.learned.gdp_network import SegmentAttention
+from placewise.placers.learned.policy import untrained_policy
 from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
@@ -43,6 +44,8 @@ from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 from placewise.zoo.random import random_graph
+
+gdp = partial(untrained_policy, Gdp)
 
 
 @examples(8)
@@ -121,8 +124,8 @@ def test_weights_fit_any_graph_and_any_devices() -> None:
     """The same names and shapes for every problem and whichever parts are switched off, and they can be exchanged."""
     first = some_policy(zoo_problem("branchy", 40, 1, "2xP100,cpu"))
     for problem in (zoo_problem("layered", 70, 2, "4xK80"), zoo_problem("erdos-renyi", 30, 3, "P100,V100-16GB,2xcpu")):
-        for part in ("attention", "superposition", "device_features"):
-            other = some_policy(problem, **{part: False})
+        for described in (True, False):
+            other = some_policy(problem, device_features=described)
             assert {k: v.shape for k, v in other.state_dict().items()} == {
                 k: v.shape for k, v in first.state_dict().items()
             }
@@ -135,7 +138,7 @@ def test_attention_is_what_it_would_be_one_unit_after_the_other() -> None:
     """Softmax over the own segment and the one before, and no gradient into that; in pieces, the same numbers."""
     torch.manual_seed(0)
     n, hidden, heads, segment = 23, 8, 2, 5
-    layer, x = SegmentAttention(hidden, heads, 4, attention=True), torch.randn(n, hidden, requires_grad=True)
+    layer, x = SegmentAttention(hidden, heads, 4), torch.randn(n, hidden, requires_grad=True)
     found = layer._attend(x, segment, 100)
     query, key, value = (part(x).view(n, heads, -1) for part in (layer.query, layer.key, layer.value))
     for unit in range(n):
@@ -155,13 +158,17 @@ def test_attention_is_what_it_would_be_one_unit_after_the_other() -> None:
 def test_gates_begin_at_one_and_are_the_graphs() -> None:
     """Untrained, superposition changes nothing; then the same units score otherwise on another graph."""
     problem = zoo_problem("branchy", 30, 1, "2xK80,cpu")
-    plain, gated = (gdp(problem, GdpOptions(**SMALL, superposition=on), 3) for on in (False, True))  # type: ignore[arg-type]
-    assert np.allclose(plain.probabilities(), gated.probabilities(), atol=1e-6)
+    gated = gdp(problem, GdpOptions(**SMALL), 3)  # type: ignore[arg-type]
     with torch.no_grad():
-        for name, value in gated.named_parameters():
-            value.add_(0.3 if ".gate.weight" in name or name == "score.weight" else 0.0)
+        gated.score.weight.fill_(0.3)
         embedded = gated.embedded()
-        assert embedded is not None and embedded[1] is not None
+        assert embedded is not None
+        plain = gated.scores(gated.inputs, embedded)
+        assert torch.equal(gated.scores(gated.inputs, (embedded[0], 2 * embedded[1])), plain)
+        for name, value in gated.named_parameters():
+            value.add_(0.3 if ".gate.weight" in name else 0.0)
+        embedded = gated.embedded()
+        assert embedded is not None
         other = (embedded[0], 2 * embedded[1])
         assert not torch.allclose(gated.scores(gated.inputs, embedded), gated.scores(gated.inputs, other))
 
@@ -312,7 +319,7 @@ def test_where_memory_is_short_segments_become_shorter() -> None:
     assert int(segment) < 256 and "memory is short" in note and segment in note
 
 
-@pytest.mark.parametrize("switch", [{"attention": False}, {"superposition": False}, {"device_features": False},
+@pytest.mark.parametrize("switch", [{"device_features": False},
                                     {"advice": False}, {"prior": 0.0}, {"algorithm": "reinforce"},
                                     {"layers": 0, "attentions": 0, "rounds": 1}])  # fmt: skip
 def test_every_switch_trains(switch: dict[str, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,10 +23,12 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.hdp import HDPOptions, HDPPlacer
-from placewise.placers.learned.networks.hdp import HDPPolicy, hdp
+from placewise.placers.learned.hdp import HDPOptions, HDPPlacer, HDPPolicy
+from placewise.placers.learned.policy import untrained_policy
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
+
+hdp = partial(untrained_policy, HDPPolicy)
 
 
 def zoo(family: str, n: int, seed: int) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,13 +28,15 @@ from placewise.model.columns import Ints, firsts_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem, Rule
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.hsdag import HsdagOptions, HsdagPlacer
-from placewise.placers.learned.networks.hsdag import HsdagPolicy, hsdag
+from placewise.placers.learned.hsdag import HsdagOptions, HsdagPlacer, HsdagPolicy
 from placewise.placers.learned.parsing import best_edges, edges_between, join_groups
+from placewise.placers.learned.policy import untrained_policy
 from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.units import chain_labels, colocation_labels, model_part
+from placewise.placers.learned.view import chain_labels, colocation_labels, model_part
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
+
+hsdag = partial(untrained_policy, HsdagPolicy)
 
 TWO = Cluster(
     (
@@ -322,19 +325,12 @@ def test_groups_lose_no_device() -> None:
     assert len(np.unique(seen[0][:, 19])) == 2 or len(np.unique(seen[0][:, 21])) == 2
 
 
-@pytest.mark.parametrize(
-    ("switch", "sections"),
-    [
-        ("shape", {"shape"}), ("degrees", {"in_degree", "out_degree"}), ("fractal", {"fractal"}),
-        ("position", {"position"}), ("identity", {"place"}),
-    ],
-)  # fmt: skip
-def test_ablations_leave_features_out(switch: str, sections: set[str]) -> None:
-    """Each switch takes away its columns and no others."""
+def test_the_paper_has_no_features_of_cost() -> None:
+    """By default there are two sections more than the paper has: seconds on devices, and of transfers."""
     problem = wired([(0, 1), (0, 2), (1, 3), (2, 3)], [""] * 4)
     every = {name for name, _ in hsdag(problem, HsdagOptions(), 0).features.layout}
-    fewer = {name for name, _ in hsdag(problem, HsdagOptions(**{switch: False}), 0).features.layout}
-    assert every - fewer == sections and fewer < every
+    fewer = {name for name, _ in hsdag(problem, HsdagOptions(preset="paper"), 0).features.layout}
+    assert every - fewer == {"seconds", "sent"} and fewer < every
 
 
 def optimum(problem: Problem) -> float:

@@ -21,9 +21,9 @@ from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Stopwatch, run_placer
-from placewise.placers.learned.networks import placeto as network
-from placewise.placers.learned.networks.placeto import Placeto, placeto
-from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
+from placewise.placers.learned import placeto as network
+from placewise.placers.learned.placeto import Placeto, PlacetoOptions, PlacetoPlacer
+from placewise.placers.learned.policy import untrained_policy
 from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
@@ -41,7 +41,7 @@ def zoo_problem(family: str, n_ops: int, seed: int, devices: str, objective: Obj
 
 def some_policy(problem: Problem, seed: int = 0, **options: object) -> Placeto:
     """A small untrained policy over the blocks of a problem."""
-    return placeto(problem, PlacetoOptions(**{**SMALL, "units": "blocks", **options}), seed)  # type: ignore[arg-type]
+    return untrained_policy(Placeto, problem, PlacetoOptions(**{**SMALL, "units": "blocks", **options}), seed)  # type: ignore[arg-type]
 
 
 @examples(10)
@@ -162,7 +162,7 @@ def test_trained_on_some_graphs_for_others() -> None:
     weights: dict[str, torch.Tensor] = {}
     for seed, cluster in enumerate(devices):
         problem = zoo_problem("layered", 14, 1 + seed, cluster)
-        policy = placeto(problem, options, 0)
+        policy = untrained_policy(Placeto, problem, options, 0)
         policy.load_state_dict(weights or policy.state_dict())
         trainer = Trainer(policy, options, Pricing(problem))
         trainer.begin()
@@ -191,7 +191,7 @@ def test_moves_that_fail_count_as_failures() -> None:
     problem = zoo_problem("branchy", 12, 5, "2xK80")
     tight = problem.with_(cluster=read_cluster("2xK80@6MiB"))
     options = PlacetoOptions(**SMALL, units="blocks", start="random")  # type: ignore[arg-type]
-    trainer = Trainer(placeto(tight, options, 0), options, Pricing(tight))
+    trainer = Trainer(untrained_policy(Placeto, tight, options, 0), options, Pricing(tight))
     rollout = trainer.policy.rollout(6, trainer.generator, trainer.pricing)
     assert rollout.path is not None and np.isnan(rollout.path).any()
     trainer.begin()
@@ -226,7 +226,7 @@ def test_the_same_seed_and_a_resumed_training_end_alike() -> None:
     options = PlacetoOptions(**SMALL, updates=6)  # type: ignore[arg-type]
 
     def trainer() -> Trainer:
-        made = Trainer(placeto(problem, options, 7), options, Pricing(problem), 7)
+        made = Trainer(untrained_policy(Placeto, problem, options, 7), options, Pricing(problem), 7)
         made.begin()
         return made
 

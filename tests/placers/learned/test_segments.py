@@ -14,16 +14,13 @@ from strategies import problems
 from toy_problems import zoo
 
 from placewise.model.problem import Problem
-from placewise.placers.learned.colocrl import ColocRLOptions
-from placewise.placers.learned.hdp import HDPOptions
-from placewise.placers.learned.networks.colocrl import colocrl
-from placewise.placers.learned.networks.hdp import hdp
-from placewise.placers.learned.networks.segments import segment_of
+from placewise.placers.learned.colocrl import ColocRLOptions, ColocRLPolicy
+from placewise.placers.learned.hdp import HDPOptions, HDPPolicy
 from placewise.placers.learned.objectives import Learner
-from placewise.placers.learned.policy import Policy, Rollout
+from placewise.placers.learned.policy import Policy, Rollout, segment_of, untrained_policy
 from placewise.placers.learned.pricing import Pricing, single_device_rows
 
-MAKERS = {"colocrl": (colocrl, ColocRLOptions(moving=1.0)), "hdp": (hdp, HDPOptions(moving=1.0))}
+MAKERS = {"colocrl": (ColocRLPolicy, ColocRLOptions(moving=1.0)), "hdp": (HDPPolicy, HDPOptions(moving=1.0))}
 
 
 def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.ndarray] | None:
@@ -34,7 +31,7 @@ def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.
         return None
     pricing(single_device_rows(problem))
     assert pricing.best is not None
-    began, policy = pricing.best.copy(), make(problem, options, seed)
+    began, policy = pricing.best.copy(), untrained_policy(make, problem, options, seed)
     return policy, policy.rollout(5, torch.Generator().manual_seed(seed), pricing), began
 
 

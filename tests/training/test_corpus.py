@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from locations import ROOT, SEARCH_PATH
 
@@ -37,20 +35,18 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, SearchContext
 from placewise.placers.learned.checkpoint import problem_digest, read_checkpoint
-from placewise.placers.learned.corpus.evolution import select_portfolio
-from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
-from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
-from placewise.placers.learned.corpus.worker import CorpusWorker
-from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
-from placewise.placers.learned.workers.processes import Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain import PretrainSetting, pretrain
 from placewise.training.pretrain_result import Pretrained, lines
+from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
 from placewise.training.search_cache import SearchCache
+from placewise.training.workers.config import Processes, RayCluster
+from placewise.training.workers.corpus_worker import CorpusWorker
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
 
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
 QUIET = {
@@ -199,7 +195,7 @@ def test_shipped_corpora_are_whole_and_leave_out_what_they_say() -> None:
         ({"options": {"updates": 3}}, "the option 'updates' does not go with a corpus"),
         ({"options": {"checkpoint": "kept"}}, "does not go with a corpus; begin with its weights by --from"),
         ({"training": {"teacher": "nobody"}}, "nobody"),
-        ({"training": {"only": ["soul.weight"]}}, r"training.only: the policy has no parameter 'soul.weight'"),
+        ({"training": {"imitated": 0.0, "held": 0.0, "rewarded": False, "bred": 8}}, "training: nothing is learned"),
     ],
 )
 def test_a_wrong_corpus_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -347,60 +343,6 @@ class MadeGdp(Made):
         return GdpPlacer(self.options).policy(problem, 0)
 
 
-def test_ways_of_scoring_are_bred() -> None:
-    """Those that stay are together never worse where they were compared; other parameters stay as they were."""
-    options = GdpOptions(**TINY_GDP, prior_sets=3)  # type: ignore[arg-type]
-    only, seeds = ("lean_pair.weight", "lean_belief.weight"), {"least": 0, "most": 99}
-    models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
-    told = CorpusWorkerSpec(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
-    plan = TrainingPlan(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
-    made, worker = pretrainer(told, LocalPool(told), plan), CorpusWorker(told)
-    start = {key: value.copy() for key, value in made.parameters().items()}
-    known = [worker.run(CorpusTask(n, "search", parameters=start)).known for n in range(4)]
-
-    def tried(parameters: Mapping[str, npt.NDArray[Any]]) -> float:
-        return sum(math.log(worker.run(CorpusTask(n, "validate", known[n], parameters)).seconds) for n in range(4))
-
-    before = tried(start)
-    made.run(Budget())
-    after = {key: value.copy() for key, value in made.parameters().items()}
-    assert {key for key, value in after.items() if not np.array_equal(value, start[key])} <= set(only)
-    assert tried(after) <= before + 1e-9 and made.learner.updates == 3
-    again = pretrainer(told, LocalPool(told), plan)
-    again.run(Budget())
-    assert all(np.array_equal(value, after[key]) for key, value in again.parameters().items())
-
-
-def test_candidates_score_by_the_time_of_their_greedy_placements() -> None:
-    """Each way by itself, as a policy with that row alone; the worker's own parameters are not touched."""
-    options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, prior_sets=2)
-    told = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
-    worker = CorpusWorker(told)
-    known = worker.run(CorpusTask(1, "search", use_expert=True)).known
-    policy = MadeGdp(options)(corpus().problem(1))
-    start = {name: value.detach().numpy().copy() for name, value in policy.named_parameters()}
-    both = {name: start[name] for name in ("lean_pair.weight", "lean_belief.weight")}
-    answer = worker.run(CorpusTask(1, "compare", known, start, candidates=both))
-    assert answer.scores is not None
-    best = worker.run(CorpusTask(1, "validate", known)).seconds
-    assert math.exp(answer.scores.min()) * known.value == pytest.approx(best)
-
-
-@examples(50)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
-def test_a_portfolio_is_as_good_as_its_greedy_choice_and_begins_with_the_best(seed: int, count: int) -> None:
-    """No exchange of one member helps it, the first is the best alone, and one of all ways is the best of all."""
-    worth = np.random.default_rng(seed).normal(size=(8, 9))
-    chosen = select_portfolio(worth, count)
-    value = worth[:, chosen].min(axis=1).mean()
-    assert len(chosen) == count and chosen[0] == worth.mean(axis=0).argmin()
-    for place in range(1, count):
-        for other in range(9):
-            exchanged = [*chosen[:place], other, *chosen[place + 1 :]]
-            assert worth[:, exchanged].min(axis=1).mean() >= value - 1e-6
-    assert worth[:, select_portfolio(worth, 9)].min(axis=1).mean() == pytest.approx(worth.min(axis=1).mean())
-
-
 def test_what_is_known_only_gets_better() -> None:
     """Values never rise, are what the judge says of the placements, and begin at the expert's or better."""
     made = study()
@@ -538,7 +480,7 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
 def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one problem, all of them are made again and again; nothing else changes."""
     whole = study()
-    monkeypatch.setattr("placewise.placers.learned.corpus.worker.CACHE_SIZE", 1)
+    monkeypatch.setattr("placewise.training.workers.corpus_worker.CACHE_SIZE", 1)
     same(whole.state()[1], study().state()[1])
 
 

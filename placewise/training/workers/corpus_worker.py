@@ -16,24 +16,20 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.corpus.evolution import CandidateRows
-from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
 from placewise.placers.learned.objectives import Learner, TrainStats, to_tensors
 from placewise.placers.learned.policy import Policy, Price
 from placewise.placers.learned.pricing import Pricing, single_device_rows
-from placewise.placers.learned.workers.messages import RolloutArrays
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.repair import repair
 from placewise.simulate import Evaluator
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec, RolloutArrays
 
 CACHE_SIZE = 2_000_000
 """Units times devices of all cached problems. The least recently used ones are evicted and created again on use."""
 BETTER = 1e-6
 """The share by which a placement must be faster to count as better."""
 FALLBACK_EXPERT = "auto"
-WORST_SCORE = math.log(3.0)
-"""Upper limit of a candidate's score on one problem, so that a few hopeless problems do not outweigh the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,11 +94,9 @@ class CorpusWorker:
         known = task.known or self._first_known(problem, use_expert=task.use_expert)
         match task.kind:
             case "search":
-                return CorpusResult(known)
+                return CorpusResult(known=known)
             case "validate":
                 return self._validate(problem, known)
-            case "compare":
-                return self._compare(problem, known, task.candidates or {})
         return self._learn(problem, known, task)
 
     def _load_problem(self, number: int) -> CachedProblem:
@@ -171,7 +165,7 @@ class CorpusWorker:
             fitted = repair(cached.policy.view.problem, rows[0].astype(np.int32))
             seconds = seconds if fitted is None else tracker(fitted[None])
         own = float(np.nanmin(seconds)) if np.isfinite(seconds).any() else math.inf
-        return CorpusResult(tracker.best_known(cached), asked=tracker.asked, seconds=own)
+        return CorpusResult(known=tracker.best_known(cached), asked=tracker.asked, seconds=own)
 
     def _learn(self, cached: CachedProblem, known: BestKnown, task: CorpusTask) -> CorpusResult:
         policy, options = cached.policy, self._spec.options
@@ -194,28 +188,12 @@ class CorpusWorker:
             learner.update_baseline(stats)
             known = replace(known, baseline=learner.baseline)
         distance = _imitate(policy, known.best, task.imitate) if task.imitate else math.nan
-        only = self._spec.only
-        gradients = {name: value.grad.numpy().copy() for name, value in policy.named_parameters()
-                     if value.grad is not None and (not only or name in only)}  # fmt: skip
-        return CorpusResult(known, gradients, stats, distance, packed, asked)
-
-    @torch.no_grad()
-    def _compare(self, cached: CachedProblem, known: BestKnown, candidates: CandidateRows) -> CorpusResult:
-        """Score each candidate: log of its best choice over the best known. Parameters stay unchanged."""
-        policy, tracker, fresh = cached.policy, BestTracker(cached.pricing, known), cached.pricing
-        values = {name: value for name, value in policy.named_parameters() if name in candidates}
-        original, scores = {name: value.data for name, value in values.items()}, []
-        try:
-            for name, value in values.items():
-                value.data = torch.from_numpy(candidates[name].copy())
-            rows = policy.greedy_by_prior(fresh)
-        finally:
-            for name, value in values.items():
-                value.data = original[name]
-        for seconds in np.split(tracker(np.concatenate(rows)), np.cumsum([len(part) for part in rows])[:-1]):
-            ratio = np.where(np.isfinite(seconds), seconds, np.inf).min() / known.value
-            scores.append(min(math.log(ratio), WORST_SCORE))
-        return CorpusResult(tracker.best_known(cached), asked=tracker.asked, scores=np.array(scores))
+        gradients = {
+            name: value.grad.numpy().copy() for name, value in policy.named_parameters() if value.grad is not None
+        }
+        return CorpusResult(
+            known=known, gradients=gradients, stats=stats, distance=distance, rollout=packed, asked=asked
+        )
 
 
 def _imitate(policy: Policy, best: Ints, weight: float) -> float:

@@ -9,11 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from placewise.model.columns import Bools, Floats
-from placewise.model.problem import Problem
-from placewise.placers.learned.features import Features, time_scale
+from placewise.model.columns import Bools
+from placewise.placers.learned.features import Features, link_pace, time_scale, to_single
 from placewise.placers.learned.view import View
-from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 GROUPS = 3
 """Ancestors, descendants, and parallel units."""
@@ -83,11 +81,6 @@ def walk_graph(view: View, features: Features) -> WalkGraph:
     )  # fmt: skip
 
 
-def to_single(values: npt.NDArray[np.generic]) -> Tensor:
-    """Convert an array to single precision."""
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
-
-
 def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]) -> Bools:
     """[n, 3, n]: whether u is an ancestor of v, a descendant, or neither, for every v and u ≠ v."""
     leads = np.eye(n, dtype=np.float32)
@@ -98,15 +91,3 @@ def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]
         leads = (leads @ leads > 0).astype(np.float32)
     before = leads.astype(np.bool_) & ~np.eye(n, dtype=np.bool_)
     return np.stack((before, before.T, ~(before | before.T | np.eye(n, dtype=np.bool_))), axis=1)
-
-
-def link_pace(problem: Problem) -> Floats:
-    """[D, D]: time to send all tensors from one device to another, over the mean of all pairs."""
-    cluster, host = problem.cluster, problem.n_devices
-    whole, pace = problem.costs.transfer_seconds.sum(axis=0), np.zeros((host, host))
-    for source in range(host):
-        for target in range(host):
-            here, there = cluster.location[source], cluster.location[target]
-            hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
-            pace[source, target] = sum(whole[cluster.link_class[hop]] for hop in hops) if source != target else 0.0
-    return pace / (float(mean_transfer_seconds(problem).sum()) or 1.0)

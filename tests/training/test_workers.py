@@ -39,14 +39,14 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
-from placewise.placers.learned.workers.controller import drop_lost_episodes
-from placewise.placers.learned.workers.measuring import Measuring
-from placewise.placers.learned.workers.messages import ControllerSpec
-from placewise.placers.learned.workers.processes import ProcessBackend, Processes
-from placewise.placers.learned.workers.ray_cluster import RayCluster
-from placewise.placers.learned.workers.server import DistributedTrainer, distributed_trainer
+from placewise.processes.backends import ProcessBackend
 from placewise.simulate import evaluate
+from placewise.training.distributed import DistributedTrainer, distributed_trainer, train_with_workers
 from placewise.training.train import TrainingSetting, train, worker_config
+from placewise.training.workers.config import Processes, RayCluster
+from placewise.training.workers.controller import drop_lost_episodes
+from placewise.training.workers.measuring import Measuring
+from placewise.training.workers.messages import ControllerSpec
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def test_a_placement_that_kills_twice_has_failed() -> None:
     rows = np.stack([deadly, deadly + 1, deadly + 1])
     assert measuring(rows).tolist() == [LOST, 1, 1]
     np.testing.assert_array_equal(measuring(rows), [np.nan, 1, 1])
-    assert (measuring.deaths, measuring.results, measuring.failure) == (2, 4, "it fell over")
+    assert (measuring.take_deaths(), measuring.results, measuring.failure) == (2, 4, "it fell over")
 
 
 def test_a_reward_that_cannot_be_made_says_why() -> None:
@@ -296,7 +296,7 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
 def test_nobody_outlives_the_main_process(tmp_path: Path) -> None:
     """Killed in the midst of a training, it takes its controllers and their workers with it."""
     code = f"""
-from placers.learned import test_workers as tests
+from training import test_workers as tests
 from pathlib import Path
 make = tests.Reward(tests.free_problem(), {str(tmp_path)!r}, pause=0.01)
 with tests.training(tests.Processes(controllers=1, workers=1), make) as trainer:
@@ -333,7 +333,7 @@ def test_an_early_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._PLACERS, "table", "learned_policies:TablePlacer")
     problem = free_problem()
     placer = registry.create("table")
-    placer.use_workers(Here(2, 1), Frail(problem, most=60))
+    placer.make_trainer = partial(train_with_workers, Here(2, 1), Frail(problem, most=60))
     result = place(problem, placer, Budget(evaluations=200))
     assert result.placement is not None
     assert any("table stopped early: " in note and "it fell over" in note for note in result.notes)

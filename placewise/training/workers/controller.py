@@ -16,9 +16,9 @@ from placewise.placers.base import Evaluate
 from placewise.placers.learned.objectives import Learner, to_tensors
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, BudgetExhausted, Pricing
-from placewise.placers.learned.workers.measuring import LocalMeasuring, Measuring
-from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays
 from placewise.simulate import Evaluator
+from placewise.training.workers.measuring import LocalMeasuring, Measuring
+from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays
 
 
 class RecordingPricing(Pricing):
@@ -42,7 +42,7 @@ class RecordingPricing(Pricing):
         """Return and clear the record."""
         rows = np.concatenate([np.zeros((0, self.problem.n_ops), np.int32), *(rows for rows, _ in self._fresh)])
         seconds = np.concatenate([np.zeros(0), *(seconds for _, seconds in self._fresh)])
-        result = ControllerResult(rows, seconds, self.asked, self.lost, failure=self.failure)
+        result = ControllerResult(rows=rows, seconds=seconds, asked=self.asked, lost=self.lost, failure=self.failure)
         self.asked, self.lost, self._fresh = 0, 0, []
         return result
 
@@ -68,7 +68,7 @@ class Controller:
         """Price placements that keep the rules; `LOST` where a worker died."""
         self._set_reference(reference)
         seconds = self._measuring(rows)
-        return self._add_worker_counts(ControllerResult(rows, seconds, failure=self._measuring.failure))
+        return self._add_worker_counts(ControllerResult(rows=rows, seconds=seconds, failure=self._measuring.failure))
 
     def learn(self, task: ControllerTask) -> ControllerResult:
         """Roll out, price, and return how to change the parameters."""
@@ -106,8 +106,8 @@ class Controller:
     def _add_worker_counts(self, result: ControllerResult, **more: Any) -> ControllerResult:
         """Add the deaths and results of workers since the last result."""
         measuring = self._measuring
-        counts: dict[str, Any] = {"deaths": measuring.deaths, "row": measuring.row, "results": measuring.results}
-        measuring.deaths = measuring.results = 0
+        counts: dict[str, Any] = {"deaths": measuring.take_deaths(), "row": measuring.row, "results": measuring.results}
+        measuring.results = 0
         return replace(result, reference=measuring.reference, **counts, **more)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -10,10 +10,8 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.pricing import LOST, digests
-from placewise.placers.learned.workers.backend import Backend, Pool, TaskOutcome
+from placewise.processes.pool import DEATHS_IN_A_ROW, Backend, Pool, PoolMember, TaskOutcome
 
-DEATHS_IN_A_ROW = 5
-"""Training ends after this many deaths of workers without a result in between."""
 FATAL_DEATHS = 2
 """A placement counts as failed once it has killed this many workers."""
 
@@ -42,12 +40,15 @@ class LocalMeasuring:
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
         self.reference = _single_seconds(evaluate)
-        self.results = self.deaths = self.row = 0
+        self.results = self.row = 0
 
     @property
     def failure(self) -> str:
         """Why the last placement failed."""
         return str(getattr(self._evaluate, "failure", ""))
+
+    def take_deaths(self) -> int:
+        return 0
 
     def __call__(self, placements: Ints) -> Floats:
         self.results += len(placements)
@@ -67,34 +68,44 @@ class Measuring:
     """An `Evaluate` over `count` workers: seconds [K], NaN for a failure, `LOST` where the worker died.
 
     A measurement of more than `limit` seconds has failed, and its worker is replaced. `failure` is the reason of the
-    last failure, `results` counts returned results, `deaths` workers that died or did not start, and `row` the deaths
-    since the last result; after `DEATHS_IN_A_ROW` the rest of a batch is lost. Rewards that compare with a single
-    device measure ratios only: they are scaled as if it took every worker `reference` seconds, by default the time
-    that the first worker reports.
+    last failure, `results` counts returned results; after `DEATHS_IN_A_ROW` deaths without one the rest of a batch is
+    lost. Rewards that compare with a single device measure ratios only: they are scaled as if it took every worker
+    `reference` seconds, by default the time that the first worker reports.
     """
 
     def __init__(self, backend: Backend, make_evaluate: MakeEvaluate, count: int, limit: float, name: str) -> None:
-        served = ("placewise.placers.learned.workers.measuring:Measurer", make_evaluate)
+        served = ("placewise.training.workers.measuring:Measurer", make_evaluate)
         self._pool = Pool(backend, count, lambda _: served, name, measures=True)
         self._limit = limit
         self._deaths_of: Counter[bytes] = Counter()
         self.failure, self.reference = "", np.nan
-        self.results = self.deaths = self.row = 0
+        self.results = self._reported = 0
+
+    @property
+    def row(self) -> int:
+        """Deaths since the last result."""
+        return self._pool.row
+
+    def take_deaths(self) -> int:
+        """The workers that died or did not start since the last call."""
+        deaths, self._reported = self._pool.deaths - self._reported, self._pool.deaths
+        return deaths
 
     def __call__(self, placements: Ints) -> Floats:
         seconds = np.full(len(placements), LOST)
-        waiting, left = deque(range(len(placements))), len(placements)
-        self.row = min(self.row, DEATHS_IN_A_ROW - 1)
-        while left and self.row < DEATHS_IN_A_ROW:
-            for member in self._pool.idle()[: len(waiting)]:
-                k = waiting.popleft()
-                self._pool.give(member, k, "measure", placements[k], seconds=self._limit)
-            for outcome in self._pool.wait(self._limit):
-                if outcome.task is not None:
-                    seconds[outcome.task] = self._seconds(outcome, placements[outcome.task])
-                    left -= 1
-                elif outcome.status != "done":
-                    self._count_death(outcome)
+
+        def give(member: PoolMember, waiting: list[int]) -> None:
+            k = waiting.pop(0)
+            self._pool.give(member, k, "measure", placements[k], seconds=self._limit)
+
+        self._pool.row = min(self._pool.row, DEATHS_IN_A_ROW - 1)
+        for outcome in self._pool.scatter(len(placements), give, self._limit):
+            if outcome.task is not None:
+                seconds[outcome.task] = self._seconds(outcome, placements[outcome.task])
+            elif outcome.status != "done":
+                self.failure = outcome.why
+            if self._pool.stop_reason:
+                break
         self._abandon_batch()
         return seconds
 
@@ -103,11 +114,11 @@ class Measuring:
 
     def _seconds(self, outcome: TaskOutcome, row: Ints) -> float:
         if outcome.status == "died":
-            self._count_death(outcome)
+            self.failure = outcome.why
             key = digests(row[None])[0]
             self._deaths_of[key] += 1
             return LOST if self._deaths_of[key] < FATAL_DEATHS else np.nan
-        self.row, self.results = 0, self.results + 1
+        self.results += 1
         if outcome.status != "done":
             self.failure = outcome.why if outcome.status == "refused" else f"it took more than {self._limit:g} s"
             return np.nan
@@ -115,9 +126,6 @@ class Measuring:
         self.failure = why or self.failure
         self.reference = self.reference if np.isfinite(self.reference) else single
         return float(seconds * _rescale(single, self.reference)) if np.isfinite(seconds) else np.nan
-
-    def _count_death(self, outcome: TaskOutcome) -> None:
-        self.deaths, self.row, self.failure = self.deaths + 1, self.row + 1, outcome.why
 
     def _abandon_batch(self) -> None:
         """Terminate workers that still measure placements of an abandoned batch."""

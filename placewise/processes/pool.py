@@ -1,19 +1,17 @@
-"""Worker handles, the backends that start them, and a pool that replaces the ones that die."""
+"""Pools of workers that are replaced when they die, and what a backend that starts them must do."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from placewise.errors import PlacerError, RunError
+from placewise.errors import RunError
 
-MAX_WORKERS = 1000
-"""Largest number of controllers, and of workers per controller."""
-LIMIT = 600.0
-"""Default limit of one measurement, in seconds. Rewards that run placements have shorter limits of their own."""
+DEATHS_IN_A_ROW = 5
+"""Deaths of workers without a result in between after which nothing more is expected of a pool."""
 START_LIMIT = 300.0
 """Seconds until a worker must have started. On a cluster it may have to wait for resources."""
 
@@ -47,36 +45,6 @@ class Backend(Protocol):
         """Wait until a handle has an answer or its worker died; return those handles, or none after `seconds`."""
 
 
-class WorkerConfig(Protocol):
-    """Number and location of workers. It is plain data, because controllers receive it too.
-
-    Each of the `controllers` has `workers` that measure; with 0 it measures itself. A measurement that takes more than
-    `limit` seconds counts as failed.
-    """
-
-    @property
-    def controllers(self) -> int: ...
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def limit(self) -> float: ...
-
-    def backend(self) -> Backend:
-        """Connect to the backend. Works in every process. Raises MissingExtraError, RunError."""
-
-
-def require_sizes(config: WorkerConfig) -> None:
-    """Raise PlacerError unless there is at least one controller and all numbers are sensible."""
-    for name, least in (("controllers", 1), ("workers", 0)):
-        count = getattr(config, name)
-        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MAX_WORKERS:
-            raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MAX_WORKERS}")
-    if not config.limit > 0:
-        raise PlacerError(f"the limit of a measurement is {config.limit} s", remedy="give a number above zero")
-
-
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
     """How a task ended: `done` with a value, or `refused`, `late` or `died`, with the reason in `why`.
@@ -106,7 +74,8 @@ class PoolMember:
 class Pool:
     """`size` workers of one backend. Dead workers are replaced; their task is dropped.
 
-    `served_by(number)` returns the class and arguments of each new worker.
+    `served_by(number)` returns the class and arguments of each new worker. `deaths` counts the workers that died, `row`
+    those since the last result; `why` is the reason of the last death.
     """
 
     backend: Backend
@@ -116,6 +85,9 @@ class Pool:
     measures: bool
     members: list[PoolMember] = field(default_factory=list)
     n_started: int = 0
+    deaths: int = 0
+    row: int = 0
+    why: str = ""
 
     def __post_init__(self) -> None:
         self.fill()
@@ -150,7 +122,39 @@ class Pool:
         now = time.monotonic()
         outcomes += [self._expire(member) for member in busy if member.handle not in ready and member.until <= now]
         self.fill()
-        return [outcome for outcome in outcomes if outcome is not None]
+        finished = [outcome for outcome in outcomes if outcome is not None]
+        for outcome in finished:
+            self.count(outcome)
+        return finished
+
+    def scatter(self, n: int, give: Callable[[PoolMember, list[int]], None], seconds: float) -> Iterator[TaskOutcome]:
+        """The outcomes of tasks 0 … n − 1 as they end, after waits of at most `seconds`.
+
+        `give(member, waiting)` takes a task out of `waiting` and starts it on an idle member.
+        """
+        waiting = list(range(n))
+        while waiting or self.tasks():
+            for member in self.idle()[: len(waiting)]:
+                give(member, waiting)
+            yield from self.wait(seconds)
+
+    def count(self, outcome: TaskOutcome) -> None:
+        """Count a death, as is a worker that did not start, or a result that ends a row of deaths."""
+        if outcome.status == "died" or outcome.task is None:
+            self.count_deaths(1, outcome.why)
+        else:
+            self.row = 0
+
+    def count_deaths(self, deaths: int, why: str) -> None:
+        """Count deaths without a result between them."""
+        self.deaths, self.row, self.why = self.deaths + deaths, self.row + deaths, why
+
+    @property
+    def stop_reason(self) -> str:
+        """Why nothing more is expected of the pool; empty before `DEATHS_IN_A_ROW`."""
+        if self.row < DEATHS_IN_A_ROW:
+            return ""
+        return f"{self.row} workers died one after the other without a result; the last one: {self.why}"
 
     def close(self) -> None:
         """Terminate all workers."""

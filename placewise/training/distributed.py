@@ -9,18 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, TrainStats, to_tensors
-from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.placer import LearnedPlacer
+from placewise.placers.learned.policy import Policy, untrained_policy
 from placewise.placers.learned.pricing import CACHE_SIZE, Pricing, digests
 from placewise.placers.learned.trainer import Trainer, Update, one_thread
-from placewise.placers.learned.workers.backend import require_sizes
-from placewise.placers.learned.workers.controller_pool import ControllerPool
-from placewise.placers.learned.workers.messages import ControllerResult, ControllerSpec, ControllerTask
+from placewise.training.workers.config import WorkerConfig, require_sizes
+from placewise.training.workers.measuring import MakeEvaluate
+from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask
+from placewise.training.workers.pools import ControllerPool
 
 POLL_SECONDS = 1.0
 """Longest wait between two checks of the budget."""
@@ -71,7 +75,7 @@ class DistributedTrainer(Trainer):
         if self.controllers.stop_reason:
             self.pricing.failure = self.controllers.stop_reason
             return Reason.FINISHED
-        if not self.controllers.tasks() and self._unassigned(watch.budget) < self._need:
+        if not self.controllers.learning_tasks() and self._unassigned(watch.budget) < self._need:
             return Reason.FINISHED
         return super()._end_reason(watch)
 
@@ -79,14 +83,16 @@ class DistributedTrainer(Trainer):
         """Number of placements that may still be priced and are not assigned to a controller."""
         if budget.evaluations is None:
             return UNLIMITED
-        return budget.evaluations - self.pricing.evaluations - sum(task.most for task in self.controllers.tasks())
+        assigned = sum(task.most for task in self.controllers.learning_tasks())
+        return budget.evaluations - self.pricing.evaluations - assigned
 
     def _send_tasks(self, watch: Stopwatch) -> None:
         """Give every idle controller a task, as far as updates and evaluations allow."""
         most = self.most_updates(watch.budget)
         for member in self.controllers.idle():
             free = self._unassigned(watch.budget)
-            if free < self._need or (most is not None and self.learner.updates + len(self.controllers.tasks()) >= most):
+            begun = self.learner.updates + len(self.controllers.learning_tasks())
+            if free < self._need or (most is not None and begun >= most):
                 return
             share = 2 * self._largest if self._largest else -(-free // self.controllers.size)
             allowed = free if free == UNLIMITED else min(free, max(share, self.options.samples + 1, self._need))
@@ -143,6 +149,18 @@ class DistributedTrainer(Trainer):
         if result.stats is None or result.gradients is None:
             return None
         return self.learner.apply(to_tensors(result.gradients, ""), result.stats, progress)
+
+
+def train_with_workers(
+    config: WorkerConfig, make_evaluate: MakeEvaluate | None, placer: LearnedPlacer, problem: Problem, seed: int
+) -> DistributedTrainer:
+    """The trainer of a placer with many workers, each of which measures with an `Evaluate` of its own.
+
+    `make_evaluate` must be picklable; None means the judge.
+    """
+    untrained = partial(untrained_policy, type(placer).network, problem, placer.options, seed)
+    spec = ControllerSpec(untrained, placer.options, config, make_evaluate)
+    return distributed_trainer(spec, placer.policy(problem, seed), seed)
 
 
 def distributed_trainer(spec: ControllerSpec, policy: Policy | None = None, seed: int = 0) -> DistributedTrainer:

@@ -19,10 +19,9 @@ import torch
 from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.corpus.evolution import create_children, select_portfolio
-from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
-from placewise.placers.learned.corpus.worker_pool import WorkerPool
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
+from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.training.workers.pools import WorkerPool
 
 SEARCH_BATCH = 32
 """Problems searched between two progress reports."""
@@ -35,9 +34,7 @@ class TrainingPlan:
 
     Training uses `problems`; `validated` more are priced `every` so many updates. One of the `updates` takes `batch`
     problems. For the share `imitated` the expert is only imitated, and afterwards with weight `held`; then rewards
-    count too if `rewarded`. With `bred` > 0, an update takes no gradient step: it creates `bred` new rows of the
-    parameters `only`, which vary by `jitter`, and keeps the rows that together are best. `patience`: stop after that
-    many validations without a better one (0: never).
+    count too if `rewarded`. `patience`: stop after that many validations without a better one (0: never).
     """
 
     problems: int
@@ -45,9 +42,6 @@ class TrainingPlan:
     batch: int = 8
     imitated: float = 0.5
     held: float = 0.1
-    bred: int = 0
-    jitter: float = 0.35
-    only: tuple[str, ...] = ()
     rewarded: bool = True
     validated: int = 0
     every: int = 100
@@ -161,8 +155,6 @@ class Pretrainer:
         """One update, with a step per epoch. Raises Diverged."""
         plan, options, update = self.plan, self.learner.options, self.learner.updates
         imitation_over = progress >= plan.imitated
-        if imitation_over and plan.bred:
-            return self._evolve()
         explore = imitation_over and plan.rewarded
         weight = plan.held if imitation_over else 1.0
         epochs = options.epochs if explore and options.algorithm == "ppo" else 1
@@ -190,29 +182,6 @@ class Pretrainer:
         # An update whose tasks were all lost counts too.
         self.learner.updates = update + 1
         return replace(step, number=update + 1)
-
-    def _evolve(self) -> PretrainUpdate:
-        """An update without gradients: create new candidates, and keep those that together serve best."""
-        update, plan, parameters = self.learner.updates, self.plan, self.parameters()
-        parents = {name: parameters[name] for name in plan.only}
-        size, rng = len(next(iter(parents.values()))), np.random.default_rng([self.seed, update])
-        children = create_children(parents, plan.bred, plan.jitter, rng)
-        candidates = {name: np.concatenate((rows, children[name])) for name, rows in parents.items()}
-        tasks = [CorpusTask(n, "compare", self.known.get(n), use_expert=self._use_expert(n), candidates=candidates)
-                 for n in self.problem_numbers(update)]  # fmt: skip
-        results = self._run_tasks(tasks, parameters)
-        step = self._report(NO_STATS, math.nan)
-        self.learner.updates = update + 1
-        scores = np.array([result.scores for _, result in results if result.scores is not None])
-        if not len(scores):
-            return replace(step, number=update + 1)
-        members = select_portfolio(scores, size)
-        values = dict(self.learner.policy.named_parameters())
-        with torch.no_grad():
-            for name, rows in candidates.items():
-                values[name].copy_(torch.from_numpy(rows[members]))
-        self._parameters = {}
-        return replace(step, number=update + 1, distance=float(scores[:, members].min(axis=1).mean()))
 
     def _apply(self, results: Sequence[CorpusResult], progress: float) -> TrainStats:
         """Apply the mean of the gradients."""

@@ -25,10 +25,10 @@ from worker_rewards import Reward, measured, workers
 from placewise.errors import MissingExtraError, RunError
 from placewise.model.result import Reason
 from placewise.placers.base import Budget
-from placewise.placers.learned.workers.messages import ControllerSpec
-from placewise.placers.learned.workers.ray_cluster import RayCluster
-from placewise.placers.learned.workers.server import distributed_trainer
 from placewise.simulate import evaluate
+from placewise.training.distributed import distributed_trainer
+from placewise.training.workers.config import RayCluster
+from placewise.training.workers.messages import ControllerSpec
 
 
 @pytest.fixture

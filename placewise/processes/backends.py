@@ -1,18 +1,64 @@
-"""Workers as actors on a Ray cluster, placed wherever the cluster has room."""
+"""Backends of pools: processes on this machine, none of which outlives its parent, and actors on a Ray cluster."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from importlib import import_module
+from multiprocessing.connection import wait
+from pickle import PicklingError
 from typing import Any
 
-from placewise.errors import PlacewiseError, RunError
-from placewise.placers.learned.workers.backend import LIMIT, WorkerHandle
-from placewise.processes.ray_cluster import join_cluster
+from placewise.errors import PlacerError, PlacewiseError, RunError
+from placewise.processes.pool import WorkerHandle
+from placewise.processes.worker import Worker
 
-CONTROLLER_CPUS = 0.0
-"""Processors that a controller requests: it waits for its workers most of the time."""
+LONGEST_WAIT = 86400.0
+"""Seconds of one wait: operating systems accept no more than some weeks."""
+IDLE_CPUS = 0.0
+"""Processors that a worker requests that mostly waits for others."""
+
+
+class ProcessHandle:
+    """A worker in a process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    @property
+    def alive(self) -> bool:
+        return self.worker.alive
+
+    def tell(self, method: str, *args: Any) -> None:
+        with suppress(RunError):  # a broken link is reported by `answer`
+            self.worker.tell(method, *args)
+
+    def answer(self) -> Any:
+        return self.worker.answer()
+
+    def kill(self) -> None:
+        self.worker.kill()
+
+
+class ProcessBackend:
+    """Starts processes on this machine."""
+
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> ProcessHandle:
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        try:
+            return ProcessHandle(Worker(served, *args, name=name, environment={"PYTHONPATH": path}, start=None))
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise PlacerError(
+                f"this training cannot be sent to other processes ({error})", remedy="train in one process"
+            ) from None
+
+    def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
+        processes = [handle for handle in handles if isinstance(handle, ProcessHandle)]
+        closed = [process for process in processes if process.worker.link.closed]
+        links = wait([process.worker.link for process in processes], min(seconds, LONGEST_WAIT)) if not closed else ()
+        return closed or [process for process in processes if process.worker.link in links]
 
 
 class Actor:
@@ -70,7 +116,7 @@ class RayBackend:
 
     def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> RayWorkerHandle:
         kind = self._ray.remote(Actor).options(
-            num_cpus=self._cpus if measures else CONTROLLER_CPUS, scheduling_strategy="SPREAD", max_restarts=0
+            num_cpus=self._cpus if measures else IDLE_CPUS, scheduling_strategy="SPREAD", max_restarts=0
         )
         handle = RayWorkerHandle(self._ray, kind.remote(), name)
         handle.tell(served, *args)
@@ -81,23 +127,3 @@ class RayBackend:
         first, rest = self._ray.wait(list(waiting), timeout=seconds)
         more = self._ray.wait(rest, num_returns=len(rest), timeout=0)[0] if first and rest else []
         return [waiting[answer] for answer in (*first, *more)]
-
-
-@dataclass(frozen=True, slots=True)
-class RayCluster:
-    """Workers on the Ray cluster at `address` (``HOST:PORT``, or ``auto`` for the one that runs on this machine).
-
-    Each of the `controllers` has `workers`, which request `cpus` processors each; a measurement may take `limit`
-    seconds. Every node needs Placewise and the libraries of the reward. Workers wait until the cluster has room.
-    """
-
-    address: str
-    controllers: int = 2
-    workers: int = 1
-    limit: float = LIMIT
-    cpus: float = 1.0
-
-    def backend(self) -> RayBackend:
-        """Join the cluster, unless this process is part of it. Raises MissingExtraError, RunError."""
-        ray = join_cluster(self.address, "training on a Ray cluster")
-        return RayBackend(ray, self.cpus)

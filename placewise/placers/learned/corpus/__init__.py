@@ -1,1 +1,0 @@
-"""Training one policy on many problems: tasks, workers, and the synchronous trainer."""

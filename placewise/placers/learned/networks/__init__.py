@@ -1,1 +1,0 @@
-"""The networks of policies. Everything here needs torch."""

@@ -1,1 +1,0 @@
-"""Distributed training: controllers roll out and learn, workers measure, one server owns the parameters."""
