@@ -87,7 +87,7 @@ def test_one_device_more_of_each_model(config: str) -> None:
     assert [change.words for change in answer.fitted.changes] == ["one RTX3060 more"]
     assert answer.fitted.changes[0].faster > 1
     assert module._more_devices("2xL4,RTX3060,L4,cpu") == [
-        ("one L4 more", "L4,2xL4,RTX3060,L4,cpu"), ("one RTX3060 more", "RTX3060,2xL4,RTX3060,L4,cpu"),
+        ("one L4 more", "2xL4,RTX3060,L4,cpu,L4"), ("one RTX3060 more", "2xL4,RTX3060,L4,cpu,RTX3060"),
     ]  # fmt: skip
 
 
