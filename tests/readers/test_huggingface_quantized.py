@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from huggingface_configs import write_config
+from soak import sample
 
 import placewise as pw
 from placewise.errors import InputError, ModelFileError
@@ -184,7 +185,7 @@ def beside_weights(name: str, values: Mapping[str, Any], graph: Graph) -> int:
     return 0
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", sample(sorted(PRESETS)))
 def test_bytes_of_the_presets_checkpoints(name: str, tmp_path: Path) -> None:
     """The weights of a preset, and what else its checkpoint has, take what is published, within half a percent."""
     checkpoint, changes, published = PRESETS[name]
