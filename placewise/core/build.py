@@ -229,13 +229,14 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
         )
     if constraints is not None:
         unshaped = options.contiguous is None and not options.convex
+        own_room = options.headroom is not None or bool(options.spare)
         options = replace(
             options,
             contiguous=constraints.contiguous if unshaped else options.contiguous,
             convex=constraints.convex if unshaped else options.convex,
             in_order=constraints.ordered if unshaped and options.in_order is None else options.in_order,
-            headroom=constraints.headroom if options.headroom is None and not options.spare else options.headroom,
-            spare=options.spare if options.spare or options.headroom is not None else constraints_of(constraints).spare,
+            headroom=options.headroom if own_room else constraints.headroom or None,
+            spare=options.spare if own_room else constraints_of(constraints).spare,
             pins=constraints_of(constraints).pins if options.pins is None else options.pins,
             forbid=constraints_of(constraints).forbidden if options.forbid is None else options.forbid,
             together=constraints.together if options.together is None else options.together,

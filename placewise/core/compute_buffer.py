@@ -18,13 +18,14 @@ from placewise.readers.run_dims import RunDims, find_run_dims
 
 
 def keep_compute_buffer(problem: Problem) -> Problem:
-    """The problem with room for llama.cpp's compute buffer on every accelerator.
+    """The problem with room for llama.cpp's compute buffer on every accelerator of which no headroom is given.
 
-    Unchanged where the user keeps room free, and for models that are no GGUF files. Doing it twice changes nothing.
+    Unchanged for models that are no GGUF files. Doing it twice changes nothing.
     """
     rules = problem.constraints
-    room = 0 if rules.headroom or rules.spare else count_compute_buffer(problem.graph.source)
-    return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room),))) if room else problem
+    room = 0 if rules.headroom or _is_of_all(rules.spare) else count_compute_buffer(problem.graph.source)
+    spare = (Headroom("", bytes=room), *rules.spare)
+    return problem.with_(constraints=replace(rules, spare=spare)) if room else problem
 
 
 def count_compute_buffer(source: Source | None) -> int:
@@ -37,16 +38,21 @@ def count_compute_buffer(source: Source | None) -> int:
 
 def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
     """A note of what `problem` keeps free for the compute buffer, beyond what the user asked for."""
-    kept = kept_bytes(asked.constraints.spare, problem)
-    return (f"{format_bytes(kept)} of each accelerator stay free for llama.cpp's compute buffer",) if kept else ()
+    kept, own = kept_bytes(asked.constraints.spare, problem), asked.constraints.spare
+    which = "each accelerator without a headroom of its own" if own else "each accelerator"
+    return (f"{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",) if kept else ()
 
 
 def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
-    """The bytes of each accelerator that `problem` keeps free for the compute buffer; 0 where the user `asked` for more
-    room on some device.
+    """The bytes of each accelerator that `problem` keeps free for the compute buffer; 0 where the user `asked` for some
+    headroom of every accelerator.
     """
-    room = () if asked else problem.constraints.spare
+    room = () if _is_of_all(asked) else problem.constraints.spare
     return max((int(spare.bytes) for spare in room if not spare.device), default=0)
+
+
+def _is_of_all(spares: Sequence[Headroom]) -> bool:
+    return any(not spare.device for spare in spares)
 
 
 @lru_cache(maxsize=16)

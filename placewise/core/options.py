@@ -136,7 +136,7 @@ class ProblemOptions:
         of modules ("BertLayer") one per module, a tuple is a set of names.
     headroom : float, str, mapping or sequence
         Memory to keep free of every accelerator: a share (0.1, "10%") or a size ("2GiB"); or by device, like
-        ``{"cuda:0": "2GiB"}`` or ``["5%", "cuda:0=10%"]``. Default: 0.
+        ``{"cuda:0": "2GiB"}`` or ``["5%", "cuda:0=10%"]``. Default: 0; for llama.cpp, its compute buffer.
     max_memory : mapping of str to float or str
         Bytes, or sizes like "20GiB", that may be used of a device; 0 means not this one.
     exclude : str or sequence of str
@@ -273,7 +273,10 @@ def _truth(name: str, value: object) -> bool | None:
 
 
 def _headroom(value: Any) -> tuple[float | None, tuple[Headroom, ...]]:
-    """The share of every accelerator, where only that is given, else what each amount is and of which device."""
+    """The share of every accelerator, where only that is given, else what each amount is and of which device.
+
+    A share of 0 is both, so that it counts as given.
+    """
     if value is None:
         return None, ()
     if isinstance(value, Mapping):
@@ -284,7 +287,7 @@ def _headroom(value: Any) -> tuple[float | None, tuple[Headroom, ...]]:
     if len({spare.device for spare in parsed}) < len(parsed):
         raise InputError(f"headroom is {_shown(value)}", remedy="give one amount for each device")
     if len(parsed) == 1 and not parsed[0].device and not parsed[0].bytes:
-        return parsed[0].share, ()
+        return parsed[0].share, () if parsed[0].share else parsed
     return None, parsed
 
 

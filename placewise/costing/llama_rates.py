@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
-MICRO_BATCH = 512
-"""Tokens of a micro-batch, by default (``-ub``)."""
 PROMPT = ("flops", "attention", "batches")
 """Terms of a prompt: FLOPs of products, FLOPs of attention, and bytes of weights times micro-batches."""
 TOKEN = ("bytes", "cache")

@@ -58,7 +58,7 @@ class LlamaCppExporter:
         TARGET,
         writes="a shell script with one command",
         loaded_by="llama.cpp (llama-server, llama-cli) that has --override-tensor",
-        verified="text only",
+        verified="executed",
         cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
         takes="transformers whose scopes number their layers",
         suffix=".sh",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,11 @@ def test_a_plan_keeps_the_buffer_free(tmp_path: Path) -> None:
 def test_a_layer_goes_to_the_cpu_where_the_buffer_takes_its_place(tmp_path: Path) -> None:
     """Weights and cache alone fill the accelerator: with the buffer, something has to leave it."""
     path = write_model(tmp_path / "model.gguf", "llama", layers=6)
-    free = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=1e-9)
+    free = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=0)
     assert free.result.judgement is not None
     on_gpu = next(device.peak for device in free.result.judgement.devices if device.device == "cuda:0")
     tight = {**DEVICES, "cuda:0": on_gpu + 1}
-    kept, whole = (pw.place(path, tight, target="llama.cpp", dims=SIZES, **more) for more in ({}, {"headroom": 1e-9}))
+    kept, whole = (pw.place(path, tight, target="llama.cpp", dims=SIZES, **more) for more in ({}, {"headroom": 0}))
     assert whole.value == pytest.approx(free.value)
     assert kept.placement is not None and kept.value > whole.value
 
@@ -58,3 +59,31 @@ def test_others_are_left_alone(tmp_path: Path) -> None:
     assert run_on_target(kept, "llama.cpp").constraints == kept.constraints != plain.constraints
     other = build("zoo:bert-base", "L4,cpu")
     assert count_compute_buffer(other.graph.source) == 0 and keep_compute_buffer(other) is other
+
+
+@pytest.mark.parametrize("zero", [0, "0", "0%", "0GiB", {"": 0}])
+def test_no_headroom_is_an_answer(zero: object, tmp_path: Path) -> None:
+    """A headroom of 0 keeps nothing free, in the plan and where the plan is judged again; without one the buffer is."""
+    path = write_model(tmp_path / "model.gguf", "llama")
+    plan = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=zero)
+    assert plan.problem.capacity[plan.problem.cluster.index("cuda:0")] == 1 << 30
+    assert not any("compute buffer" in note for note in plan.result.notes)
+    plan.save(tmp_path / "plan.json")
+    again = pw.judge(path, tmp_path / "plan.json")
+    assert [device.capacity for device in again.devices] == plan.problem.capacity.tolist()
+    options = ProblemOptions(headroom=zero)  # type: ignore[arg-type]
+    assert replace(options, dims={"batch": 2}).spare == options.spare != ()
+
+
+def test_a_headroom_of_one_device_leaves_the_buffer_on_others(tmp_path: Path) -> None:
+    """What is said of one accelerator holds there, and the buffer stays free on the other; the note says which."""
+    path = write_model(tmp_path / "model.gguf", "llama")
+    devices = {**DEVICES, "cuda:1": "1GiB"}
+    plan = pw.place(path, devices, target="llama.cpp", dims=SIZES, headroom={"cuda:0": "16MiB"})
+    room = count_compute(read_header(path), LlamaFlags(context=4096))
+    names, capacity = plan.problem.cluster.names, plan.problem.capacity
+    assert {name: (1 << 30) - capacity[names.index(name)] for name in ("cuda:0", "cuda:1")} == {
+        "cuda:0": 16 << 20, "cuda:1": room,
+    }  # fmt: skip
+    assert any("of each accelerator without a headroom of its own stay free" in note for note in plan.result.notes)
+    assert keep_compute_buffer(plan.problem) is plan.problem

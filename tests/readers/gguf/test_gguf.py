@@ -201,7 +201,7 @@ def test_unknown_architectures_say_so(tmp_path: Path) -> None:
 
 
 def test_a_mixture_on_two_unlike_cards(tmp_path: Path) -> None:
-    """48 layers with some 920 MiB of experts each, on cards of 16 and 15 GB (like llama.cpp's issue 21801).
+    """48 layers with some 920 MiB of experts each, on cards of 16 and 15 GB, as users of llama.cpp reported.
 
     Keeping the experts of the first 26 layers in host memory and sharing the layers by memory asks the second card for
     over 20,000 MiB. The plan fits; with less host memory nothing does, and the sentence says what is missing.
