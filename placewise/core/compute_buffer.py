@@ -47,7 +47,11 @@ def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
     """The bytes of each accelerator that `problem` keeps free for the compute buffer; 0 where the user `asked` for some
     headroom of every accelerator.
     """
-    room = () if _is_of_all(asked) else problem.constraints.spare
+    accelerators = {
+        device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if not host
+    }
+    of_all = _is_of_all(asked) or accelerators <= {spare.device for spare in asked}
+    room = () if of_all else problem.constraints.spare
     return max((int(spare.bytes) for spare in room if not spare.device), default=0)
 
 

@@ -116,7 +116,9 @@ def _require_modules(graph: Graph) -> None:
     if source is None or source.format not in FORMATS:
         raise ExportError("the model is no PyTorch module", remedy="place the module itself, or its .pt2 file")
     if graph.phases:
-        raise ExportError("this model runs in phases, and a module is called once", remedy="place one of the phases")
+        raise ExportError(
+            "this model runs in phases, and a module is called once", remedy="place a training step: --graph training"
+        )
 
 
 def _prefixes(scope: str) -> list[str]:

@@ -151,7 +151,10 @@ class _TokenPlan:
             shapes = [tuple(entry["shape"]) for entry in entries]
             others = {tensor for shape in shapes for tensor in alike[shape]} - self.gathered[path]
             if len(set(shapes)) < len(shapes) or any(self._enters(tensor, path) for tensor in others):
-                raise ExportError(f"{path!r} takes several values of one shape, of which it needs all tokens of some")
+                raise ExportError(
+                    f"{path!r} takes values of equal shape, some whole and some split by tokens",
+                    remedy="leave out --sequence-parallel",
+                )
 
     def add_slices(self, op: int) -> None:
         """Let modules and calls that make whole values hand on the tokens of each device, where an op takes them."""

@@ -185,10 +185,17 @@ def make(weights=""):
     config.use_cache = False
     kind = transformers.{kind}
     torch.manual_seed(0)
-    model = kind.from_pretrained(weights, config=config, dtype=torch.float32) if weights else kind(config)
+    model = read(kind, weights, config) if weights else kind(config)
     names = {{"source": model.main_input_name, "tokens": "decoder_input_ids"}}
     drawn = {{names[name]: draw(shape, dtype, config) for name, (shape, dtype) in INPUTS.items()}}
     return model.float().eval(), (), drawn
+
+
+def read(kind, weights, config):
+    try:  # safetensors only: other files of weights may run code
+        return kind.from_pretrained(weights, config=config, dtype=torch.float32, use_safetensors=True)
+    except OSError as error:
+        raise SystemExit(f"the weights {{weights!r}} cannot be read: {{error}}") from None
 
 
 def draw(shape, dtype, config):

@@ -128,12 +128,12 @@ class Pool:
         return finished
 
     def scatter(self, n: int, give: Callable[[PoolMember, list[int]], None], seconds: float) -> Iterator[TaskOutcome]:
-        """The outcomes of tasks 0 … n − 1 as they end, after waits of at most `seconds`.
+        """The outcomes of tasks 0 … n − 1 as they end, after waits of at most `seconds`; a `stop_reason` ends it.
 
         `give(member, waiting)` takes a task out of `waiting` and starts it on an idle member.
         """
         waiting = list(range(n))
-        while waiting or self.tasks():
+        while (waiting or self.tasks()) and not self.stop_reason:
             for member in self.idle()[: len(waiting)]:
                 give(member, waiting)
             yield from self.wait(seconds)

@@ -214,7 +214,7 @@ def test_arguments_of_one_shape_and_several_layouts_are_refused() -> None:
     options = ProblemOptions(objective="throughput", graph="training", tensor_parallel=2, sequence_parallel=True)
     made, args = reading(6)
     problem = build(made, "2xA100-80GB", options, example_inputs=args)
-    with pytest.raises(ExportError, match=r"'layers.0' takes several values of one shape, of which it needs all"):
+    with pytest.raises(ExportError, match=r"'layers.0' takes values of equal shape, some whole and some split"):
         export_placement(problem, staged(problem, [StageGroup((0, 1), 1, 2)], []), "torch")
 
 

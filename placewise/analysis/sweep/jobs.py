@@ -20,8 +20,6 @@ from placewise.processes.ray_cluster import join_cluster
 _SERVED = "placewise.analysis.sweep.evaluate:Evaluator"
 _WAIT = 3600.0
 """Seconds of one wait; searches may take longer."""
-MAX_DEATHS = 3
-"""Workers that may die in a row, at their start or at a point, before the sweep ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +98,10 @@ class _Pooled:
         for outcome in self._pool.scatter(len(jobs), give, _WAIT):
             if outcome.task is not None:
                 on_point(outcome.task, _point_of(outcome))
-            if outcome.status == "refused" or self._pool.row >= MAX_DEATHS:
+            if outcome.status == "refused":
                 raise RunError(outcome.why)
+        if self._pool.stop_reason:
+            raise RunError(self._pool.stop_reason)
 
 
 def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:

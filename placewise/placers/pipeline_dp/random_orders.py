@@ -92,8 +92,10 @@ class _OrderSearch:
 
     def split_orders(self, rounds: int, share: float) -> None:
         """Split series of orders for a share of the time that is left, else `rounds` orders."""
+        if not rounds:
+            return
         until, round_ = self.watch.elapsed + share * self.watch.left, 0
-        timed = np.isfinite(until) and rounds > 0
+        timed = np.isfinite(until)
         best, value, stalled, series = None, np.inf, 0, 0
         start, fruitless = self.value, 0
         priced = stage_costs.price_stages(self.problem, self.graph.component, self.graph.n, self.problem.capacity)
@@ -121,7 +123,7 @@ class _OrderSearch:
         if series % 3 == 2:
             return self.draw(None)
         rng = self.rng if series else None
-        rank = cuts.rank(rng, lambda: self.watch.elapsed < until, largest=series % 3 == 1)
+        rank = cuts.rank(rng, lambda: not self.watch.out and self.watch.elapsed < until, largest=series % 3 == 1)
         return _draw_order(self.graph, rank, self.rng)
 
     def draw(self, best: Ints | None) -> Ints:

@@ -81,7 +81,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
             candidates.append(Bound(round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
-            candidates.append(cut_bound(problem, classes, times))
+            if work > 0 and go_on():
+                candidates.append(cut_bound(problem, classes, times, go_on))
         elif objective.execution == "operator" or not problem.cluster.is_host.any():
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))

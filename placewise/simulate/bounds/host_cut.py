@@ -9,6 +9,7 @@ least once: with a price of 1 for every second the cut bounds the value, less th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,13 @@ _TOTAL = 1 << 40
 """All costs of a cut together, in units; a capacity above it is never cut."""
 
 
-def cut_bound(problem: Problem, classes: DeviceClasses, times: Floats) -> Bound:
-    """The bound for `sequential` execution, in seconds; `times` [n_blocks, n_classes] is inf where none may run."""
+def cut_bound(
+    problem: Problem, classes: DeviceClasses, times: Floats, go_on: Callable[[], bool] = lambda: True
+) -> Bound:
+    """The bound for `sequential` execution, in seconds; no further prices are tried once `go_on` is False.
+
+    `times` [n_blocks, n_classes] is inf where none may run.
+    """
     a = arrays_of(problem)
     if len(a.consumers) > LARGEST:
         return Bound(0.0, METHOD)
@@ -41,7 +47,7 @@ def cut_bound(problem: Problem, classes: DeviceClasses, times: Floats) -> Bound:
         least, seconds, moved, held = sides.assign(np.repeat(pace, len(classes.count)), np.repeat(pace, 2), per_byte)
         return least, np.array([seconds.sum() + moved.sum()]), held
 
-    value = prices_bound(spread, np.ones(1, np.int64), sides.room, sides.scale, sides.unit, rounds=_ROUNDS)
+    value = prices_bound(spread, np.ones(1, np.int64), sides.room, sides.scale, sides.unit, rounds=_ROUNDS, go_on=go_on)
     return Bound(round_down(value, problem.n_ops), METHOD)
 
 

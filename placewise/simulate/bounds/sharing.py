@@ -62,10 +62,10 @@ def sharing_bound(
 
     `times` [n_blocks, n_classes] is inf where a block may not run. It ends after `work` or when `go_on` is False.
     """
-    test = _Test(problem, classes, times, paths)
+    test = _Test(problem, classes, times, paths, work, go_on)
     low, high, step = max(above, float(np.sum(paths, axis=0).max(initial=0.0))), np.inf, 4 * _CLOSE
     best = 0.0
-    while low > 0 and high - low > _CLOSE * low and test.work < work and go_on():
+    while low > 0 and high - low > _CLOSE * low and test.goes_on():
         middle = low * (1 + step) if np.isinf(high) else (low + high) / 2
         if test.refutes(middle):
             best = low = middle
@@ -78,14 +78,26 @@ def sharing_bound(
 class _Test:
     """What must share a device if a placement ends by T, and whether that is impossible."""
 
-    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats, paths: PathBounds) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        classes: DeviceClasses,
+        times: Floats,
+        paths: PathBounds,
+        most: float,
+        go_on: Callable[[], bool],
+    ) -> None:
         self._problem, (self._seconds, self._head, self._tail) = problem, paths
         self._usable = np.isfinite(times)
         self._classes = classes
         self._one = [problem.cluster.devices[d].streams == 1 for d in classes.example.tolist()]
         self._held = unshared_bytes(problem)
         self._uses = list_uses(problem)
-        self.work = 0.0
+        self._work, self._most, self._go_on = 0.0, most, go_on
+
+    def goes_on(self) -> bool:
+        """Whether work and time are left. What is found without looking further holds too."""
+        return self._work < self._most and self._go_on()
 
     def refutes(self, latest: float) -> bool:
         """Whether no placement ends by `latest`."""
@@ -96,9 +108,9 @@ class _Test:
         block, sets = self._problem.block.astype(np.int64), np.arange(self._problem.n_blocks)
         joined = before + (seconds + tail)[reader] > over
         joins = block[maker[joined]], block[reader[joined]]
-        while len(joins[0]):
+        while len(joins[0]) and self.goes_on():
             sets = join_sets(sets, *joins)
-            self.work += _EDGE_WORK * len(maker)
+            self._work += _EDGE_WORK * len(maker)
             apart = sets[block[maker]] != sets[block[reader]]
             joins = _find_neighbours(
                 np.concatenate((reader[apart], maker[apart])),
@@ -132,7 +144,7 @@ class _Test:
             return False
         if not self._one[c]:
             return True
-        self.work += _OP_WORK * len(ops)
+        self._work += _OP_WORK * len(ops)
         columns = self._head[ops], problem.costs.op_seconds[ops, device], self._tail[ops]
         tasks = list(zip(*(column.tolist() for column in columns), strict=True))
         return one_machine_end(tasks) <= over

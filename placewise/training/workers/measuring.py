@@ -104,8 +104,6 @@ class Measuring:
                 seconds[outcome.task] = self._seconds(outcome, placements[outcome.task])
             elif outcome.status != "done":
                 self.failure = outcome.why
-            if self._pool.stop_reason:
-                break
         self._abandon_batch()
         return seconds
 

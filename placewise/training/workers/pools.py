@@ -157,6 +157,8 @@ class DistributedPool(Pool):
         for outcome in self.scatter(len(tasks), give, POLL_SECONDS):
             if outcome.status == "done":
                 results[outcome.task] = outcome.value
-            elif outcome.status == "refused" or self.stop_reason:
-                raise RunError(self.stop_reason or outcome.why)
+            elif outcome.status == "refused":
+                raise RunError(outcome.why)
+        if self.stop_reason:
+            raise RunError(self.stop_reason)
         return [(task, results[place]) for place, task in enumerate(tasks) if place in results]
