@@ -19,7 +19,7 @@ def test_a_ray_cluster_finds_what_one_process_finds() -> None:
     """Two actors on two nodes share the points; the sweep is the same."""
     options = ProblemOptions(dims={"layers": 1, "length": 16})
     clusters = ["1..2xL4", '{"cuda:0": "130MiB"}']
-    plan = plan_sweep("zoo:bert-base", clusters, {"batch": "16:128"}, options, Budget(), placer="single")
+    plan = plan_sweep("zoo:bert-base", clusters, {"batch": "16:128"}, options, Budget(iterations=1000), placer="single")
     with three_nodes() as cluster:
         together = run_sweep(plan, ray=cluster.address)
     assert together == run_sweep(plan, workers=1)

@@ -18,6 +18,8 @@ from placewise.files.sweep_file import PointRecord, load_sweep
 from placewise.placers.base import Budget
 
 TINY = {"layers": 1, "length": 16}
+WORK = Budget(iterations=1000)
+"""Without a limit of seconds: bounds may not depend on what else the machine does."""
 SMALL = '{"cuda:0": "130MiB"}'
 
 
@@ -26,7 +28,7 @@ def planned(devices: Any = SMALL, vary: Any = None, dims: Any = None, **changes:
     options = ProblemOptions(dims=TINY if dims is None else dims, objective=changes.pop("objective", None))
     model = changes.pop("model", "zoo:bert-base")
     changes = {"placer": "single", **changes}
-    return plan_sweep(model, devices, {"batch": "16:512"} if vary is None else vary, options, Budget(), **changes)
+    return plan_sweep(model, devices, {"batch": "16:512"} if vary is None else vary, options, WORK, **changes)
 
 
 def figures(points: tuple[PointRecord, ...]) -> list[tuple[Any, ...]]:
