@@ -14,13 +14,18 @@ from collections.abc import Callable
 import numpy as np
 from ortools.graph.python import max_flow
 
-from placewise.model.columns import Floats, Ints, Longs
-from placewise.placers.pipeline_dp.path_bound import LeastCosts, find_heaviest_path, weigh_components
+from placewise.model.columns import Ints, Longs
+from placewise.placers.pipeline_dp.path_bound import (
+    TOTAL,
+    UNCUT,
+    LeastCosts,
+    find_heaviest_path,
+    price_transfers,
+    weigh_components,
+)
 from placewise.placers.shared.stages.stage_costs import StageCosts
 from placewise.simulate.contiguity import Contraction
 
-_TOTAL, _NEVER = 1 << 40, 1 << 48
-"""All costs together, in units of the network, and the capacity of arcs that are never cut."""
 _MAX_CUTS = 200
 """Of a longer path, so many places are cut, evenly spaced."""
 
@@ -29,16 +34,17 @@ class CutOrders:
     """The flow network of a graph, solved for one place of a path after the other."""
 
     def __init__(self, graph: Contraction, costs: StageCosts) -> None:
-        price, n = _price_tensors(costs), graph.n
+        (enter, leave), n = price_transfers(costs), graph.n
+        price = enter + leave
         self._graph, self._weight = graph, weigh_components(costs, LeastCosts(costs))
         made = np.flatnonzero(costs.producer >= 0)
         tensor = np.repeat(np.arange(len(price)), np.diff(costs.consumer_offsets))
         used = costs.producer[tensor] >= 0
         tail, head = graph.edges()
-        units = np.floor(price[made] * (_TOTAL / max(float(price.sum()), 1.0))).astype(np.int64) + 1
+        units = np.floor(price[made] * (TOTAL / max(float(price.sum()), 1.0))).astype(np.int64) + 1
         tails = (2 + costs.producer[made], 2 + n + tensor[used], 2 + head)
         heads = (2 + n + made, 2 + costs.consumers[used], 2 + tail)
-        never = np.full(int(used.sum()) + len(tail), _NEVER)
+        never = np.full(int(used.sum()) + len(tail), UNCUT)
         self._flow = max_flow.SimpleMaxFlow()
         add, parts = self._flow.add_arcs_with_capacity, (2 + np.arange(n)).astype(np.int32)
         add(*(np.concatenate(ends).astype(np.int32) for ends in (tails, heads)), np.concatenate((units, never)))
@@ -68,7 +74,7 @@ class CutOrders:
         """The components before the cheapest cut between `path[place − 1]` and `path[place]`."""
         n = self._graph.n
         inside, outside = np.zeros((2, n), np.int64)
-        inside[path[:place]], outside[path[place:]] = _NEVER, _NEVER
+        inside[path[:place]], outside[path[place:]] = UNCUT, UNCUT
         self._flow.set_arcs_capacity(self._inside, inside)
         self._flow.set_arcs_capacity(self._outside, outside)
         self._flow.solve(0, 1)
@@ -76,15 +82,6 @@ class CutOrders:
             behind = _components(self._flow.get_sink_side_min_cut(), n)
             return np.setdiff1d(np.arange(n), behind, assume_unique=True)
         return _components(self._flow.get_source_side_min_cut(), n)
-
-
-def _price_tensors(costs: StageCosts) -> Floats:
-    """What it costs to send on each tensor, where that is least among the devices that pay for transfers."""
-    paid = np.unique(costs.rate[costs.rate >= 0])
-    if not len(paid):
-        return np.ones(len(costs.producer))
-    price: Floats = (costs.enter[:, paid].min(axis=1) + costs.leave[:, paid].min(axis=1)).astype(np.float64)
-    return price
 
 
 def _components(nodes: list[int], n: int) -> Longs:

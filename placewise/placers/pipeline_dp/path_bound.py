@@ -23,7 +23,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 from placewise.simulate.contiguity import Contraction
 
-_TOTAL, _NEVER = 1 << 40, 1 << 48
+TOTAL, UNCUT = 1 << 40, 1 << 48
 """All costs together, in units of the network, and the capacity of arcs that are never cut."""
 _LONGEST = 600
 _STEPS = 40
@@ -33,13 +33,20 @@ class LeastCosts:
     """The least costs of each component and tensor on any device, as floats in units of the costs, rounded down."""
 
     def __init__(self, costs: StageCosts) -> None:
-        paying = costs.rate[costs.rate >= 0]
-        free = bool((costs.rate < 0).any()) or not len(paying)
         seconds = np.where(costs.seconds < NEVER, costs.seconds, np.inf).min(axis=1, initial=np.inf)
-        n_tensors = len(costs.producer)
+        enter, leave = price_transfers(costs)
+        free = bool((costs.rate < 0).any())
         self.work: Floats = seconds.astype(np.float64)
-        self.enter: Floats = np.zeros(n_tensors) if free else costs.enter[:, paying].min(axis=1).astype(np.float64)
-        self.leave: Floats = np.zeros(n_tensors) if free else costs.leave[:, paying].min(axis=1).astype(np.float64)
+        self.enter: Floats = np.zeros_like(enter) if free else enter
+        self.leave: Floats = np.zeros_like(leave) if free else leave
+
+
+def price_transfers(costs: StageCosts) -> tuple[Floats, Floats]:
+    """The least that entering and leaving devices that pay cost each tensor; where none pays, all cost the same."""
+    paid = np.unique(costs.rate[costs.rate >= 0])
+    if not len(paid):
+        return np.ones(len(costs.producer)), np.ones(len(costs.producer))
+    return costs.enter[:, paid].min(axis=1).astype(np.float64), costs.leave[:, paid].min(axis=1).astype(np.float64)
 
 
 class _SegmentNetwork:
@@ -48,7 +55,7 @@ class _SegmentNetwork:
     def __init__(self, costs: StageCosts, least: LeastCosts) -> None:
         n, tensors = len(costs.size), len(costs.producer)
         total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
-        self._n, self._scale = n, _TOTAL / max(total, 1e-300)
+        self._n, self._scale = n, TOTAL / max(total, 1e-300)
         leaving = np.zeros(n)
         produced = costs.producer >= 0
         np.add.at(leaving, costs.producer[produced & costs.output], least.leave[produced & costs.output])
@@ -56,7 +63,7 @@ class _SegmentNetwork:
         tensor = np.repeat(np.arange(tensors), np.diff(costs.consumer_offsets))
         received, sent = 2 + n + np.arange(tensors), 2 + n + tensors + np.arange(tensors)
         sends = np.flatnonzero(produced & ~costs.output)
-        never = np.full(len(tensor), _NEVER)
+        never = np.full(len(tensor), UNCUT)
         tails = (2 + costs.consumers, received, 2 + costs.producer[sends], sent[tensor])
         heads = (received[tensor], np.where(produced, 2 + costs.producer, 1), sent[sends], 2 + costs.consumers)
         units = (never, self._units(least.enter), self._units(least.leave[sends]), never)
@@ -84,8 +91,8 @@ class _SegmentNetwork:
         """The least sum of transfers, `own` [n] of components in the set, and `lost` [n] of components left out."""
         if (inside & outside).any():
             return float("inf")
-        self._flow.set_arcs_capacity(self._inside, np.where(inside, _NEVER, np.where(outside, 0, lost)))
-        self._flow.set_arcs_capacity(self._outside, np.where(outside, _NEVER, self._leaving + own))
+        self._flow.set_arcs_capacity(self._inside, np.where(inside, UNCUT, np.where(outside, 0, lost)))
+        self._flow.set_arcs_capacity(self._outside, np.where(outside, UNCUT, self._leaving + own))
         if self._flow.solve(0, 1) != self._flow.OPTIMAL:
             return 0.0
         return float(self._flow.optimal_flow()) / self._scale * (1 - 1e-12)

@@ -60,7 +60,7 @@ def _may_end(program: Program, latest: int, places: int) -> bool:
     may = [(1 << places) - 1] * (max(block) + 1)
     may[block[0]] = 1
     may[block[-1]] &= 1 << (places - 2)
-    forward = [(u, v, delay) for u, v, delay in program.delays]
+    forward = list(program.delays)
     backward = sorted(((v, u, delay) for u, v, delay in program.delays), reverse=True)
     members: list[list[int]] = [[] for _ in may]
     for op, group in enumerate(block):

@@ -17,8 +17,8 @@ from placewise.model.columns import Bools
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.pipeline_dp import random_orders
-from placewise.placers.pipeline_dp.cut_orders import CutOrders, _price_tensors
-from placewise.placers.pipeline_dp.path_bound import LeastCosts, find_heaviest_path, weigh_components
+from placewise.placers.pipeline_dp.cut_orders import CutOrders
+from placewise.placers.pipeline_dp.path_bound import LeastCosts, find_heaviest_path, price_transfers, weigh_components
 from placewise.placers.pipeline_dp.random_orders import search_orders
 from placewise.placers.shared.stages.stage_costs import StageCosts, price_stages
 from placewise.simulate import judge_placement
@@ -33,7 +33,7 @@ def price_cut(costs: StageCosts, before: Bools) -> float:
     offsets = costs.consumer_offsets
     return sum(
         price
-        for tensor, price in enumerate(_price_tensors(costs).tolist())
+        for tensor, price in enumerate(np.add(*price_transfers(costs)).tolist())
         if costs.producer[tensor] >= 0
         and before[costs.producer[tensor]]
         and not before[costs.consumers[offsets[tensor] : offsets[tensor + 1]]].all()
