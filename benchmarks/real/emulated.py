@@ -1,6 +1,6 @@
 """Predicted and measured times of many plans on emulated clusters: six models, four clusters, three objectives.
 
-    python benchmarks/real/emulated.py [--plans 12] [--seconds 1] [--only two-nodes] [--realtime]
+    python benchmarks/real/emulated.py [--plans 20] [--seconds 1] [--only two-nodes] [--realtime] [--resume]
 
 Nothing is computed: a process per device sleeps as long as its ops take, and tensors move as paced bytes (see
 docs/runtimes.md,
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import command, report
+from common import SCRATCH, command, report
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -95,6 +95,7 @@ default_link = { bandwidth = "20GB/s", latency = "10us", shared = "switch" }
     ),
 }
 """Execution, communication, cluster file, and whether its devices are unequal."""
+FINISHED = SCRATCH / "emulated.jsonl"
 KINDS = ("latency", "throughput", "step")
 MEDIAN, WITHIN, RANK, BEST, SHARE, GAIN = 0.03, 0.08, 0.95, 0.03, 0.90, 1.3
 LATE, ATTEMPTS = 0.04, 4
@@ -148,7 +149,7 @@ def draw_plans(problem: Problem, count: int, seconds: float, seed: int) -> dict[
 
 
 FILLED = 48
-"""Samples in flight that fill a pipeline whose transfers are stages too, and whose samples return to devices."""
+"""The most samples in flight; as many as a plan has stages, transfers among them, fill its pipeline."""
 
 
 def measure_once(prepared: PreparedEmulation, problem: Problem) -> tuple[float, float]:
@@ -156,9 +157,8 @@ def measure_once(prepared: PreparedEmulation, problem: Problem) -> tuple[float, 
     if problem.objective.kind != "throughput":
         (seconds,) = prepared.time([{}])
     else:
-        in_flight = 2 * (problem.n_devices + len(problem.cluster.wires)) + 4
-        if problem.objective.communication == "overlap":
-            in_flight = max(in_flight, FILLED)
+        least = 2 * (problem.n_devices + len(problem.cluster.wires)) + 4
+        in_flight = max(least, min(prepared.programs[0].stages, FILLED))
         (seconds,) = prepared.time([{}] * (4 * in_flight), in_flight=in_flight)
     return max(report.late for report in prepared.reports), seconds
 
@@ -179,30 +179,29 @@ def measure_case(prepared: PreparedEmulation, job: Job) -> dict[str, Any]:
 
 
 def run_cells(
-    clusters: Sequence[str], kinds: Sequence[str], count: int, budget: float, until: float, *, realtime: bool
+    wanted: Sequence[tuple[str, str, str]], count: int, budget: float, until: float, *, realtime: bool
 ) -> Iterator[dict[str, Any]]:
-    """All cells, model by model, a cluster in the same processes throughout; no model begins after `until`. With
+    """These cells (model, cluster, kind), a cluster in the same processes throughout; none begins after `until`. With
     `realtime`, other processes of the machine let those of the cluster go first.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         emulations: dict[str, PreparedEmulation] = {}
-        for row, model in enumerate(MODELS):
+        for model, name, kind in wanted:
             if time.monotonic() > until:
                 return
-            for name, kind in product(clusters, kinds):
-                execution, communication, text, _ = CLUSTERS[name]
-                path = Path(folder) / f"{name}.toml"
-                path.write_text(text)
-                problem = build_problem(model, str(path), Objective(kind, communication, execution=execution))
-                cases = []
-                for plan, placement in draw_plans(problem, count, budget, row).items():
-                    job = Job(problem, placement, ())
-                    if name not in emulations:
-                        emulations[name] = stack.enter_context(Emulated().prepare(job))
-                        for pid in emulations[name].pids.values() if realtime else ():
-                            os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
-                    cases.append({"plan": plan, **measure_case(emulations[name], job)})
-                yield {"cluster": name, "model": model, "objective": str(problem.objective), "cases": cases}
+            execution, communication, text, _ = CLUSTERS[name]
+            path = Path(folder) / f"{name}.toml"
+            path.write_text(text)
+            problem = build_problem(model, str(path), Objective(kind, communication, execution=execution))
+            cases = []
+            for plan, placement in draw_plans(problem, count, budget, MODELS.index(model)).items():
+                job = Job(problem, placement, ())
+                if name not in emulations:
+                    emulations[name] = stack.enter_context(Emulated().prepare(job))
+                    for pid in emulations[name].pids.values() if realtime else ():
+                        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
+                cases.append({"plan": plan, **measure_case(emulations[name], job)})
+            yield {"cluster": name, "model": model, "objective": str(problem.objective), "cases": cases}
 
 
 def build_problem(model: str, cluster: str, objective: Objective) -> Problem:
@@ -262,10 +261,21 @@ def table(cells: Sequence[dict[str, Any]], plans: int) -> tuple[str, list[str]]:
     return "\n".join(lines), [text for text, met in checks.items() if not met]
 
 
-def kept() -> list[dict[str, Any]]:
-    """The cells that were measured before."""
+def key_of(cell: dict[str, Any]) -> tuple[str, str, str]:
+    """Model, cluster and kind of a cell."""
+    return cell["model"], cell["cluster"], cell["objective"].split(" ")[0]
+
+
+def finished() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The cells that are finished, each as it was measured last; a line is added for each, so that none is lost."""
+    lines = FINISHED.read_text().splitlines() if FINISHED.exists() else []
+    return {key_of(cell): cell for cell in map(json.loads, lines)}
+
+
+def published() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The cells on the page."""
     path = Path(__file__).parents[1] / "results" / "real_emulated.json"
-    return list(json.loads(path.read_text())["rows"]) if path.exists() else []
+    return {key_of(cell): cell for cell in json.loads(path.read_text())["rows"]} if path.exists() else {}
 
 
 def show_cell(cell: dict[str, Any]) -> None:
@@ -279,25 +289,29 @@ def show_cell(cell: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plans", type=int, default=12)
+    parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each placer")
-    parser.add_argument("--minutes", type=float, default=25.0, help="no model begins after them")
-    parser.add_argument("--only", choices=CLUSTERS)
-    parser.add_argument("--objective", choices=KINDS, help="measure this alone, and keep the other cells")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no cell begins after them")
+    parser.add_argument("--only", choices=CLUSTERS, nargs="+", default=list(CLUSTERS))
+    parser.add_argument("--model", choices=MODELS, nargs="+", default=MODELS)
+    parser.add_argument("--objective", choices=KINDS, nargs="+", default=KINDS)
     parser.add_argument("--realtime", action="store_true", help="run the cluster before all else (Linux, as root)")
+    parser.add_argument("--resume", action="store_true", help="leave out cells that are finished")
     options = parser.parse_args()
-    until, cells = time.monotonic() + 60 * options.minutes, []
-    clusters = list(CLUSTERS) if options.only is None else [options.only]
-    kinds = KINDS if options.objective is None else (options.objective,)
-    others = [c for c in kept() if c["cluster"] not in clusters or c["objective"].split(" ")[0] not in kinds]
-    stopped: list[str] = []
+    wanted = list(product(options.model, options.only, options.objective))
+    if options.resume:
+        wanted = [cell for cell in wanted if len(finished().get(cell, {"cases": []})["cases"]) < options.plans]
+    until, stopped = time.monotonic() + 60 * options.minutes, []
+    SCRATCH.mkdir(exist_ok=True)
     try:
-        for cell in run_cells(clusters, kinds, options.plans, options.seconds, until, realtime=options.realtime):
-            cells.append(cell)
+        for cell in run_cells(wanted, options.plans, options.seconds, until, realtime=options.realtime):
+            with FINISHED.open("a") as file:
+                file.write(json.dumps(cell) + "\n")
             show_cell(cell)
     except RunError as error:
-        stopped = [f"stopped after {len(cells)} cells: {error}"]
-    cells = sorted([*others, *cells], key=lambda cell: MODELS.index(cell["model"]))
+        stopped = [f"stopped early: {error}"]
+    found = published() | finished()
+    cells = [found[key] for key in product(MODELS, CLUSTERS, KINDS) if key in found]
     text, missed = table(cells, options.plans)
     return report("emulated", cells, stopped + missed, text, ("numpy", "placewise"))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +16,19 @@ from emulated_runs import run_on_time
 
 import placewise as pw
 from placewise.errors import InputError, PlacewiseError, RunError
+from placewise.model.cluster import Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.runtimes.base import Job
+from placewise.runtimes.emulated.program import ADMITTED, join_stages
 from placewise.runtimes.emulated.runtime import Emulated, PreparedEmulation
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.throughput import loads
 from placewise.simulate.problem_arrays import arrays_of
 from tests.helpers.processes_seen import gone
 from tests.helpers.simulate_problems import random_placement, random_problem, seeded
+from tests.helpers.worked_examples import Op, make_problem
 
 
 def drawn(seed: int, objective: Objective, **options: object) -> tuple[Problem, Placement]:
@@ -67,6 +71,27 @@ def test_ops_start_when_the_judge_says(seed, transfers, wires):
     assert [starts[op] for op in range(problem.n_ops)] == pytest.approx(judged.timeline.start, abs=1e-9)
 
 
+def test_what_ops_without_seconds_make_queues_behind_what_was_sent_before():
+    """At one moment, a tensor of an op that took no time goes over a link after those of the op before it."""
+    ops = {
+        "long": Op(1, "acc0", "", 4),
+        "none": Op(0, "acc0", "", 2),
+        "short": Op(2, "acc0", "", 1),
+        "first": Op(1, "acc1", "long"),
+        "second": Op(9, "acc1", "short"),
+        "third": Op(1, "acc1", "none"),
+    }
+    devices = [Device("acc0"), Device("acc1")]
+    problem = make_problem(ops, devices, "direct", Objective("latency"))
+    placement = Placement(np.array([0, 0, 0, 1, 1, 1], np.int32), order=np.array([0, 2, 1, 3, 4, 5], np.int32))
+    judged = judge_placement(problem, placement)
+    assert judged.timeline.start[3:].tolist() == [5, 6, 15]
+    with Emulated().prepare(Job(problem, placement, ())) as prepared:
+        run_on_time(prepared)
+        starts = starts_of(prepared, problem)
+    assert [starts[op] for op in range(6)] == pytest.approx(judged.timeline.start, abs=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("execution", ["subgraph", "sequential"])
 @pytest.mark.parametrize("transfers", ["direct", "staged"])
@@ -107,6 +132,42 @@ def test_a_full_pipeline_takes_the_predicted_seconds_per_sample():
     with Emulated().prepare(Job(problem, placement, ())) as prepared:
         seconds = run_on_time(prepared, samples=72, in_flight=12)
     assert seconds == pytest.approx(judge_placement(problem, placement).value, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_the_first_round_goes_first(mode):
+    """When a device starts a task in a full pipeline, nothing else that waits for it is of an earlier round."""
+    problem, placement = drawn(35, Objective("throughput", communication=mode))
+    in_flight = 6
+    with Emulated().prepare(Job(problem, placement, ())) as prepared:
+        run_on_time(prepared, samples=36, in_flight=in_flight)
+        spans = {span[:2]: span[2:] for report in prepared.reports for span in report.spans}
+        programs = prepared.programs
+    needs: dict[int, set[int]] = defaultdict(set)
+    for program in programs:
+        for other, waiters in program.waiters.items():
+            for waiter in waiters:
+                needs[waiter] |= {other} - {ADMITTED}
+    checked = 0
+    for program in programs:
+        rounds = {task.number: join_stages(task.stage, program.stages, in_flight) for task in program.tasks}
+        for one, other in product(program.tasks, repeat=2):
+            if one.resource < 0 or one.resource != other.resource or not needs[other.number]:
+                continue
+            for sample, late in product(range(36), repeat=2):
+                start, waiting = spans[one.number, sample][0], spans[other.number, late][0]
+                ready = max(spans[need, late][1] for need in needs[other.number])
+                if ready < start - 1e-9 and start < waiting:
+                    assert rounds[one.number] + sample <= rounds[other.number] + late
+                    checked += 1
+    assert checked > 100
+
+
+def test_a_stage_is_a_round_where_enough_samples_are_in_flight():
+    """With as many samples as stages, every stage is a round of its own; with fewer, stages share rounds evenly."""
+    assert [join_stages(stage, 6, 8) for stage in range(6)] == [0, 1, 2, 3, 4, 5]
+    assert [join_stages(stage, 6, 3) for stage in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [join_stages(stage, 6, 1) for stage in range(6)] == [0] * 6
 
 
 def test_no_process_decides_before_a_message_has_arrived():

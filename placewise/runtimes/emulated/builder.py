@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class _Draft:
     steps: tuple[Step, ...]
     sends: int
     latency: float
+    stage: int = 0
     holds: dict[tuple[Group, int], None] = field(default_factory=dict)
 
 
@@ -223,6 +225,12 @@ class ProgramBuilder:
         """Make a task wait for more tasks."""
         self._drafts[task].after.update(dict.fromkeys(number for number in after if number >= 0))
 
+    def number_stages(self) -> None:
+        """Give every task its stage: the most tasks that come one after the other before it."""
+        before = {number: draft.after for number, draft in enumerate(self._drafts)}
+        for number in TopologicalSorter(before).static_order():
+            self._drafts[number].stage = 1 + max((self._drafts[other].stage for other in before[number]), default=-1)
+
     def hold(self, task: int, peer: int, tensor: int) -> None:
         """A tensor is in the memory of a process from the end of a task on (−1: from the start of the sample)."""
         if task >= 0:
@@ -254,7 +262,7 @@ class ProgramBuilder:
         head = programs[self.host]
         programs[self.host] = PeerProgram(
             head.tasks, head.resources, head.waiters, head.brings, head.orders, head.uses, head.size, head.kept,
-            head.told, 0, 1, len(groups), admits, tuple(self.outputs),
+            head.told, 0, 1, head.stages, len(groups), admits, tuple(self.outputs),
         )  # fmt: skip
         return programs
 
@@ -297,6 +305,7 @@ class ProgramBuilder:
             told=len(told),
             turn=members.index(peer),
             turns=len(members),
+            stages=1 + max((draft.stage for draft in self._drafts), default=0),
         )
 
     def _task(self, number: int, resources: Mapping[str, int], dependents: Sequence[int]) -> Task:
@@ -312,5 +321,5 @@ class ProgramBuilder:
                 tells.append((group, tensors, size))
         return Task(
             number, resources.get(draft.resource, -1), draft.seconds, draft.key, draft.order, len(draft.after),
-            draft.steps, draft.sends, draft.latency, tuple(tells),
+            draft.steps, draft.sends, draft.latency, draft.stage, tuple(tells),
         )  # fmt: skip

@@ -33,7 +33,7 @@ def require_plain(b: ProgramBuilder, placement: Placement) -> None:
 
 
 def add_pipeline_tasks(b: ProgramBuilder, placement: Placement) -> None:
-    """Devices and wires take the oldest sample that is ready; a transfer is sent, crosses its wire, and is received."""
+    """Devices and wires work in rounds; a transfer is sent, crosses its wire, and is received."""
     require_plain(b, placement)
     problem, device = b.problem, placement.device
     engines = ENGINES[problem.objective.communication]
@@ -67,6 +67,7 @@ def add_pipeline_tasks(b: ProgramBuilder, placement: Placement) -> None:
                 b.wait_for(task_of[reader], (at[b.place(int(device[reader]))],))
         if b.output[tensor]:
             collect_output(b, tensor, at[b.host])
+    b.number_stages()
 
 
 def _carry(

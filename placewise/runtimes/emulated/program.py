@@ -36,8 +36,9 @@ class Task:
     """Something that takes `seconds` on a resource of a process (−1: no resource limits it), once per sample.
 
     It is ready when `waits` others have ended, or when its sample is admitted if it waits for none. Among ready tasks
-    of a resource the smallest `key` starts, on a first-in, first-out resource the one that was ready first. `order`
-    sorts what happens at one moment. A transfer `sends` a tensor: its bytes leave during the seconds that come after
+    of a resource the one of the first round starts, then of the smallest `key`; on a first-in, first-out resource the
+    one that was ready first. A task's round is its sample and `stage` (see `join_stages`). `order` sorts what happens
+    at one moment. A transfer `sends` a tensor: its bytes leave during the seconds that come after
     its `latency`. `tells` are the processes that learn of its end: a group of which one member runs a sample, the
     tensors that are in its memory from then on, and the bytes that it receives.
     """
@@ -51,6 +52,7 @@ class Task:
     steps: tuple[Step, ...] = ()
     sends: int = -1
     latency: float = 0.0
+    stage: int = 0
     tells: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = ()
 
 
@@ -73,8 +75,9 @@ class PeerProgram:
     `waiters` are the tasks here that wait for a task (or for `ADMITTED`), `brings` the tensors that are here from its
     end on; `orders` sorts those tasks. `uses` counts how often a tensor is used here, `size` is its bytes. `kept`
     tensors stay until the sample is done. `told` is how many messages of a sample come here, besides that of its
-    admission. `turn` and `turns`: the process runs the samples with this remainder. Only the host has `parties`, how
-    many tell it of every sample, the groups that it `admits` samples to, and `outputs`.
+    admission. `turn` and `turns`: the process runs the samples with this remainder. `stages` counts those of all tasks
+    of the placement. Only the host has `parties`, how many tell it of every sample, the groups that it `admits` samples
+    to, and `outputs`.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -88,6 +91,7 @@ class PeerProgram:
     told: int = 0
     turn: int = 0
     turns: int = 1
+    stages: int = 1
     parties: int = 0
     admits: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[int, ...] = ()
@@ -123,6 +127,14 @@ class Report:
     moved: int
     done: Mapping[int, float]
     values: Mapping[int, tuple[int, ...]]
+
+
+def join_stages(stage: int, stages: int, in_flight: int) -> int:
+    """The rounds by which a task comes after the first of its sample, where no more samples than these are in flight.
+
+    If devices and links work on one stage of every sample per round, a round takes as long as the busiest of them.
+    """
+    return stage * in_flight // max(stages, in_flight)
 
 
 def value_of_input(sample: int) -> int:

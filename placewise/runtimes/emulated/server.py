@@ -22,6 +22,7 @@ from placewise.runtimes.emulated.program import (
     PeerProgram,
     Report,
     Task,
+    join_stages,
     value_of_input,
     value_of_op,
 )
@@ -77,6 +78,7 @@ class Stream:
         self._number, self._host, self._sockets = number, host, sockets
         self._program, self._clock, self._samples = program, clock, samples
         self._tasks = {task.number: task for task in program.tasks}
+        self._rounds = {task.number: join_stages(task.stage, program.stages, in_flight) for task in program.tasks}
         self._free = [[0.0] * resource.slots for resource in program.resources]
         self._ready: list[list[Any]] = [[] for _ in program.resources]
         self._events: list[Any] = []
@@ -179,7 +181,11 @@ class Stream:
             self._start(task, sample, since)
             return
         resource = self._program.resources[task.resource]
-        key = (since, sample, *task.order) if resource.fifo else (sample, *task.key)
+        self._order += 1
+        if resource.eager:
+            key: tuple[float, ...] = (since, self._order)
+        else:
+            key = (since, sample, *task.order) if resource.fifo else (sample + self._rounds[task.number], *task.key)
         heapq.heappush(self._ready[task.resource], (key, task.number, sample, since))
         if resource.eager:
             self._start_on(task.resource)
