@@ -95,14 +95,19 @@ class PreparedEmulation(Closing):
         return {name: np.array([value], np.uint64) for name, value in zip(names, values, strict=True)}
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """As `PreparedPlacement.time`, in seconds of the plan; a pipeline is timed while it is full."""
+        """As `PreparedPlacement.time`, in seconds of the plan.
+
+        A pipeline is timed while it is full, in the second half of its samples: those that enter an empty one together
+        leave faster than it can go on, as some of their work was done while it filled.
+        """
         if in_flight > 1 and self._job.problem.objective.kind == "step":
             raise InputError("training steps come one after the other", remedy="leave out --in-flight")
         if in_flight == 1 and self._job.problem.objective.kind != "throughput":
             return [self._stream(1, 1) for _ in samples]
         self._stream(len(samples), in_flight)
         done = sorted(self.reports[self._job.problem.n_devices].done.values())
-        first, last = (in_flight - 1, len(done) - in_flight) if len(done) > 3 * in_flight else (0, len(done) - 1)
+        full = len(done) > 3 * in_flight
+        first, last = (len(done) // 2 - 1, len(done) - in_flight) if full else (0, len(done) - 1)
         if last <= first:
             return [done[-1] - self._began]
         return [(done[last] - done[first]) / (last - first) / self.scale]
