@@ -31,7 +31,8 @@ class Candidate:
 class History:
     """One run of `auto`; `judging` is the longest time in seconds that judging a proposal took.
 
-    `timed`: the budget has a time limit; `turns` counts placers run; `tried` names them.
+    `timed`: the budget has a time limit; `turns` counts placers run; `tried` names them. `pool` has the best candidates
+    of the run, `recent` those since the last restart of the search: searches go on from these.
     """
 
     problem: Problem
@@ -42,6 +43,7 @@ class History:
     reason: Reason = Reason.FINISHED
     turns: int = 0
     pool: list[Candidate] = field(default_factory=list)
+    recent: list[Candidate] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
@@ -64,8 +66,12 @@ class History:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The best placements, as hints for searches."""
-        return tuple(kept.proposal.placement for kept in self.pool if kept.proposal.placement is not None)
+        """The best placements since the last restart, as hints for searches."""
+        return tuple(kept.proposal.placement for kept in self.recent if kept.proposal.placement is not None)
+
+    @property
+    def recent_value(self) -> float:
+        return self.recent[0].value if self.recent else float("inf")
 
     def optimal(self, gap: float) -> bool:
         """Whether the bounds prove that nothing better exists, up to the gap."""
@@ -97,8 +103,7 @@ class History:
             self.notes += [f"{name}: {note}" for note in proposal.notes]
             return False
         before = self.value
-        if not any(candidate.proposal.placement == kept.proposal.placement for kept in self.pool):
-            self.pool = sorted([*self.pool, candidate], key=lambda kept: kept.value)[:POOL]
+        self.pool, self.recent = _keep(self.pool, candidate), _keep(self.recent, candidate)
         if candidate.value >= before:
             return False
         self._record_improvements(candidate, claims, before)
@@ -143,3 +148,10 @@ class History:
         notes = (f"auto took the placement of {self.best.placer}", *self.best.proposal.notes)
         history = tuple(self.history)
         return replace(self.best.proposal, bound=self.bound, reason=self.reason, notes=notes, history=history)
+
+
+def _keep(pool: list[Candidate], candidate: Candidate) -> list[Candidate]:
+    """The best candidates of a pool and one more."""
+    if any(candidate.proposal.placement == kept.proposal.placement for kept in pool):
+        return pool
+    return sorted([*pool, candidate], key=lambda kept: kept.value)[:POOL]

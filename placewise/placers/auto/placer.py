@@ -40,6 +40,9 @@ LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
 """A proof is tried once each search had this many slices in a row without an improvement."""
+WORTH_GOING_ON, FEW_ROUNDS = 0.01, 3
+"""A search for latency begins again once twice its time made the value smaller by less than this share, but not before
+it had so many rounds of slices."""
 SOON_SEARCHED = 30
 """With this many groups of ops or fewer, searches end after `PATIENCE` slices; with more, when the time is over."""
 
@@ -160,11 +163,45 @@ class _Portfolio:
         searchers = [_Searcher(turn, first) for turn in turns if self._placer(turn)]
         proofs = tuple(turn for turn in proofs if self._placer(turn))
         until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
+        objective, few = self.problem.objective, self.problem.n_blocks <= SOON_SEARCHED
+        if objective.kind == "latency" and objective.execution == "operator" and not few:
+            self._restart(searchers)
         self._rotate(searchers, until, PATIENCE)
         for turn in proofs:
             self._take(turn, self.watch.left)
-        patience = PATIENCE if self.problem.n_blocks <= SOON_SEARCHED else np.inf
+        patience = PATIENCE if few else np.inf
         self._rotate(searchers, self.watch.budget.seconds, patience)
+
+    def _restart(self, searchers: Sequence[_Searcher]) -> None:
+        """Search from the same beginning again and again, while there is time for another search.
+
+        Which optimum a search runs into is decided early, and by chance. What follows goes on from the best of all.
+        """
+        history, start, first = self.history, self.history.pool, [searcher.seconds for searcher in searchers]
+        longest = 0.0
+        while self.watch.left > longest:
+            begun, history.recent = self.watch.elapsed, start
+            for searcher, seconds in zip(searchers, first, strict=True):
+                searcher.seconds, searcher.idle = seconds, 0
+            self._converge(searchers)
+            longest = max(longest, self.watch.elapsed - begun)
+            if not any(np.isfinite(searcher.idle) for searcher in searchers):
+                break
+        history.recent = history.pool
+
+    def _converge(self, searchers: Sequence[_Searcher]) -> None:
+        """Run slices until twice the time brings less than `WORTH_GOING_ON`, or until half of the time is over."""
+        begun, reached = self.watch.elapsed, [(0.0, self.history.recent_value)]
+        while any(np.isfinite(searcher.idle) for searcher in searchers):
+            for searcher in searchers:
+                if np.isfinite(searcher.idle):
+                    self._run_slice(searcher, searchers)
+            spent, value = self.watch.elapsed - begun, self.history.recent_value
+            earlier = min(value for when, value in reached if when <= spent / 2)
+            reached.append((spent, value))
+            converged = len(reached) > FEW_ROUNDS and earlier - value < WORTH_GOING_ON * earlier
+            if converged or self.watch.left < spent:
+                return
 
     def _rotate(self, searchers: Sequence[_Searcher], until: float, patience: float) -> None:
         """Run slices by turns until `until`, or until every search had `patience` slices without an improvement.
@@ -179,15 +216,19 @@ class _Portfolio:
                     return
                 if searcher.idle >= PATIENCE and any(other.idle == 0 for other in searchers):
                     continue
-                started, seconds = self.watch.elapsed, min(searcher.seconds, self.watch.left)
-                if self._take(searcher.turn, seconds):
-                    for other in searchers:
-                        other.idle = min(other.idle, PATIENCE)
-                    searcher.idle = 0
-                else:
-                    searcher.idle += 1 if self.watch.elapsed - started > seconds / 2 else np.inf
-                longest = LONGEST_SLICE * self.watch.budget.seconds
-                searcher.seconds = max(min(searcher.seconds * 1.5, longest), searcher.seconds)
+                self._run_slice(searcher, searchers)
+
+    def _run_slice(self, searcher: _Searcher, searchers: Sequence[_Searcher]) -> None:
+        """Run one slice of a search and make its next one longer; any improvement wakes the others."""
+        started, seconds = self.watch.elapsed, min(searcher.seconds, self.watch.left)
+        if self._take(searcher.turn, seconds):
+            for other in searchers:
+                other.idle = min(other.idle, PATIENCE)
+            searcher.idle = 0
+        else:
+            searcher.idle += 1 if self.watch.elapsed - started > seconds / 2 else np.inf
+        longest = LONGEST_SLICE * self.watch.budget.seconds
+        searcher.seconds = max(min(searcher.seconds * 1.5, longest), searcher.seconds)
 
     def _placer(self, turn: Turn) -> Placer | None:
         """The placer of a turn, or None where its extra is missing or it does not support the problem."""
@@ -226,7 +267,9 @@ class _Portfolio:
         if proposal.infeasible:
             self._infeasible = proposal
             raise _RunOver
-        better = history.record(turn.placer, proposal)
+        before = history.recent_value
+        history.record(turn.placer, proposal)
+        better = history.recent_value < before
         if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
             raise _RunOver
         return better

@@ -27,8 +27,9 @@ COLDEST, HOTTEST = 1e-5, 1e-2
 """Temperatures as shares of the best value known; fewer chains have the colder ones."""
 DEPTH, MAX_SCOPES = 6, 50_000
 """The longest prefixes of scopes that form groups; graphs with more scopes get no groups, which would take too long."""
-CHAINS, CHAIN_OPS = 8, 60_000
-"""The most chains, and how many ops they may have together; at least two chains run."""
+CHAINS, CHAIN_OPS = 8, 8_000
+"""The most chains, and how many ops they may have together: on larger graphs many chains would hardly move each. At
+least two chains run."""
 ROUND_WORK, ROUND_MOVES = 300_000, 64
 """Ops that all chains simulate together between two exchanges, and the moves of each."""
 BEHIND, FAR, CATCH_UP_WORK = 20.0, 0.01, 600_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
 from soak import seeds
+from toy_problems import zoo
 
 from placewise._native import StopFlag
 from placewise.core.place import place
@@ -16,6 +18,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
+from placewise.placers.auto.placer import _Portfolio, _Searcher
 from placewise.placers.auto.strategy import FEW_BLOCKS
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
 from placewise.placers.registry import create
@@ -182,3 +185,22 @@ def test_a_freer_problem_has_no_worse_answer(max_ops: int, seed: int) -> None:
         assert result.notes[0].removeprefix("auto took the placement of ") == result.history[-1].placer
         assert all(later.value < earlier.value for earlier, later in pairwise(result.history))
         assert all(earlier.seconds <= later.seconds for earlier, later in pairwise(result.history))
+
+
+def test_restarts_go_back_to_the_beginning_and_keep_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search of a latency begins at the quick placers' placements; the answer is the best of all searches."""
+    monkeypatch.setattr("placewise.placers.auto.placer.WORTH_GOING_ON", 1.0)
+    monkeypatch.setattr("placewise.placers.auto.placer.FEW_ROUNDS", 0)
+    pools: list[list[str]] = []
+    reached: list[float] = []
+
+    def converge(portfolio: _Portfolio, searchers: Sequence[_Searcher]) -> None:
+        pools.append([candidate.placer for candidate in portfolio.history.recent])
+        search(portfolio, searchers)
+        reached.append(portfolio.history.recent_value)
+
+    search = _Portfolio._converge
+    monkeypatch.setattr(_Portfolio, "_converge", converge)
+    result = place(zoo("layered", 400, 0, "4xP100"), "auto", Budget(4.0))
+    assert len(reached) > 1 and all(pool == pools[0] for pool in pools) and "local" not in pools[0]
+    assert result.value <= min(reached) * (1 + 1e-12)
