@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anyone reads it: pytest has workers for both cores, and threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # that wait for tiny tensors spin
@@ -37,4 +38,22 @@ def brief_proofs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core_place, "PACKING", 0.05)
         patch.setattr(set_cover, "LONGEST_PROOF", 0.5)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for caches, which all processes of this run of pytest share."""
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    home.mkdir(0o700, exist_ok=True)
+    return home
+
+
+@pytest.fixture(scope="module")
+def traced_once(cache_home: Path) -> Iterator[None]:
+    """The cache that users have is on, for tests of what is done with a model of transformers once it is read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache_home))
+        patch.setenv("PLACEWISE_NO_CACHE", "0")
         yield

@@ -46,7 +46,7 @@ def test_both_phases_of_a_module_are_on_one_device(tmp_path):
     """Over two devices, a weight is on one of them only, whatever phase uses it."""
     path = write_config(tmp_path, "mixtral")
     for objective in ("latency", "throughput"):
-        plan = pw.place(path, "2xA100-80GB,cpu", objective=objective, dims=DIMS, budget="1s")
+        plan = pw.place(path, "2xA100-80GB,cpu", objective=objective, dims=DIMS, budget="0.3s")
         graph, where = plan.problem.graph, plan.placement.device
         homes: dict[int, set[int]] = {}
         for weight, op in zip(graph.weight_edges.value.tolist(), graph.weight_edges.consumer.tolist(), strict=True):

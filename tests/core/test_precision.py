@@ -25,6 +25,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 GPUS = "A100,L4,RTX-4090"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 
@@ -274,10 +275,8 @@ def exported(problem: Problem, target: str) -> tuple[str, tuple[str, ...]]:
     return str(next(iter(made.exported.files.values()))), made.exported.notes
 
 
-def test_exports_ask_for_the_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_ask_for_the_precision() -> None:
     """Targets that can say it do, others name what has to be converted."""
-    monkeypatch.delenv("PLACEWISE_NO_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     dims = {"prompt": 8, "tokens": 2}
 
     def of(name: str) -> Problem:

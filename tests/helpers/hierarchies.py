@@ -70,10 +70,10 @@ def optimum(problem: Problem) -> float:
     for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
         follows[rows, homes[:, tail], homes[:, head]] = True
     follows[:, np.arange(count), np.arange(count)] = False
-    reach = follows
-    for _ in range(count):
-        reach = reach | (np.einsum("kij,kjl->kil", reach.astype(np.int8), follows.astype(np.int8)) > 0)
-    chains = homes[~reach[:, np.arange(count), np.arange(count)].any(axis=1)]
+    reach = follows.astype(np.float32)
+    for _ in range(count.bit_length()):  # each product doubles the length of the paths that are known
+        reach = np.minimum(reach + reach @ reach, 1)
+    chains = homes[~(reach[:, np.arange(count), np.arange(count)] > 0).any(axis=1)]
     size = np.bincount(graph.component, weights=problem.graph.ops.state_bytes, minlength=graph.n)
     held = np.stack([(size * (chains == d)).sum(axis=1) for d in range(count)], axis=1)
     chains = chains[(held <= problem.capacity).all(axis=1)]

@@ -27,8 +27,8 @@ from placewise.readers.huggingface.settings import read_settings  # noqa: E402
 
 DIMS = {"prompt": 12, "tokens": 8}
 GENERATING = [kind for kind in SMALL if kind not in ("bert", "resnet", "vit")]
-LIKE_LLAMA = ("falcon", "gpt2", "opt", "qwen2", "qwen3", "vit")
-"""Whose layers are all alike, one after the other, as those of llama and bert are."""
+LIKE_OTHERS = ("falcon", "gpt2", "gpt_oss", "mistral", "opt", "qwen2", "qwen3", "vit")
+"""Whose layers follow each other as those of llama and bert do, all alike, or as those of gemma2 do, in turns."""
 PUBLISHED = {
     "bert-base": 109_482_240, "bert-large": 335_141_888,
     "deepseek-v3": 671_026_404_352,  # 671.03 B with the 14,848 biases of its routers, which are buffers
@@ -111,7 +111,7 @@ def assert_same_structure(one: Graph, other: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.soak] * (kind in LIKE_LLAMA)) for kind in sorted(SMALL)]
+    "kind", [pytest.param(kind, marks=[pytest.mark.soak] * (kind in LIKE_OTHERS)) for kind in sorted(SMALL)]
 )
 def test_copied_layers_are_what_tracing_every_layer_gives(tmp_path, kind):
     """Layers traced once and copied, or each traced by itself: the same graph, scopes and weights included."""

@@ -28,6 +28,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.targets.kept import describe_kept, list_kept
 from placewise.targets.place_for import place_for
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 LAYERS = ("deepspeed", "llama.cpp", "megatron", "vllm")
 PIPELINED = tuple(name for name, rule in TARGETS.items() if rule.overlaps)
 
@@ -83,7 +84,7 @@ def test_layers_of_the_zoo(target: str, objective: str, name: str, tmp_path: Pat
 def test_families_of_transformers(transformer: Problem, target: str) -> None:
     """Small configurations: experts, tied weights, caches."""
     try:
-        result = place_for(transformer, target, "auto", pw.Budget(seconds=1))
+        result = place_for(transformer, target, "auto", pw.Budget(seconds=0.3))
     except ExportError as error:
         assert SOAKS and target in str(error)
         return
@@ -102,7 +103,7 @@ def test_onnx(target: str, objective: str, tmp_path: Path) -> None:
              make_node("Sigmoid", ["a"], ["c"]), make_node("Add", ["b", "c"], ["y"])]  # fmt: skip
     path = saved(tmp_path, model(nodes, {"x": [64, 64]}, {"y": [64, 64]}, [weight("w", 64, 64)]))
     devices = {"GPU.0": "1GiB", "cpu": "1GiB"} if target == "openvino" else "2xL4,cpu"
-    plan = pw.place(path, devices, target=target, objective=objective, time_limit="1s")
+    plan = pw.place(path, devices, target=target, objective=objective, time_limit="0.3s")
     require_same(plan, target, tmp_path / "plan.json")
     if target == "onnx-annotated" and plan.placement is not None:
         assert not set(plan.assignment.values()) >= {"cuda:0", "cuda:1"}
@@ -118,7 +119,7 @@ def test_examples(target: str, name: str, dims: dict[str, int], tmp_path: Path) 
     if not SOAKS and name == "gpt2" and target.startswith("onnx"):
         pytest.skip("as BERT, but larger: make soak")
     try:
-        plan = pw.place(EXAMPLES / f"{name}.onnx", "2xL4,cpu", target=target, dims=dims, time_limit="1s")
+        plan = pw.place(EXAMPLES / f"{name}.onnx", "2xL4,cpu", target=target, dims=dims, time_limit="0.3s")
     except ExportError as error:
         assert "list of layers" in str(error)
         return
@@ -129,7 +130,7 @@ def test_examples(target: str, name: str, dims: dict[str, int], tmp_path: Path) 
 def test_tensorflow(objective: str, tmp_path: Path) -> None:
     """Nodes that stand for several ops stay on one device."""
     path = TENSORFLOW / "attention.pb"
-    plan = pw.place(path, "2xL4,cpu", target="tensorflow", dims={"batch": 4}, objective=objective, time_limit="1s")
+    plan = pw.place(path, "2xL4,cpu", target="tensorflow", dims={"batch": 4}, objective=objective, time_limit="0.3s")
     require_same(plan, "tensorflow", tmp_path / "plan.json")
 
 
@@ -143,7 +144,7 @@ def test_programs(target: str, objective: str, tmp_path: Path) -> None:
     layers = [torch.nn.Linear(64, 64) for _ in range(6)]
     torch.export.save(torch.export.export(torch.nn.Sequential(*layers), (torch.ones(8, 64),)), tmp_path / "m.pt2")
     devices = {0: "60kB", 1: "90kB"}
-    plan = pw.place(tmp_path / "m.pt2", devices, target=target, objective=objective, time_limit="1s")
+    plan = pw.place(tmp_path / "m.pt2", devices, target=target, objective=objective, time_limit="0.3s")
     assert len(set(plan.assignment.values())) == 2
     require_same(plan, target, tmp_path / "plan.json")
 
@@ -186,7 +187,7 @@ def test_weights_in_host_memory_are_moved_to_the_first_gpu(tmp_path: Path) -> No
     wide = {**SMALL["llama"], "hidden_size": 512, "intermediate_size": 2048}
     config.write_text(json.dumps({"model_type": "llama", **wide}))
     devices = {0: "24MB", "cpu": "1GiB"}
-    plan = pw.place(config, devices, target="device-map", pins={"lm_head": "cuda:0"}, time_limit="2s")
+    plan = pw.place(config, devices, target="device-map", pins={"lm_head": "cuda:0"}, time_limit="0.5s")
     require_same(plan, "device-map", tmp_path / "plan.json")
     assert set(plan.assignment.values()) == {"cuda:0", "cpu"}
     problem, placement = plan.problem, plan.placement

@@ -24,6 +24,7 @@ from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute
 
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("traced_once")
 DEVICES = "RTX3060,cpu"
 SIZES = {"prompt": 8, "tokens": 4}
 CONFIG = SMALL["llama"] | {

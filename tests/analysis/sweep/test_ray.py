@@ -15,9 +15,10 @@ from placewise.placers.base import Budget
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.soak
 def test_a_ray_cluster_finds_what_one_process_finds() -> None:
     """Two actors on two nodes share the points; the sweep is the same."""
-    options = ProblemOptions(dims={"layers": 1, "length": 16})
+    options = ProblemOptions(dims={"layers": 1, "length": 16}, objective="throughput")
     clusters = ["1..2xL4", '{"cuda:0": "130MiB"}']
     plan = plan_sweep("zoo:bert-base", clusters, {"batch": "16:128"}, options, Budget(iterations=1000), placer="single")
     with three_nodes() as cluster:

@@ -38,7 +38,7 @@ def posed(seed: int, objective: Objective, max_ops: int = 14) -> Problem:
 def test_history_says_who_improved_what_and_when(objective: Objective) -> None:
     """Values fall, seconds do not, the last value is the judge's, and a line of the report names the last finder."""
     for seed in range(8):
-        result = place(posed(seed, objective), "auto", Budget(1.0))
+        result = place(posed(seed, objective), "auto", Budget(0.3))
         values, seconds = ([getattr(step, what) for step in result.history] for what in ("value", "seconds"))
         assert values[-1] == pytest.approx(result.value) and all(a > b for a, b in pairwise(values))
         assert all(a <= b for a, b in pairwise(seconds)) and seconds[-1] <= result.seconds
@@ -48,7 +48,7 @@ def test_history_says_who_improved_what_and_when(objective: Objective) -> None:
 def test_progress_names_who_has_the_best_value() -> None:
     """What auto passes on is the best of everybody: its value never rises, its bound never falls, `by` has found it."""
     said: list[Progress] = []
-    result = place(posed(3, OBJECTIVES[0], 30), "auto", Budget(1.5), on_progress=said.append)
+    result = place(posed(3, OBJECTIVES[0], 30), "auto", Budget(0.5), on_progress=said.append)
     known = [state for state in said if state.value is not None and state.by]
     assert known and all(b.value <= a.value for a, b in pairwise(known))  # type: ignore[operator]
     assert known[-1].value >= result.value * (1 - 1e-9)  # type: ignore[operator]
@@ -98,7 +98,7 @@ def test_history_remembers_the_best_once_each() -> None:
 def test_goes_on_from_a_hint() -> None:
     """The optimum as a hint stays the answer, also without time."""
     problem = posed(7, OBJECTIVES[0])
-    best = place(problem, "auto", Budget(2.0))
+    best = place(problem, "auto", Budget(0.5))
     assert best.placement is not None
     again = place(problem, "auto", Budget(0.0), hints=Hints((best.placement,)))
     assert again.value <= best.value * (1 + 1e-12)

@@ -338,9 +338,9 @@ def test_climbing_keeps_the_rules_and_never_loses(problem: Problem) -> None:
 
 @pytest.mark.parametrize("transfers", ["direct", "staged"])
 def test_shared_wires_and_unequal_links_reach_the_optimum(transfers: str) -> None:
-    """Eight ops in a row, two pairs of accelerators joined by a slow shared wire: the optimum of all chain splits."""
+    """Seven ops in a row, two pairs of accelerators joined by a slow shared wire: the optimum of all chain splits."""
     builder = GraphBuilder()
-    for i in range(8):
+    for i in range(7):
         builder.add_op(f"x{i}", "Op")
         builder.add_tensor(i, nbytes=100 * (i % 3 + 1))
         if i:
@@ -349,7 +349,7 @@ def test_shared_wires_and_unequal_links_reach_the_optimum(transfers: str) -> Non
     fast = [Link(*ends, 1e4) for pair in (("a", "b"), ("c", "d")) for ends in (pair, pair[::-1])]
     slow = [Link(*ends, 2e2, shared="bus") for d in "abcd" for ends in ((d, HOST), (HOST, d))]
     cluster = Cluster(tuple(Device(name) for name in "abcd"), (*fast, *slow), transfers)  # type: ignore[arg-type]
-    costs = CostTable.given(np.tile(np.arange(1.0, 9.0)[:, None], (1, 4)), transfer_seconds_of(graph, cluster))
+    costs = CostTable.given(np.tile(np.arange(1.0, 8.0)[:, None], (1, 4)), transfer_seconds_of(graph, cluster))
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
     placement = run_placer(DpPlacer(), problem, Budget()).placement
     assert placement is not None
