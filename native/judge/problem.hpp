@@ -17,7 +17,7 @@ struct Problem {
     std::span<const std::int32_t> consumed;    // the tensor of each entry of `consumers`
     std::span<const std::int32_t> location;    // [n_devices]
     TableView<const std::int32_t> link_class;  // [n_devices + 1, n_devices + 1], as are the next two
-    TableView<const std::int32_t> queue;
+    TableView<const std::int32_t> queue;       // −1 everywhere: transfers never queue
     TableView<const std::int32_t> wire;  // −1: a link of its own
     std::span<const std::int32_t> streams;
     std::span<const double> call_overhead;

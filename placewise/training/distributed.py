@@ -57,6 +57,7 @@ class DistributedTrainer(Trainer):
         self._news = list(zip((row.tobytes() for row in state["seen"]), state["values"].tolist(), strict=True))
         try:
             with one_thread(self.policy):
+                self.teach(watch)
                 while (reason := self._end_reason(watch)) is None:
                     self._send_tasks(watch)
                     for task, result in self.controllers.results(min(watch.left, POLL_SECONDS)):

@@ -50,7 +50,7 @@ class GuidedOptions:
     """
 
     aliases: ClassVar[Mapping[str, str]] = RENAMED
-    policy: Literal["gdp", "placeto", "hsdag", "colocrl", "hdp"] = "gdp"
+    policy: Literal["gdp", "placeto", "doppler", "hsdag", "colocrl", "hdp"] = "gdp"
     checkpoint: str = ""
     updates: int = 0
     samples: int = 16

@@ -76,6 +76,7 @@ class Controller:
         learner.policy.load_state_dict(to_tensors(task.parameters, ""))
         learner.scale, learner.baseline, learner.steps = task.scale, task.baseline, task.steps
         learner.updates, learner.policy.extra_decisions = task.updates, task.extra_decisions
+        learner.policy.progress = task.progress
         self._set_reference(task.reference)
         pricing.remember(task.keys, task.values)
         rollout: Rollout | None = None

@@ -32,7 +32,7 @@ from placewise.simulate import Evaluator, evaluate
 from placewise.zoo.random import random_graph
 
 OPERATOR = Objective("latency", execution="operator")
-POLICIES = ("gdp", "placeto", "hsdag", "colocrl", "hdp")
+POLICIES = ("gdp", "placeto", "doppler", "hsdag", "colocrl", "hdp")
 QUICKLY: dict[str, Any] = {"search": "temper", "samples": 4}
 
 

@@ -21,7 +21,7 @@ from placewise.placers.learned.policy import copy_parameters
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create, placer_class
 
-POLICIES = ("hsdag", "colocrl", "hdp", "placeto", "gdp")
+POLICIES = ("hsdag", "colocrl", "hdp", "placeto", "gdp", "doppler")
 
 
 def free_problem() -> Problem:
