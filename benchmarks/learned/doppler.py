@@ -11,15 +11,24 @@ and `temper` may price as many distinct placements, `auto` has 10 seconds.
 
 from __future__ import annotations
 
+import argparse
+import statistics
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
+from methods import Method, judged
+from rows import SEEDS, Row, Table, arguments, main_of
+from tables import Found, milliseconds, rows_of, values
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.registry import create
 
@@ -155,9 +164,11 @@ class Heuristic(Method):
     """The teacher of doppler: the median schedule of those whose ties are drawn, and the best."""
 
     def run(self, problem: Problem, seed: int) -> dict[str, Any]:
-        policy: Any = create("doppler", {"imitation": 0}).policy(problem, 0)  # type: ignore[attr-defined]
-        drawn = policy._episodes(DRAWN, torch.Generator().manual_seed(seed), teacher=True)[1]
-        every = sorted(judged(problem, Placement(row)) or np.inf for row in policy.view.placements(drawn))
+        placer: Any = create("doppler", {"imitation": 1, "samples": DRAWN})
+        policy = placer.policy(problem, 0)
+        lesson = next(policy.lessons(torch.Generator().manual_seed(seed)))
+        device = lesson["device"].gather(1, lesson["order"].argsort(dim=1)).numpy()
+        every = sorted(judged(problem, Placement(row)) or np.inf for row in policy.view.placements(device))
         return {"value": statistics.median(every), "best": every[0], "seconds": 0.0, "status": f"median of {DRAWN}"}
 
 
@@ -184,17 +195,19 @@ def text(found: Found, command: str) -> str:
     """Milliseconds, then doppler relative to the critical path, beside what the paper reached and what any can."""
     lines = [
         "# Doppler on graphs like those of its paper", "",
-        f"`{command}`; milliseconds in execution `contention-free`, medians over seeds (smallest–largest). Policies and "
-        f"`temper` price as many distinct placements, `auto` has {AUTO_SECONDS:g} s. *critical path*: the median of "
-        f"{DRAWN} schedules whose ties are drawn. *rate 0*: the default without learning, imitation included. *paper*: one "
-        f"seed, {UPDATES} updates after 2,000 steps of imitation.", "",
+        f"`{command}`; milliseconds in execution `contention-free`, medians over seeds (smallest–largest). Policies "
+        f"and `temper` price as many distinct placements, `auto` has {AUTO_SECONDS:g} s. *critical path*: the median "
+        f"of {DRAWN} schedules whose ties are drawn. *rate 0*: the default without learning, imitation included. "
+        f"*paper*: one seed, {UPDATES} updates after 2,000 steps of imitation.", "",
         f"| graph | {' | '.join(METHODS)} |", "|---|" + "--:|" * len(METHODS),
     ]  # fmt: skip
     for name in WORKLOADS:
         lines.append(f"| {name} | {' | '.join(milliseconds(found, name, method, 2) for method in METHODS)} |")
-    lines += ["", "Relative to the critical path. *any*: `auto`'s lower bound, which no placement can beat. *published*: "
-              "Doppler trained in simulation, on real P100s (Yao et al., table 2).", "",
-              "| graph | doppler | rate 0 | paper | temper | auto | any | published |", "|---|" + "--:|" * 7]  # fmt: skip
+    lines += [
+        "", "Relative to the critical path. *any*: `auto`'s lower bound, which no placement can beat. *published*: "
+        "Doppler trained in simulation, on real P100s (Yao et al., table 2).", "",
+        "| graph | doppler | rate 0 | paper | temper | auto | any | published |", "|---|" + "--:|" * 7,
+    ]  # fmt: skip
     for name in WORKLOADS:
         base = values(found, name, CRITICAL)
         if base:
