@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import build_features, link_pace, time_scale, to_single
@@ -215,7 +215,11 @@ class Doppler(Policy):
                 held = (on @ there) / on.sum(dim=2, keepdim=True).clamp_min(1.0)
                 rows = torch.from_numpy(unit), unit_part, held, torch.from_numpy(state[:, step])
                 places = self._devices(*rows, moving=start is not None).double().exp().numpy()
-            chosen = _choose(places, draw[2:], None if drawn else epsilon) if given is None else given[row, unit]
+            chosen = (
+                _choose(places, draw[2:], None if drawn else epsilon)
+                if given is None
+                else given[row, unit].astype(np.int64)
+            )
             if start is not None:
                 chosen = np.where(anew[row, unit], chosen, start.numpy()[unit])
             device[:, step], on[row, chosen, unit] = chosen, 1.0
@@ -224,7 +228,7 @@ class Doppler(Policy):
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, schedules.device[:, :n]
 
 
-def _choose(weight: Floats, draw: Floats, epsilon: float | None) -> Longs:
+def _choose(weight: Floats | Bools, draw: Floats, epsilon: float | None) -> Longs:
     """An index [K] per row of weights [K, m], by draws [2, K] from 0 to 1.
 
     In proportion; or, with an `epsilon`, the largest, and in that share any that is not zero.

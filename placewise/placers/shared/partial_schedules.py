@@ -115,7 +115,8 @@ class PartialSchedules:
     def critical(self) -> Bools:
         """The ready units [K, n] of the highest rank."""
         rank = np.where(self.ready, self.graph.rank, -np.inf)
-        return rank >= rank.max(axis=1, keepdims=True) - TIE * self.graph.rank.max(initial=0.0)
+        critical: Bools = rank >= rank.max(axis=1, keepdims=True) - TIE * self.graph.rank.max(initial=0.0)
+        return critical
 
     def quickest(self, unit: Longs, state: Floats) -> Bools:
         """The devices [K, D] on which a unit with this `state` would end first."""
