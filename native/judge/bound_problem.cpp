@@ -52,7 +52,7 @@ void BoundProblem::check() const {
     table(link_class, 0, transfer.columns(), "link_class is no table of classes");
     table(queue, -1, n_queues, "queue is no table of queues");
     const auto require_queue = [&](std::int32_t source, std::int32_t target) {
-        require(source == target || queue(source, target) >= 0, "a link has no queue");
+        require(source == target || n_queues == 0 || queue(source, target) >= 0, "a link has no queue");
     };
     for (const std::int32_t source : location) {
         require_queue(source, host());

@@ -43,13 +43,14 @@ void OperatorSchedule::reset(std::span<const std::int32_t> device, std::span<dou
     std::fill(link_free_.begin(), link_free_.end(), 0.0);
 }
 
-// Queue one hop; when it arrives.
+// Send one hop, in the queue of its link if that has one; when it arrives.
 double OperatorSchedule::send(Index tensor, std::int32_t source, std::int32_t target, double now, HopLog* log) {
-    double& free = link_free_[problem_.queue(source, target)];
-    const double begin = std::max(now, free);
-    free = begin + problem_.hop_seconds(tensor, source, target);
-    note_hop(log, {static_cast<std::int32_t>(tensor), source, target, begin, free});
-    return free;
+    const std::int32_t queue = problem_.queue(source, target);
+    const double begin = queue < 0 ? now : std::max(now, link_free_[queue]);
+    const double arrival = begin + problem_.hop_seconds(tensor, source, target);
+    if (queue >= 0) link_free_[queue] = arrival;
+    note_hop(log, {static_cast<std::int32_t>(tensor), source, target, begin, arrival});
+    return arrival;
 }
 
 // The locations other than `source` where `tensor` is needed, ascending.

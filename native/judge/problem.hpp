@@ -7,6 +7,7 @@ namespace placewise {
 
 // Tensors are sorted by producer: those of op v are out_offsets[v] … out_offsets[v + 1] − 1, and those before
 // out_offsets[0] are model inputs. Locations are device indices, and `host()` for host memory.
+// Without queues (n_queues = 0), `queue` is −1 everywhere, and transfers never wait for each other.
 struct Problem {
     TableView<const double> op_seconds;      // [n_ops, n_devices], inf where a device cannot run an op
     TableView<const double> transfer;        // [n_tensors, n_link_classes]

@@ -70,10 +70,11 @@ void CheckpointedSchedule::begin() {
     for (const Index tensor : p.inputs()) release<false>(tensor, p.host(), true, -1, 0.0);
 }
 
-// Queue one hop; when it arrives.
+// Send one hop, in the queue of its link if that has one; when it arrives.
 template <bool RECORD>
 double CheckpointedSchedule::send(Index tensor, std::int32_t source, std::int32_t target, double now) {
     const std::int32_t queue = problem_.queue(source, target);
+    if (queue < 0) return now + problem_.hop_seconds(tensor, source, target);
     double& free = state_.link_free[queue];
     if constexpr (RECORD) {
         if (free > now) queued_after_[tensor] = state_.last_sent[queue];

@@ -27,16 +27,18 @@ double ListSchedule::hop_end(Index tensor, std::int32_t source, std::int32_t tar
     const double there = arrival_(tensor, target);
     if (there >= 0) return there;
     const double seconds = problem().hop_seconds(tensor, source, target);
-    return links_[problem().queue(source, target)].first_fit(ready, seconds) + seconds;
+    const std::int32_t queue = problem().queue(source, target);
+    return (queue < 0 ? ready : links_[queue].first_fit(ready, seconds)) + seconds;
 }
 
 double ListSchedule::send(Index tensor, std::int32_t source, std::int32_t target, double ready) {
     double& there = arrival_(tensor, target);
     if (there >= 0) return there;
     const double seconds = problem().hop_seconds(tensor, source, target);
-    IdleIntervals& link = links_[problem().queue(source, target)];
-    const double begin = link.first_fit(ready, seconds);
-    link.book(begin, seconds);
+    const std::int32_t queue = problem().queue(source, target);
+    if (queue < 0) return there = ready + seconds;
+    const double begin = links_[queue].first_fit(ready, seconds);
+    links_[queue].book(begin, seconds);
     return there = begin + seconds;
 }
 

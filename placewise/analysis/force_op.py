@@ -67,7 +67,7 @@ def _list_starts(problem: Problem, placement: Placement, together: Bools, d: int
     if placement.replicas is not None:
         return []
     moved = move_ops(placement, together, d)
-    if problem.objective.kind == "latency" and problem.objective.execution == "operator":
+    if problem.objective.kind == "latency" and problem.objective.op_by_op:
         moved = replace(moved, order=schedule_inputs(problem, arrays_of(problem), placement.order).priority)
     device = _move_chain(problem, placement, together, d) if problem.constraints.contiguous else None
     return [moved] if device is None else [moved, replace(moved, device=device)]

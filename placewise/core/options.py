@@ -80,7 +80,7 @@ class ProblemOptions:
     ----------
     objective : {"latency", "throughput", "step"}
         Default: throughput for published workloads, else latency.
-    execution : {"operator", "subgraph", "sequential"}
+    execution : {"operator", "contention-free", "subgraph", "sequential"}
         How latency is executed (`Objective`). Default: operator.
     communication : {"blocking", "overlap", "duplex"}
         Of throughput (`Objective`). Default: blocking.

@@ -38,7 +38,7 @@ def cut(
     calls that wait for each other in a circle.
     """
     objective, graph, device = problem.objective, problem.graph, placement.device
-    usual = {"operator": "operator", "subgraph": "calls", "sequential": "few"}[objective.execution]
+    usual = "operator" if objective.op_by_op else {"subgraph": "calls", "sequential": "few"}[objective.execution]
     how = how or ("few" if objective.kind == "throughput" else usual)
     if how not in get_args(How):
         raise InputError(f"there is no method {how!r} to cut pieces", remedy=f"choose from {', '.join(get_args(How))}")

@@ -35,7 +35,7 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
     if problem.objective.communication != "blocking":
         message = f"where ops may be split, communication is blocking, not {problem.objective.communication}"
         raise InputError(message, remedy="leave out --communication or --tensor-parallel")
-    if problem.objective.kind == "latency" and problem.objective.execution != "operator":
+    if problem.objective.kind == "latency" and not problem.objective.op_by_op:
         message = "where ops may be split, the latency is that of stages one after the other"
         raise InputError(message, remedy="leave out --execution or --tensor-parallel")
     if options.sequence_parallel and options.tensor_parallel in (None, 1):

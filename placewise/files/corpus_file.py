@@ -100,7 +100,9 @@ class CorpusFile(_Strict):
     leave_out: tuple[str, ...] = Field((), description="excluded models (prefixes of names) and devices")
     models: tuple[ModelRecord, ...] = Field(min_length=1)
     clusters: RandomClusters = Field(default_factory=lambda: RandomClusters.model_validate({}))
-    executions: tuple[Literal["operator", "subgraph", "sequential"], ...] = Field(("operator",), min_length=1)
+    executions: tuple[Literal["operator", "contention-free", "subgraph", "sequential"], ...] = Field(
+        ("operator",), min_length=1
+    )
     policy: str = "gdp"
     options: dict[str, bool | int | float | str] = Field({}, description="options of the policy and of the training")
     training: LearningRecord = Field(default_factory=lambda: LearningRecord.model_validate({}))

@@ -24,7 +24,7 @@ from placewise.model.ways import Ways
 
 ObjectiveKind = Literal["throughput", "latency", "step"]
 Communication = Literal["blocking", "overlap", "duplex"]
-Execution = Literal["operator", "subgraph", "sequential"]
+Execution = Literal["operator", "contention-free", "subgraph", "sequential"]
 MemoryModel = Literal["live", "sum"]
 Schedule = Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"]
 THROUGHPUT_SCHEDULES = ("1f1b", "gpipe")
@@ -46,10 +46,11 @@ class Objective:
     state, with `communication` blocking, overlap or duplex; with `schedule` gpipe, a training pipeline that
     flushes, the largest forward load and the largest backward load add up. `step`: one training step of
     `Constraints.microbatches`, simulated under `schedule` (auto: the best). `latency`: the makespan of one sample
-    under `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
-    plus the peak of live activations) or `sum` (resident bytes only, host devices unlimited: the published
-    rule of Tarnawski et al. 2020). `step_samples` is how many samples of a training pipeline share one
-    synchronization of the weights of replicated stages; 0: one sample per replica (the rule of PipeDream).
+    under `execution` operator, contention-free (operator, where transfers never queue), subgraph or sequential.
+    `memory` is how memory is counted: `live` (resident bytes plus the peak of live activations) or `sum` (resident
+    bytes only, host devices unlimited: the published rule of Tarnawski et al. 2020). `step_samples` is how many samples
+    of a training pipeline share one synchronization of the weights of replicated stages; 0: one sample per replica (the
+    rule of PipeDream).
     """
 
     kind: ObjectiveKind = "latency"
@@ -72,6 +73,11 @@ class Objective:
         if self.kind != "step" and self.schedule not in THROUGHPUT_SCHEDULES:
             remedy = f"add --objective step, or choose from {', '.join(THROUGHPUT_SCHEDULES)}"
             raise InputError(f"the schedule {self.schedule!r} applies to the objective step only", remedy=remedy)
+
+    @property
+    def op_by_op(self) -> bool:
+        """Whether an op starts when its own inputs are there: execution `operator`, and that without queues."""
+        return self.execution in ("operator", "contention-free")
 
     def __str__(self) -> str:
         if self.kind == "step":

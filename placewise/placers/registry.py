@@ -17,6 +17,7 @@ _PLACERS = {
     "colocrl": "placewise.placers.learned.colocrl:ColocRLPlacer",
     "cover": "placewise.placers.set_cover.placer:CoverPlacer",
     "cpsat": "placewise.placers.cp_sat.placer:CpsatPlacer",
+    "doppler": "placewise.placers.learned.doppler:DopplerPlacer",
     "dp": "placewise.placers.pipeline_dp.placer:DpPlacer",
     "etf": "placewise.placers.list_scheduling.etf:EtfPlacer",
     "exhaustive": "placewise.placers.exhaustive.placer:ExhaustivePlacer",
@@ -58,6 +59,7 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _NEEDS = {
     "colocrl": ("torch", "learn"),
+    "doppler": ("torch", "learn"),
     "gdp": ("torch_geometric", "learn"),
     "guided": ("torch_geometric", "learn"),
     "hdp": ("torch", "learn"),

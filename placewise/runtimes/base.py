@@ -149,7 +149,7 @@ def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> 
         return problem.with_(objective=replace(objective, kind="throughput", communication="blocking"))
     if pipelined:
         return problem.with_(objective=replace(objective, kind="throughput"))
-    execution = objective.execution if info.emulates else info.execution
+    execution = objective.execution if info.emulates and not objective.op_by_op else info.execution
     return problem.with_(objective=replace(objective, kind="latency", execution=execution))
 
 

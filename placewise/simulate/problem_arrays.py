@@ -28,7 +28,7 @@ class ProblemArrays(NamedTuple):
     consumed: Ints  # [len(consumers)] the tensor of each
     location: Ints  # [n_devices]
     link_class: Ints  # [n_devices + 1, n_devices + 1]
-    queue: Ints  # [n_devices + 1, n_devices + 1]
+    queue: Ints  # [n_devices + 1, n_devices + 1], −1 everywhere if transfers never queue
     wire: Ints  # [n_devices + 1, n_devices + 1]
     streams: Ints  # [n_devices]
     call_overhead: Floats  # [n_devices]
@@ -40,6 +40,8 @@ class ProblemArrays(NamedTuple):
 @cached_per_problem
 def arrays_of(problem: Problem) -> ProblemArrays:
     graph, cluster = problem.graph, problem.cluster
+    waits = problem.objective.execution != "contention-free"
+    queue = cluster.queue if waits else frozen(np.full_like(cluster.queue, -1), np.int32)
     return ProblemArrays(
         op_seconds=problem.costs.op_seconds,
         transfer=problem.costs.transfer_seconds,
@@ -51,12 +53,12 @@ def arrays_of(problem: Problem) -> ProblemArrays:
         consumed=frozen(np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets)), np.int32),
         location=cluster.location,
         link_class=cluster.link_class,
-        queue=cluster.queue,
+        queue=queue,
         wire=cluster.wire,
         streams=frozen([device.streams for device in cluster], np.int32),
         call_overhead=frozen([device.call_overhead for device in cluster], np.float64),
         staged=cluster.transfers == "staged",
-        n_queues=int(cluster.queue.max()) + 1,
+        n_queues=int(queue.max()) + 1,
         n_wires=len(cluster.wires),
     )
 

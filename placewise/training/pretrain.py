@@ -106,7 +106,9 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     )  # fmt: skip
     learner = build_learner(spec)
     if not learner.policy.any_devices:
-        raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
+        raise PlacerError(
+            f"the policy {placer.info.name!r} fits single problems", remedy="choose doppler, gdp or placeto"
+        )
     pretrainer = Pretrainer(learner, create_pool(spec, setting.workers), plan, setting.budget.seed)
     callback = PretrainCheckpointCallback(setting, corpus, placer, pretrainer)
     try:
@@ -147,7 +149,7 @@ def _create_policy(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlace
     name = setting.policy or recipe.policy
     kind = registry.placer_class(name)
     if not issubclass(kind, LearnedPlacer):
-        raise PlacerError(f"the placer {name!r} learns nothing", remedy="choose gdp or placeto")
+        raise PlacerError(f"the placer {name!r} learns nothing", remedy="choose doppler, gdp or placeto")
     options = dict(recipe.options) | dict(setting.options)
     unsuitable = next((name for name in SINGLE_PROBLEM_OPTIONS if name in options), None)
     if unsuitable is not None:

@@ -27,6 +27,7 @@ NAMES = (
         "cover",
         "cpsat",
         "critical_path",
+        "doppler",
         "dp",
         "dpl",
         "etf",

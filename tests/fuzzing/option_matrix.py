@@ -35,7 +35,7 @@ from placewise.placers import registry
 Values = Mapping[str, tuple[Any, ...]]
 _NAMES = ("", "a", "op0", "op1", "op4", r"^op[0-2]$", "layer.0", r"layer\.\d", ".", "nothing", "conv", "node")
 _DEVICES = ("cuda:0", "cuda:1", "cpu", "acc0", "acc1", "acc2", "host", "cuda:9", "*", "")
-_LEARNED = ("colocrl", "gdp", "guided", "hdp", "hsdag", "placeto")
+_LEARNED = ("colocrl", "doppler", "gdp", "guided", "hdp", "hsdag", "placeto")
 PLACERS = ("auto", *(name for name in registry.known_names() if name not in (*_LEARNED, "auto")))
 """Those that need no PyTorch, whose import takes longer than all the rest."""
 TARGETS = tuple(name for name in RULES if name not in ("pipelining", "device-map"))
@@ -45,7 +45,7 @@ _SLOW = ("local", "temper", "windows", "multilevel", "cover", "cpsat", "auto")
 
 SANE: Values = {
     "objective": ("latency", "throughput", None),
-    "execution": ("operator", "subgraph", "sequential"),
+    "execution": ("operator", "contention-free", "subgraph", "sequential"),
     "communication": ("blocking", "overlap", "duplex"),
     "memory": ("live", "sum"),
     "contiguous": (True, False, None),

@@ -80,7 +80,7 @@ class Operator:
             for target in targets:
                 queue = queues[target]
                 sent = free[queue]
-                if sent < now:
+                if sent < now or not plain.waits:
                     sent = now
                 arrival[target] = free[queue] = sent + costs[classes[target]]
                 if transfers is not None:

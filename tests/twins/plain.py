@@ -45,6 +45,7 @@ class Plain:
         self.location: list[int] = [self.host if device.is_host else d for d, device in enumerate(cluster)]
         self.link_class: list[list[int]] = cluster.link_class.tolist()
         self.queue: list[list[int]] = cluster.queue.tolist()
+        self.waits = problem.objective.execution != "contention-free"
         self.wire: list[list[int]] = cluster.wire.tolist()
         self.n_wires = len(cluster.wires)
         self.streams = [device.streams for device in cluster]

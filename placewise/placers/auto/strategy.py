@@ -118,7 +118,7 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
     """Searches from the best placements so far, repeated while there is time."""
     many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
     if problem.objective.kind == "latency":
-        operator = problem.objective.execution == "operator"
+        operator = problem.objective.op_by_op
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
         return (*many, *solved, Turn("local", {"bound": False}))
     return (*many, Turn("local"), Turn("windows", {"search": 0.0}))

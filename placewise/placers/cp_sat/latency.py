@@ -61,7 +61,7 @@ def too_large(problem: Problem, most_calls: int | None) -> str | None:
         layout = subgraph_model.every_call(problem, op_groups(problem), _call_limit(problem, most_calls))
         size = subgraph_model.estimate(problem, layout)
     else:
-        size = (operator_model if execution == "operator" else sequential_model).estimate(problem)
+        size = (operator_model if problem.objective.op_by_op else sequential_model).estimate(problem)
     if size <= MAX_LITERALS:
         return None
     return (
@@ -144,7 +144,7 @@ class _LatencySolver:
             if judge_placement(problem, placement).valid:
                 return
             rejected += 1
-            proof = proof and problem.objective.execution != "operator"
+            proof = proof and not problem.objective.op_by_op
             if rejected < REJECTIONS:
                 _exclude(model, solved.solver)
             elif rejected < REJECTIONS + SHRINKINGS:
@@ -161,7 +161,7 @@ class _LatencySolver:
             model: Any = subgraph_model.SubgraphModel(problem, self.groups, layout, self.scale, capacity, self.horizon)
             model.number_calls()
         else:
-            kind = operator_model.OperatorModel if execution == "operator" else sequential_model.SequentialModel
+            kind = operator_model.OperatorModel if problem.objective.op_by_op else sequential_model.SequentialModel
             model = kind(problem, self.groups, self.scale, capacity, self.horizon)
         model.assignment.chain()
         model.assignment.convex()

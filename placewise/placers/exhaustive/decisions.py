@@ -36,7 +36,7 @@ def decide(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided | None:
         return _with_replicas(problem, devices, watch)
     if problem.n_ops > MAX_OPS:
         return None
-    decide_more = _with_orders if objective.execution == "operator" else _with_calls
+    decide_more = _with_orders if objective.op_by_op else _with_calls
     return decide_more(problem, devices, watch)
 
 

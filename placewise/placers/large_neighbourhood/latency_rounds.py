@@ -85,7 +85,7 @@ class LatencyWindows:
         )
         window, devices = latency_windows.narrow_domains(problem, self._groups, now, free, self._neighbours, self._rng)
         scale = time_scale(problem, now.value, UNITS)
-        if problem.objective.execution == "operator":
+        if problem.objective.op_by_op:
             return latency_windows.operator_window(problem, window, now, free, scale)
         return latency_windows.subgraph_window(problem, window, devices, now, free, scale, self._rng)
 

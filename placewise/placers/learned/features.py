@@ -449,9 +449,8 @@ def _advice(view: View, devices: int) -> Floats:
 def _graph(view: View, facts: GdpFacts, keep: Bools, balanced: float) -> Floats:
     objective = view.problem.objective
     kinds = [objective.kind == "throughput"]
-    kinds += [
-        objective.kind == "latency" and objective.execution == name for name in ("operator", "subgraph", "sequential")
-    ]
+    ways = (objective.op_by_op, objective.execution == "subgraph", objective.execution == "sequential")
+    kinds += [objective.kind == "latency" and way for way in ways]
     kinds += [objective.communication == name for name in ("blocking", "overlap", "duplex")]
     room = float(np.where(keep, view.problem.capacity, 0.0).sum())
     work = float(facts.work.sum()) or 1.0

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from placewise.coarsen.hierarchy import hierarchy
-from placewise.coarsen.scopes import scope_labels
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
@@ -38,9 +36,9 @@ from placewise.placers.learned.policy import (
     move_log_p,
     position_ranks,
 )
-from placewise.placers.learned.pricing import BudgetExhausted, always_fits
-from placewise.placers.learned.view import build_view
+from placewise.placers.learned.view import build_view, coarse_labels
 from placewise.placers.registry import create
+from placewise.placers.shared.pricing import BudgetExhausted, always_fits
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import find_broken_rule
 
@@ -119,7 +117,9 @@ class Gdp(GdpNetwork):
     version: ClassVar[int] = 2
 
     def __init__(self, problem: Problem, options: GdpOptions) -> None:
-        view = build_view(problem, _unit_labels(problem, options))
+        view = build_view(
+            problem, coarse_labels(problem, options.most_units if options.units == "coarse" else problem.n_blocks)
+        )
         super().__init__(view, build_features(view, SECTIONS, hashed=True), options)
         self.fits = always_fits(problem)
         self.rank = position_ranks(self.facts.place)
@@ -253,13 +253,6 @@ def _device_counts(n_devices: int, *, many: bool) -> list[int]:
     if not many:
         return list(range(n_devices, 0, -1))
     return [n_devices, *(n_devices - (1 << k) for k in range(n_devices.bit_length()) if 1 << k < n_devices)]
-
-
-def _unit_labels(problem: Problem, options: GdpOptions) -> Ints:
-    """Labels [n_ops] of units: blocks, or groups of them if there are too many."""
-    if options.units == "all" or problem.n_blocks <= options.most_units:
-        return problem.block
-    return [problem.block, *hierarchy(problem, wanted=options.most_units, start=scope_labels(problem))][-1]
 
 
 class GdpPlacer(LearnedPlacer):

@@ -29,9 +29,9 @@ from placewise.placers.base import (
 )
 from placewise.placers.learned.options import RENAMED, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer, build_proposal
-from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.learned.trainer import Trainer, one_thread
 from placewise.placers.registry import create
+from placewise.placers.shared.pricing import BudgetExhausted, Pricing
 
 MAX_PLACEMENTS = 4
 """Largest number of the policy's placements that become hints."""
@@ -50,7 +50,7 @@ class GuidedOptions:
     """
 
     aliases: ClassVar[Mapping[str, str]] = RENAMED
-    policy: Literal["gdp", "placeto", "hsdag", "colocrl", "hdp"] = "gdp"
+    policy: Literal["gdp", "placeto", "doppler", "hsdag", "colocrl", "hdp"] = "gdp"
     checkpoint: str = ""
     updates: int = 0
     samples: int = 16

@@ -24,6 +24,7 @@ from placewise.placers.learned.features import build_features
 from placewise.placers.learned.options import (
     LARGEST,
     PLAIN,
+    Baseline,
     LearningOptions,
     require_at_least,
     require_number,
@@ -93,7 +94,7 @@ class HsdagOptions(LearningOptions):
     }  # fmt: skip
     samples: int = 24
     reward: Literal["root", "inverse", "negative", "log"] = "inverse"
-    baseline: Literal["moving", "batch", "none"] = "batch"
+    baseline: Baseline = "batch"
     elite: float = 0.25
     entropy: float = 0.0
     explore: float = 0.5

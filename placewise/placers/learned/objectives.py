@@ -76,6 +76,15 @@ class Learner:
         self.update_baseline(stats)
         return stats
 
+    def imitate(self, choices: Mapping[str, Tensor]) -> None:
+        """A step of maximum likelihood towards decisions, which counts as no update. Raises as `learn` does."""
+        with self._guard_update(0.0):
+            loss = -self.policy.log_prob(choices)[0].sum(dim=1).mean()
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            self._step(TrainStats(math.nan, math.nan, math.nan, math.nan, float(loss.detach())))
+        self.updates -= 1
+
     def apply(self, gradients: Mapping[str, Tensor], stats: TrainStats, progress: float = 0.0) -> TrainStats:
         """One update with the gradients of another copy of the policy. Raises as `learn` does."""
         with self._guard_update(progress):
@@ -133,7 +142,7 @@ class Learner:
 
     def update_baseline(self, stats: TrainStats) -> None:
         """Move a baseline towards the mean reward of a rollout, or those of steps towards the mean gains of its own."""
-        decay = self.options.decay
+        decay = 1 - 1 / max(self.updates, 1) if self.options.baseline == "average" else self.options.decay
         if stats.steps is None and math.isfinite(stats.reward):
             self.baseline = (
                 stats.reward if self.baseline is None else decay * self.baseline + (1 - decay) * stats.reward

@@ -11,6 +11,7 @@ from placewise.errors import PlacerError
 LARGEST = 1e15
 """Largest option value: the product of two of them is still a single-precision number."""
 AT_MOST = f" to {LARGEST:g}"
+Baseline = Literal["moving", "average", "batch", "none"]
 RENAMED = {
     "failed": "failure_penalty",
     "forgiven": "invalid_grace",
@@ -71,7 +72,8 @@ class LearningOptions:
     `negative` −t/s, `log` −log(t/s). A failed placement counts as `failure_penalty` times s, and is left out after
     `invalid_grace` updates. `discount` weighs later rewards if there are several.
 
-    Advantages: the `baseline` is the `moving` average of rewards (with `decay`), the mean of the `batch`, or `none`;
+    Advantages: the `baseline` is the `moving` average of rewards (with `decay`), the `average` of all, the mean of the
+    `batch`, or `none`;
     `normalized` divides advantages by their standard deviation. With `elite` < 1 only that best share of an update
     counts, by what it is above the rest (risk-seeking policy gradients, Petersen et al., ICLR 2021).
 
@@ -101,7 +103,7 @@ class LearningOptions:
     updates: int = 100
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
     reward: Literal["root", "inverse", "negative", "log"] = "root"
-    baseline: Literal["moving", "batch", "none"] = "moving"
+    baseline: Baseline = "moving"
     normalized: bool = True
     elite: float = 1.0
     decay: float = 0.9

@@ -7,7 +7,7 @@ the best placement so far.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -51,7 +51,7 @@ class Policy(nn.Module):
 
     `any_devices`: parameters do not depend on the names and the number of devices. `version` distinguishes networks
     whose parameters agree in name and shape but not in meaning. `notes` are shown to the user. `extra_decisions` is the
-    current number of random decisions per placement beyond `explore`.
+    current number of random decisions per placement beyond `explore`; `progress` is the spent share of the budget.
     """
 
     view: View
@@ -60,6 +60,7 @@ class Policy(nn.Module):
     version: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
     extra_decisions: float = 0.0
+    progress: float = 0.0
 
     def exploration_share(self, explore: float, n: int) -> float:
         """The share of n decisions that is uniformly random."""
@@ -80,6 +81,10 @@ class Policy(nn.Module):
     def suggestions(self) -> Ints:
         """Placements [n, n_ops] of other placers. They may be the answer, but no move starts from them."""
         return np.zeros((0, self.view.problem.n_ops), np.int32)
+
+    def lessons(self, generator: torch.Generator) -> Iterator[Mapping[str, Tensor]]:
+        """Decisions of a teacher, as in `Rollout.choices`, one step each, to imitate before the first update."""
+        return iter(())
 
     def decisions(self, placements: Ints) -> Mapping[str, Tensor] | None:
         """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops]; None if unsupported."""

@@ -19,7 +19,7 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, copy_parameters
-from placewise.placers.learned.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
+from placewise.placers.shared.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
 from placewise.placers.shared.repair import repair
 
 MAX_FAILURES = 64
@@ -29,7 +29,7 @@ MIN_UNSEEN = 0.25
 MAX_SEEN_UPDATES = 200
 """A budget of evaluations ends after this many updates in a row without an unseen placement."""
 COUNTERS = {"last_better": 0, "last_unseen": 0, "last_base": 0, "base_value": math.inf, "best_run": math.inf,
-            "space": math.inf}  # fmt: skip
+            "space": math.inf, "taught": 0}  # fmt: skip
 """Counters and values of a training by their keys in its state, where infinity is written as None."""
 RENAMED_KEYS = {"dice": "generator", "elder": "best_run", "last_fresh": "last_unseen", "unrest": "extra_decisions"}
 """Keys of the state in older checkpoints, and what they are called now."""
@@ -137,12 +137,14 @@ class Trainer:
 
     def update(self, watch: Stopwatch) -> Update:
         """One update: roll out, price and learn. Raises Diverged."""
+        self.teach(watch)
         evaluations, left = self.pricing.evaluations, watch.budget.evaluations
+        self.policy.progress = self.progress(watch)
         count = self.options.samples
         if left is not None and self._counts["last_unseen"] == self.learner.updates:
             count = min(count, left - evaluations)
         rollout = self.policy.rollout(max(count, 1), self.generator, self.pricing)
-        stats = self.learner.learn(rollout, self.progress(watch))
+        stats = self.learner.learn(rollout, self.policy.progress)
         number = self.learner.updates
         unseen = self.pricing.evaluations - evaluations
         self._adjust_exploration(unseen)
@@ -153,6 +155,15 @@ class Trainer:
         self._record_improvement()
         spent = time.monotonic() - self.began
         return Update(number, self.pricing.value, stats, self.pricing.asked, self.pricing.evaluations, spent)
+
+    def teach(self, watch: Stopwatch) -> None:
+        """Let the policy imitate its teacher, unless it did, or has the weights of a checkpoint."""
+        known = self._counts["taught"] or self.options.checkpoint
+        for lesson in () if known else self.policy.lessons(self.generator):
+            self.learner.imitate(lesson)
+            if watch.out:
+                break
+        self._counts["taught"] = 1
 
     def progress(self, watch: Stopwatch) -> float:
         """The spent share of the budget, from 0 to 1, by the limit that is nearest."""
@@ -265,7 +276,7 @@ class Trainer:
             self.learner.restart(self._initial)
             self.pricing.reset_base()
             self.policy.extra_decisions = 0.0
-            counts["last_base"], counts["base_value"] = updates, math.inf
+            counts["last_base"], counts["base_value"], counts["taught"] = updates, math.inf, 0
 
     def greedy_after(self, updates: int) -> bool:
         """Whether the policy's preferred placement is priced after so many updates."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.merging import sums
+from placewise.coarsen.scopes import scope_labels
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import may_run
@@ -104,6 +106,13 @@ def _edges(problem: Problem, unit: Ints, n: int) -> tuple[Ints, Ints, Floats]:
     pairs = distinct(key)
     flow = sums(mean_transfer_seconds(problem)[of], np.searchsorted(pairs, key), len(pairs))
     return (pairs // max(n, 1)).astype(np.int32), (pairs % max(n, 1)).astype(np.int32), flow
+
+
+def coarse_labels(problem: Problem, most: int) -> Ints:
+    """Labels of blocks, or of groups of them if there are more than `most`."""
+    if problem.n_blocks <= most:
+        return problem.block
+    return [problem.block, *hierarchy(problem, wanted=most, start=scope_labels(problem))][-1]
 
 
 def chain_labels(problem: Problem) -> Ints:

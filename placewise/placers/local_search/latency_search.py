@@ -133,7 +133,7 @@ def _rounds(
 ) -> Iterator[TemperingState]:
     """Rounds of tempering from assignments of blocks [S, n_blocks]; at most `most_work` placements are priced."""
     problem, budget, price = search.problem, search.budget, search.price
-    if problem.objective.execution == "operator" and isinstance(price, Evaluator):
+    if problem.objective.op_by_op and isinstance(price, Evaluator):
         most = None if np.isinf(most_work) else int(most_work)
         keeps_rules = _rule_check(problem) if problem.constraints.shaped else None
         return run_chains(

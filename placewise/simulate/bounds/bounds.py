@@ -83,10 +83,10 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             candidates.append(Bound(round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
             if work > 0 and go_on():
                 candidates.append(cut_bound(problem, classes, times, go_on))
-        elif objective.execution == "operator" or not problem.cluster.is_host.any():
-            width = streams if objective.execution == "operator" else np.ones_like(streams)
+        elif objective.op_by_op or not problem.cluster.is_host.any():
+            width = streams if objective.op_by_op else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
-        if objective.execution == "operator" and work > 0 and go_on():
+        if objective.op_by_op and work > 0 and go_on():
             above = max(bound.value for bound in candidates)
             candidates += operator_bounds(problem, above, work=work, go_on=go_on)
     return max(candidates, key=lambda bound: bound.value)

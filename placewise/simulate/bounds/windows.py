@@ -146,6 +146,7 @@ class _Spread:
         self._after = tail + seconds
         devices = np.flatnonzero(~problem.cluster.is_host & problem.allowed.any(axis=0))
         queues = [len(np.unique(a.queue[devices, host])), len(np.unique(a.queue[host, devices]))]
+        queues = queues if a.n_queues else [len(a.producer)] * 2
         self._machines = np.concatenate((machines, np.maximum(queues, 1)))
 
     def bound(self, h: float, q: float, least: float, work: float, go_on: Callable[[], bool]) -> tuple[float, float]:

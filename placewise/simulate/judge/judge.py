@@ -82,7 +82,7 @@ def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
         return lambda rows, first, last, values: summed_loads(
             phases, rows, objective.communication, first, last, values
         )
-    if objective.execution == "operator":
+    if objective.op_by_op:
         return partial(schedule.makespans, schedule.schedule_inputs(problem, a))
     if objective.execution == "subgraph":
         return partial(subgraph.makespans, native_problem(a))
@@ -121,7 +121,7 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
 
 def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
-    if execution == "operator":
+    if problem.objective.op_by_op:
         return schedule.timeline(schedule.schedule_inputs(problem, a, placement.order), placement.device)
     if execution == "subgraph":
         return subgraph.timeline(a, placement.device, placement.call)
@@ -185,7 +185,7 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
         problem, placement, piece, ran if piece is None else None
     )
     waits = [""] * count if ran is None else longest_waits(problem, placement, ran, piece)
-    load = compute if problem.objective.execution == "operator" else compute + send + receive
+    load = compute if problem.objective.op_by_op else compute + send + receive
     devices = _uses(problem, placement, ran, (compute, send, receive, load), value, waits)
     busiest = problem.cluster.names[int(load.argmax())]
     phases = _phase_uses(problem, ran) if ran is not None else ()

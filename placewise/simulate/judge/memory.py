@@ -53,7 +53,7 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
     objective = problem.objective
     if objective.kind == "throughput":
         return np.zeros(len(placement), np.int32)
-    if objective.execution == "operator":
+    if objective.op_by_op:
         return None
     if objective.execution == "sequential":
         return cut_pieces(arrays_of(problem), placement.device)

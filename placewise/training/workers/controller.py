@@ -15,7 +15,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.objectives import Learner, to_tensors
 from placewise.placers.learned.policy import Rollout
-from placewise.placers.learned.pricing import LOST, BudgetExhausted, Pricing
+from placewise.placers.shared.pricing import LOST, BudgetExhausted, Pricing
 from placewise.simulate import Evaluator
 from placewise.training.workers.measuring import LocalMeasuring, Measuring
 from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays
@@ -76,6 +76,7 @@ class Controller:
         learner.policy.load_state_dict(to_tensors(task.parameters, ""))
         learner.scale, learner.baseline, learner.steps = task.scale, task.baseline, task.steps
         learner.updates, learner.policy.extra_decisions = task.updates, task.extra_decisions
+        learner.policy.progress = task.progress
         self._set_reference(task.reference)
         pricing.remember(task.keys, task.values)
         rollout: Rollout | None = None

@@ -25,14 +25,14 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
 from placewise.placers.learned.policy import Policy
-from placewise.placers.learned.pricing import Pricing
 from placewise.placers.local_search.local import TemperPlacer
 from placewise.placers.registry import create
+from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import Evaluator, evaluate
 from placewise.zoo.random import random_graph
 
 OPERATOR = Objective("latency", execution="operator")
-POLICIES = ("gdp", "placeto", "hsdag", "colocrl", "hdp")
+POLICIES = ("gdp", "placeto", "doppler", "hsdag", "colocrl", "hdp")
 QUICKLY: dict[str, Any] = {"search": "temper", "samples": 4}
 
 

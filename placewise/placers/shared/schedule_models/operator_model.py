@@ -143,7 +143,8 @@ class OperatorModel:
         length = int(self._transfer[tensor, self._a.link_class[way]])
         leaves = self.builder.number(0, self.horizon)
         interval = self.builder.model.new_optional_fixed_size_interval_var(leaves, length, present, "")
-        self._queue[int(self._a.queue[way])].append(interval)
+        if self._queue:
+            self._queue[int(self._a.queue[way])].append(interval)
         self.builder.require(leaves >= ready, present)
         return leaves + length
 
