@@ -22,8 +22,8 @@ import placewise as pw
 from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import Pricing
 
 FAMILIES = ("layered", "series-parallel", "branchy", "erdos-renyi")
 COUNTS = (2, 4, 8)

@@ -47,7 +47,7 @@ from placewise.model.problem import Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.learned.placer import build_proposal
-from placewise.placers.shared.pricing import Pricing
+from placewise.placers.learned.pricing import Pricing
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol

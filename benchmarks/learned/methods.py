@@ -25,8 +25,8 @@ from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, run_placer
 from placewise.placers.learned.options import RENAMED
 from placewise.placers.learned.placer import build_proposal
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.view import chain_labels
-from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")

@@ -29,7 +29,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget, Hints, run_placer
-from placewise.placers.shared.pricing import single_device_rows
+from placewise.placers.learned.pricing import single_device_rows
 
 POLICIES = ("hsdag", "colocrl", "hdp", "placeto", "gdp")
 WORKLOADS = ("layered-900 operator", "resnet50 folded operator", "branchy-901 operator")

@@ -19,8 +19,8 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, TrainStats, to_tensors
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.policy import Policy, untrained_policy
+from placewise.placers.learned.pricing import CACHE_SIZE, Pricing, digests
 from placewise.placers.learned.trainer import Trainer, Update, one_thread
-from placewise.placers.shared.pricing import CACHE_SIZE, Pricing, digests
 from placewise.training.workers.config import WorkerConfig, require_sizes
 from placewise.training.workers.measuring import MakeEvaluate
 from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask

@@ -24,7 +24,7 @@ from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.shared.pricing import single_device_rows
+from placewise.placers.learned.pricing import single_device_rows
 from placewise.runtimes import registry as runtimes
 from placewise.runtimes.base import match_execution
 from placewise.simulate import Evaluator

@@ -19,7 +19,7 @@ from placewise.core.place import place
 from placewise.errors import InputError, RunError
 from placewise.model.problem import Rule
 from placewise.placers.base import Budget
-from placewise.placers.shared.pricing import Pricing
+from placewise.placers.learned.pricing import Pricing
 from placewise.runtimes.base import Realised, RuntimeInfo
 from placewise.runtimes.measure import Protocol
 from placewise.training.measured_reward import BRIEF_PROTOCOL, REWARDS, MeasuredReward, MeasuringEffort, reward_of

@@ -37,8 +37,8 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
+from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
-from placewise.placers.shared.pricing import LOST, Pricing
 from placewise.processes.backends import ProcessBackend
 from placewise.simulate import evaluate
 from placewise.training.distributed import DistributedTrainer, distributed_trainer, train_with_workers

@@ -20,6 +20,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import build_features, link_pace, time_scale, to_single
 from placewise.placers.learned.options import LARGEST, PLAIN, Baseline, LearningOptions, require_at_least, require_share
+from placewise.placers.learned.partial_schedules import STATE, PartialSchedules, schedule_graph
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.policy import (
     Policy,
@@ -31,7 +32,6 @@ from placewise.placers.learned.policy import (
     score_choices,
 )
 from placewise.placers.learned.view import build_view, coarse_labels
-from placewise.placers.shared.partial_schedules import STATE, PartialSchedules, schedule_graph
 
 SECTIONS = ("work", "levels")
 """A unit's seconds and those of its transfers in and out; the longest paths from the start to it and on to the end."""

@@ -36,9 +36,9 @@ from placewise.placers.learned.policy import (
     move_log_p,
     position_ranks,
 )
+from placewise.placers.learned.pricing import BudgetExhausted, always_fits
 from placewise.placers.learned.view import build_view, coarse_labels
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import BudgetExhausted, always_fits
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import find_broken_rule
 

@@ -29,9 +29,9 @@ from placewise.placers.base import (
 )
 from placewise.placers.learned.options import RENAMED, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer, build_proposal
+from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.learned.trainer import Trainer, one_thread
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import BudgetExhausted, Pricing
 
 MAX_PLACEMENTS = 4
 """Largest number of the policy's placements that become hints."""

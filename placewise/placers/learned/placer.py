@@ -25,9 +25,9 @@ from placewise.placers.base import (
 from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, untrained_policy
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer, Update
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.pricing import Pricing
 
 
 class Observer:

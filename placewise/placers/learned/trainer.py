@@ -19,7 +19,7 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, copy_parameters
-from placewise.placers.shared.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
+from placewise.placers.learned.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
 from placewise.placers.shared.repair import repair
 
 MAX_FAILURES = 64

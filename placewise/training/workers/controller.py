@@ -15,7 +15,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.objectives import Learner, to_tensors
 from placewise.placers.learned.policy import Rollout
-from placewise.placers.shared.pricing import LOST, BudgetExhausted, Pricing
+from placewise.placers.learned.pricing import LOST, BudgetExhausted, Pricing
 from placewise.simulate import Evaluator
 from placewise.training.workers.measuring import LocalMeasuring, Measuring
 from placewise.training.workers.messages import ControllerResult, ControllerSpec, ControllerTask, RolloutArrays

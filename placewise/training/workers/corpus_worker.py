@@ -18,9 +18,9 @@ from placewise.model.result import Reason
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.objectives import Learner, TrainStats, to_tensors
 from placewise.placers.learned.policy import Policy, Price
+from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.pricing import Pricing, single_device_rows
 from placewise.placers.shared.repair import repair
 from placewise.simulate import Evaluator
 from placewise.training.workers.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec, RolloutArrays

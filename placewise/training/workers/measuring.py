@@ -9,7 +9,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Evaluate
-from placewise.placers.shared.pricing import LOST, digests
+from placewise.placers.learned.pricing import LOST, digests
 from placewise.processes.pool import DEATHS_IN_A_ROW, Backend, Pool, PoolMember, TaskOutcome
 
 FATAL_DEATHS = 2

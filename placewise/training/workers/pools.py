@@ -15,7 +15,7 @@ import torch
 
 from placewise.errors import RunError
 from placewise.model.columns import Floats, Ints
-from placewise.placers.shared.pricing import LOST
+from placewise.placers.learned.pricing import LOST
 from placewise.processes.pool import Pool, PoolMember, TaskOutcome
 from placewise.training.workers.config import WorkerConfig, require_sizes
 from placewise.training.workers.corpus_worker import CorpusWorker

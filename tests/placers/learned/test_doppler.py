@@ -22,10 +22,10 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.doppler import Doppler, DopplerOptions, _choose, _sum_along
+from placewise.placers.learned.partial_schedules import PartialSchedules, schedule_graph
 from placewise.placers.learned.policy import copy_parameters, untrained_policy
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
-from placewise.placers.shared.partial_schedules import PartialSchedules, schedule_graph
-from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import evaluate, why_infeasible
 from placewise.simulate.judge.ranks import upward_ranks
 from placewise.simulate.problem_arrays import arrays_of

@@ -27,9 +27,9 @@ from placewise.placers.learned.features import ALL, build_features, fractal_dime
 from placewise.placers.learned.objectives import Diverged, Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout, draw, mask_logits, score_choices
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.learned.view import build_view
-from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import evaluate, judge_placement
 
 

@@ -37,9 +37,9 @@ from placewise.placers.learned.checkpoint import dump_checkpoint
 from placewise.placers.learned.gdp import Gdp, GdpOptions, GdpPlacer, _device_counts
 from placewise.placers.learned.gdp_network import SegmentAttention
 from placewise.placers.learned.policy import untrained_policy
+from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import Pricing, single_device_rows
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
@@ -286,7 +286,7 @@ from gdp_policies import some_policy, zoo_problem
 from placewise.model.result import Reason
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import build_proposal
-from placewise.placers.shared.pricing import Pricing
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer
 
 problem = zoo_problem("layered", 8000, 1, "8xP100")

@@ -25,9 +25,9 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
 from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.local_search.local import TemperPlacer
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import Evaluator, evaluate
 from placewise.zoo.random import random_graph
 

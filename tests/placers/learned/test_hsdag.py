@@ -31,9 +31,9 @@ from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.hsdag import HsdagOptions, HsdagPlacer, HsdagPolicy
 from placewise.placers.learned.parsing import best_edges, edges_between, join_groups
 from placewise.placers.learned.policy import untrained_policy
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.view import chain_labels, colocation_labels, model_part
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import Pricing
 from placewise.simulate import evaluate
 
 hsdag = partial(untrained_policy, HsdagPolicy)

@@ -24,9 +24,9 @@ from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.learned import placeto as network
 from placewise.placers.learned.placeto import Placeto, PlacetoOptions, PlacetoPlacer
 from placewise.placers.learned.policy import untrained_policy
+from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
-from placewise.placers.shared.pricing import BudgetExhausted, Pricing
 from placewise.simulate import evaluate, why_infeasible
 from placewise.zoo.random import random_graph
 

@@ -18,8 +18,8 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import copy_parameters
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create, placer_class
-from placewise.placers.shared.pricing import Pricing
 
 POLICIES = ("hsdag", "colocrl", "hdp", "placeto", "gdp", "doppler")
 

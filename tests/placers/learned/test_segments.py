@@ -18,7 +18,7 @@ from placewise.placers.learned.colocrl import ColocRLOptions, ColocRLPolicy
 from placewise.placers.learned.hdp import HDPOptions, HDPPolicy
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.policy import Policy, Rollout, segment_of, untrained_policy
-from placewise.placers.shared.pricing import Pricing, single_device_rows
+from placewise.placers.learned.pricing import Pricing, single_device_rows
 
 MAKERS = {"colocrl": (ColocRLPolicy, ColocRLOptions(moving=1.0)), "hdp": (HDPPolicy, HDPOptions(moving=1.0))}
 
