@@ -14,6 +14,7 @@ draw the same examples every time.
 
 With ``--kept build/mutants`` a run that was stopped goes on where it was: tests that were observed are not run again,
 mutants that died stay dead, and those that survived meet new tests only; after other changes, delete the folder.
+Mutants are tried in a random order, so that those of a run that was stopped are a sample too.
 ``--only-survivors FILE`` tries the survivors of a table again instead of a sample.
 
 A survivor's reason, written by hand into the last column of the table, is kept when the table is written again; those
@@ -123,7 +124,8 @@ class Trial:
         drawn = sample(every, self.asked) if earlier is None else survivors_of(every, earlier)
         ended = {row[0]: row[1:] for row in map(ast.literal_eval, read_lines(kept and kept / "ended"))}
         rows = []
-        for mutant in (mutant for mutant in drawn if re.search(self.asked.only, mutant.path)):
+        drawn = [mutant for mutant in drawn if re.search(self.asked.only, mutant.path)]
+        for mutant in random.Random(self.asked.seed).sample(drawn, len(drawn)):
             outcome, passed = ended.get(place(mutant), ("", ()))
             if not outcome.startswith(DEATHS):
                 tests = chosen_tests(mutant, seen, self.asked)
@@ -136,7 +138,7 @@ class Trial:
                         file.write(f"{(place(mutant), outcome, passed)!r}\n")
             rows.append((mutant, outcome))
             print(f"{outcome:50.50} {mutant.path}:{mutant.at}  {mutant.text}", flush=True)
-        text = table(rows, len(every), self.asked)
+        text = table(sorted(rows, key=lambda row: drawn.index(row[0])), len(every), self.asked)
         print(text)
         if self.asked.output:
             self.asked.output.write_text(text, "utf-8")

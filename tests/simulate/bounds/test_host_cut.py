@@ -27,8 +27,10 @@ def cut_of(problem: Problem) -> float:
 
 
 def test_no_placement_in_turn_is_below_the_bound():
-    """Tangled problems with a host: largest of all bounds, and above the best times, in a fifth of them."""
-    bounded = largest = tight = 0
+    """Tangled problems with a host: largest of all bounds, and above the best times, in a fifth of them; 95 % of the
+    best values on average.
+    """
+    bounded, largest, tight, shares = 0, 0, 0, []
     for seed in seeds(120):
         problem = tangled_problem(seeded(seed), "sequential", wide=seed % 4 == 0)
         best = best_valid(problem)
@@ -40,6 +42,8 @@ def test_no_placement_in_turn_is_below_the_bound():
         others = max(float(usable.min(axis=1).sum()), hop_bound(problem).value)
         bounded, largest = bounded + 1, largest + (bound > others * (1 + 1e-6))
         tight += bound >= best * (1 - 1e-6)
+        shares += [bound / best] if seed < 60 else []
+    assert np.mean(shares) >= 0.953
     assert bounded > enough(80)
     assert largest >= bounded / 5
     assert tight > bounded / 10

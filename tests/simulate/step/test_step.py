@@ -20,8 +20,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Violation
 from placewise.model.ways import StageGroup
-from placewise.simulate import judge_placement
-from placewise.simulate.step.judge import price_pipeline
+from placewise.simulate import evaluate, judge_placement
+from placewise.simulate.step.judge import find_schedule, price_pipeline
 from placewise.simulate.step.memory import copy_peaks
 from placewise.simulate.step.orders import FLAT, device_orders
 from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
@@ -308,3 +308,28 @@ def test_pipelines_survive_as_placements() -> None:
         assert judged.pipeline.schedule == pipeline.schedule
         busy = sum(use.compute for use in judged.devices)
         assert judged.pipeline.bubble == pytest.approx(1 - busy / len(pipeline.devices) / run.value)
+
+
+def test_what_no_device_can_run_takes_for_ever() -> None:
+    """An op without a time on its device, forward or of the optimizer: no value, and the rule that it breaks."""
+    problem = step_problem(5, alike=True, layers=8, devices=2, microbatches=4)
+    for op in (0, problem.n_ops - 1):
+        seconds = problem.costs.op_seconds.copy()
+        seconds[op, 0] = np.inf
+        never = problem.with_(costs=replace(problem.costs, op_seconds=seconds))
+        judged = judge_placement(never, copies_of(never, 1))
+        assert judged.value == math.inf and {violation.kind for violation in judged.violations} == {"support"}
+        assert price_pipeline(never, Pipeline("1f1b", ((0, 1),), np.asarray(copies_of(never, 1).stage), 2))[0] == 0
+
+
+@pytest.mark.parametrize("schedule", ["auto", "gpipe", "zb-h1"])
+def test_batches_of_placements_are_judged_one_by_one(schedule: str) -> None:
+    """Every cut of a chain on two devices has the judge's value; the schedule found is the one judged."""
+    problem = step_problem(5, alike=True, layers=6, devices=2, microbatches=4, schedule=schedule)
+    layer = np.array(problem.graph.ops.group)
+    rows = np.stack([np.where(layer < cut, 0, 1) for cut in range(1, 6)])
+    judged = [judge_placement(problem, Placement(row)) for row in rows]
+    assert evaluate(problem, rows).tolist() == [judgement.value for judgement in judged]
+    for row, judgement in zip(rows, judged, strict=True):
+        assert judgement.pipeline is not None
+        assert find_schedule(problem, Placement(row)) == judgement.pipeline.schedule
