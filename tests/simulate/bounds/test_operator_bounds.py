@@ -166,6 +166,16 @@ def test_work_may_end_at_any_moment():
     assert values == sorted(values)
 
 
+@pytest.mark.parametrize(("above", "looks"), [(6.0, False), (5.9, True)])
+def test_a_window_that_promises_no_more_is_not_bounded(above: float, looks: bool) -> None:
+    """One op, eight on two devices, one op promise 1 + 8 / 2 + 1: no prices are tried where 6 s are known already."""
+    problem, asked = layers([1, 8, 1], link=0.0), list[None]()
+    classes = device_classes(problem)
+    shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
+    windows.load_bound(*shared, above=above, go_on=lambda: not asked.append(None))
+    assert (len(asked) > 1) == looks
+
+
 def heads_by_hand(problem: Problem, seconds: Floats, known: PathTimes) -> Floats:
     """Heads op by op: after all that is read, and on the path after what is proved."""
     head, start = np.zeros(problem.n_ops), dict(zip(known.path.tolist(), known.start.tolist(), strict=True))

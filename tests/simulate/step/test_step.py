@@ -25,7 +25,7 @@ from placewise.simulate.step.judge import find_schedule, price_pipeline
 from placewise.simulate.step.memory import copy_peaks
 from placewise.simulate.step.orders import FLAT, device_orders
 from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
-from placewise.simulate.step.roles import op_roles
+from placewise.simulate.step.roles import UPDATE, op_roles
 from placewise.simulate.step.simulate import StepRun, simulate_step
 from placewise.simulate.step.stage_costs import Pipeline
 
@@ -320,6 +320,45 @@ def test_what_no_device_can_run_takes_for_ever() -> None:
         judged = judge_placement(never, copies_of(never, 1))
         assert judged.value == math.inf and {violation.kind for violation in judged.violations} == {"support"}
         assert price_pipeline(never, Pipeline("1f1b", ((0, 1),), np.asarray(copies_of(never, 1).stage), 2))[0] == 0
+
+
+def test_devices_account_for_the_step() -> None:
+    """Random pipelines: seconds of the ops on each device, once for updates, and what is left idle; ops and bytes."""
+    for seed in seeds(30):
+        problem = step_problem(seed)
+        pipeline = random_step_pipeline(seed, problem)
+        if pipeline is None:
+            continue
+        judged, run = judge_placement(problem, placement_of_pipeline(pipeline)), price_pipeline(problem, pipeline)[1]
+        resident, peak = copy_peaks(run, 0)
+        home, roles = pipeline.stage_devices()[pipeline.stage], op_roles(problem)
+        times = np.where(roles == UPDATE, 1, problem.constraints.microbatches)
+        for d, use in enumerate(judged.devices):
+            ops = np.flatnonzero(home == d)
+            own = float((problem.costs.op_seconds[ops, d] * times[ops]).sum())
+            assert (use.ops, use.compute, use.load) == (len(ops), pytest.approx(own), pytest.approx(own))
+            assert use.idle == pytest.approx(judged.value - own) and use.sync == 0 and use.repeats == ""
+            if d in pipeline.devices:
+                place = pipeline.devices.index(d)
+                assert (use.resident, use.peak) == (resident[place], peak[place])
+        busiest = max(judged.devices, key=lambda use: use.load)
+        assert judged.bottleneck == busiest.device
+
+
+@pytest.mark.parametrize("transfers", ["direct", "staged"])
+def test_devices_say_what_they_send_and_receive(transfers: str) -> None:
+    """Three micro-batches of 100 bytes there and 40 back at 10 bytes/s: what one sends the other receives."""
+    ends = [
+        (a, b)
+        for a in ("a", "b", HOST)
+        for b in ("a", "b", HOST)
+        if a != b and (transfers == "direct" or HOST in (a, b))
+    ]
+    cluster = Cluster((Device("a"), Device("b")), tuple(Link(*pair, 10.0) for pair in ends), transfers)  # type: ignore[arg-type]
+    judged = judge_placement(two_layers(cluster, 3, back=40), Placement(np.array([0, 1, 1, 0], np.int32)))
+    assert [use.send for use in judged.devices] == pytest.approx([30.0, 12.0])
+    assert [use.receive for use in judged.devices] == pytest.approx([12.0, 30.0])
+    assert [use.compute for use in judged.devices] == [6.0, 6.0]
 
 
 @pytest.mark.parametrize("schedule", ["auto", "gpipe", "zb-h1"])
