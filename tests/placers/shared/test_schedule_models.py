@@ -28,6 +28,7 @@ from placewise.placers.shared.schedule_models.model_builder import ModelBuilder
 from placewise.placers.shared.solve import solve_model, solve_models, solver_parameters
 from placewise.placers.shared.stages.phase_dp import _sum_weights
 from placewise.placers.shared.starting_placements import StartingPlacements
+from placewise.simulate import judge_placement
 
 
 def feasible(kind: str, made: list[bool], constant: list[bool], want: bool | None) -> bool:
@@ -123,6 +124,24 @@ def test_a_chain_whose_ops_have_one_place_each(
     assert found.bound is not None and found.placement is not None
     assert found.bound.value == pytest.approx(seconds, rel=1e-5) and found.bound.value <= seconds
     assert found.placement.device.tolist() == [0, 1 if back else 2]
+
+
+def test_between_two_calls_of_a_device_a_tensor_goes_through_the_host() -> None:
+    """a (2 s, d0) → b (3 s, CPU) → c (2 s, d0), which reads a too: two sends of 1 s, two receipts, 11 s in all."""
+    plain = pinned_chain("subgraph", "direct")
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op", state_bytes=0)
+        builder.add_tensor(op, nbytes=1)
+    for tensor, reader in ((0, 1), (1, 2), (0, 2)):
+        builder.add_edge(tensor, reader)
+    never, moves = np.inf, np.ones((3, len(plain.cluster.class_bandwidth)))
+    moves[:, 0] = 0.0
+    seconds = np.array([[2.0, never, never], [never, never, 3.0], [2.0, never, never]])
+    problem = plain.with_(graph=builder.build(), costs=CostTable.given(seconds, moves))
+    assert judge_placement(problem, Placement(np.array([0, 2, 0], np.int32))).value == 11
+    found = solved_alone(problem)
+    assert found.bound is not None and found.bound.value == pytest.approx(11, rel=1e-5) and found.bound.value <= 11
 
 
 def test_hops_are_counted_by_the_way_that_tensors_take() -> None:
