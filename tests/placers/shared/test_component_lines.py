@@ -11,7 +11,7 @@ from toy_problems import boxes
 from placewise.model.costs import CostTable
 from placewise.placers.shared.partitions import component_lines
 from placewise.placers.shared.partitions.component_lines import fill_stages, shift_early, shift_late, sort_by_rank
-from placewise.placers.shared.stages.line_split import _sum_crossing
+from placewise.placers.shared.stages.line_split import _cut_segments, _sum_crossing
 from placewise.simulate.contiguity import contract
 
 
@@ -51,6 +51,20 @@ def test_segments_are_cut_where_least_crosses() -> None:
     costs = CostTable.given(problem.costs.op_seconds, np.array([[0.0, 3.0], [0.0, 5.0]]))
     assert _sum_crossing(problem.with_(costs=costs), np.arange(3, dtype=np.int32), 3).tolist() == [3.0, 5.0, 0.0]
     assert _sum_crossing(problem.with_(costs=costs), np.array([1, 0, 2], np.int32), 3).tolist() == [8.0, 5.0, 0.0]
+
+
+def test_segments_are_equal_in_number_work_and_bytes() -> None:
+    """Each of the three counts as much: a long op ends its half sooner, a large one too; in a half the cheapest cut."""
+    cheap = np.array([[0.0, 3.0], [0.0, 5.0], [0.0, 1.0]])
+    for seconds, sizes, cuts in (
+        ([1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0], [0, 1, 1, 2]),
+        ([6.0, 1.0, 1.0, 4.0], [0, 0, 0, 0], [0, 1, 1, 2]),
+        ([1.0, 1.0, 1.0, 21.0], [0, 0, 0, 0], [0, 0, 0, 1]),
+        ([0.0, 0.0, 0.0, 0.0], [0, 0, 0, 8], [0, 0, 0, 1]),
+    ):
+        table = CostTable.given(np.array(seconds)[:, None], cheap)
+        own = boxes(sizes, [99.0]).with_(costs=table)
+        assert _cut_segments(own, np.arange(4, dtype=np.int32), 4, 2).tolist() == cuts, (seconds, sizes)
 
 
 def test_components_move_until_no_tensor_goes_back() -> None:
