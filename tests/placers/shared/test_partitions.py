@@ -63,6 +63,16 @@ def test_what_is_rejected_says_why() -> None:
     assert selector.consider(full, checked=True) and selector.best is first
 
 
+def test_something_is_found_without_time() -> None:
+    """Three ops in a row that one device cannot hold: where time is out before anything fits, orders are split all the
+    same.
+    """
+    problem = boxes([4, 4, 4], [8.0, 8.0], kind="latency", constraints=Constraints(contiguous=True))
+    selector = CandidateSelector(problem, Evaluator(problem), Stopwatch(Budget(0.0)))
+    selector.add_parts(np.zeros(3, np.int32))
+    assert selector.best is not None and selector.best.tolist() == [0, 0, 1] and selector.value == 3.0
+
+
 def test_parts_whose_calls_wait_for_each_other_become_stages() -> None:
     """In `subgraph` execution they cannot run as they are, and are arranged in a row; elsewhere they stay."""
     selector = crossed(Objective("latency", execution="subgraph", memory="sum"))

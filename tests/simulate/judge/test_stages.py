@@ -227,6 +227,7 @@ def test_devices_without_a_stage_are_idle(tmp_path: Path) -> None:
     assert [use.device for use in found.devices] == list(problem.cluster.names)
     last = found.devices[4]
     assert (last.ops, last.load, last.idle, last.resident, last.peak) == (0, 0.0, 1.75, 0.0, 0.0)
+    assert (last.compute, last.send, last.receive, last.sync) == (0.0, 0.0, 0.0, 0.0)
     assert [use.idle for use in found.devices[:4]] == [1.75 - found.stages[0].seconds] * 2 + [0.0] * 2
     late = judge_placement(problem.with_(objective=replace(problem.objective, kind="latency")), placement)
     assert [use.idle for use in late.devices] == [0.0] * 5
