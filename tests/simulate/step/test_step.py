@@ -129,6 +129,8 @@ def test_a_plan_that_does_not_fit_says_how_many_bytes_are_missing() -> None:
     broken = judge_placement(tight, copies_of(tight, 1, "gpipe")).violations
     assert {violation.kind for violation in broken} == {"memory"}
     assert max(violation.bytes_short for violation in broken) == max(peaks["gpipe"]) - limit
+    line = Pipeline("gpipe", ((0, 1),), np.asarray(copies_of(tight, 1).stage), 2)
+    assert price_pipeline(tight, line)[0] == sum(violation.bytes_short for violation in broken) > 0
 
 
 def two_layers(cluster: Cluster, microbatches: int, back: int = 0) -> Problem:
