@@ -4,7 +4,7 @@
 
 A mutant is the code of a room with one change in a function: another comparison, operator, number or condition, a
 statement left out, nothing returned. Constants of modules, default arguments and texts stay as they are. The sample is
-drawn from the mutants of each file on its own, in proportion to their number, three or more of each: a new file changes
+drawn from the mutants of each file on its own, in proportion to their number, LEAST or more of each: a new file changes
 little of what is drawn from the others. Tests are collected once, and run once to see which statements each executes;
 every mutant is then tried in a fork of that process, in which the function has other code, by the tests that execute
 the changed statement: those of the mutated packages first, the quickest first, until one fails or those that take
@@ -14,6 +14,7 @@ draw the same examples every time.
 
 With ``--kept build/mutants`` a run that was stopped goes on where it was: tests that were observed are not run again,
 mutants that died stay dead, and those that survived meet new tests only; after other changes, delete the folder.
+Mutants are tried in a random order, so that those of a run that was stopped are a sample too.
 ``--only-survivors FILE`` tries the survivors of a table again instead of a sample.
 
 A survivor's reason, written by hand into the last column of the table, is kept when the table is written again; those
@@ -81,6 +82,7 @@ def main() -> int:
     """Collect, observe, try every mutant, write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sample", type=int, default=150)
+    parser.add_argument("--least", type=int, default=3, help="the fewest mutants of a file that are drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a regular expression that paths of mutants match")
     parser.add_argument("--only-survivors", type=Path, metavar="FILE", help="try the survivors of this table again")
@@ -119,10 +121,11 @@ class Trial:
         print(f"\n{len(items)} tests observed in {time.monotonic() - began:.0f} s", flush=True)
         every = [mutant for path in sources() for mutant in mutants_of(path)]
         earlier: Path | None = self.asked.only_survivors
-        drawn = sample(every, self.asked.sample, self.asked.seed) if earlier is None else survivors_of(every, earlier)
+        drawn = sample(every, self.asked) if earlier is None else survivors_of(every, earlier)
         ended = {row[0]: row[1:] for row in map(ast.literal_eval, read_lines(kept and kept / "ended"))}
         rows = []
-        for mutant in (mutant for mutant in drawn if re.search(self.asked.only, mutant.path)):
+        drawn = [mutant for mutant in drawn if re.search(self.asked.only, mutant.path)]
+        for mutant in random.Random(self.asked.seed).sample(drawn, len(drawn)):
             outcome, passed = ended.get(place(mutant), ("", ()))
             if not outcome.startswith(DEATHS):
                 tests = chosen_tests(mutant, seen, self.asked)
@@ -135,7 +138,7 @@ class Trial:
                         file.write(f"{(place(mutant), outcome, passed)!r}\n")
             rows.append((mutant, outcome))
             print(f"{outcome:50.50} {mutant.path}:{mutant.at}  {mutant.text}", flush=True)
-        text = table(rows, len(every), self.asked)
+        text = table(sorted(rows, key=lambda row: drawn.index(row[0])), len(every), self.asked)
         print(text)
         if self.asked.output:
             self.asked.output.write_text(text, "utf-8")
@@ -229,14 +232,14 @@ def described(node: ast.AST, change: str) -> str:
     return f"`{before}` → `{after}`"
 
 
-def sample(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Mutants of every file in proportion to what it has, three or more, in the order of the files."""
+def sample(every: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
+    """Mutants of every file in proportion to what it has, `--least` or more, in the order of the files."""
     by_path, chosen = defaultdict(list), []
     for mutant in every:
         by_path[mutant.path].append(mutant)
     for path, mutants in by_path.items():
-        share = max(3, round(count * len(mutants) / len(every)))
-        drawn = random.Random(f"{seed} {path}").sample(mutants, min(share, len(mutants)))
+        share = max(asked.least, round(asked.sample * len(mutants) / len(every)))
+        drawn = random.Random(f"{asked.seed} {path}").sample(mutants, min(share, len(mutants)))
         chosen += sorted(drawn, key=lambda m: (m.line, m.node, m.change))
     return chosen
 
@@ -409,7 +412,7 @@ def chosen_tests(mutant: Mutant, seen: Seen, asked: argparse.Namespace) -> list[
 
 def tried(mutant: Mutant, items: dict[str, pytest.Item], rows: list[Timed]) -> str:
     """Killed and by which test, survived, or timeout."""
-    seconds = 30.0 + 5 * sum(row[0] for row in rows)
+    seconds = 300.0 + 30 * sum(row[0] for row in rows)  # a mutant that waits for ever; others end by their CPU
     tests, each = [items[nodeid] for _, nodeid in rows], {nodeid: seconds for seconds, nodeid in rows}
 
     def run(order: list[pytest.Item], *, mutated: bool) -> str:
@@ -442,7 +445,10 @@ def table(rows: list[tuple[Mutant, str]], n_mutants: int, asked: argparse.Namesp
     timeouts = sum(outcome == "timeout" for _, outcome in rows)
     killed = len(rows) - len(survivors)
     files = Counter(m.path for m, _ in rows)
-    chosen, each = f"--sample {asked.sample} --seed {asked.seed}", ", three or more of each file"
+    chosen, each = (
+        f"--sample {asked.sample} --least {asked.least} --seed {asked.seed}",
+        f", {asked.least} or more of each file",
+    )
     if asked.only_survivors is not None:
         chosen, each = f"--only-survivors {asked.only_survivors}", ": those that survived before"
     lost = Counter(m.path for m, _ in survivors)

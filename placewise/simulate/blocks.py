@@ -89,8 +89,6 @@ def block_seconds(problem: Problem, devices: Longs) -> Floats:
     """Time of each block on chosen devices [n_blocks, len(devices)]; inf where a member may not run."""
     times = op_times(problem)
     columns = {column: block_sums(problem, times.seconds[column]) for column in np.unique(times.of[devices]).tolist()}
-    if not columns:
-        return np.zeros((problem.n_blocks, 0))
     return np.stack([columns[column] for column in times.of[devices].tolist()], axis=1)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.blocks import held_by_several, op_times, storage_bytes
+from placewise.simulate.blocks import block_bytes, held_by_several, op_times, storage_bytes, unshared_bytes
 from placewise.simulate.replicas import exchangeable
 
 
@@ -36,6 +38,17 @@ def test_weights_that_several_devices_hold() -> None:
         ([2, 1, 0], ("early", "late")), ([2, 2, 0], ("late",)), ([1, 0, 1], ("early", "late")),
     ):  # fmt: skip
         assert held_by_several(problem, np.array(device, np.int32)) == names
+
+
+def test_blocks_hold_their_weights() -> None:
+    """All bytes of each op, and a part of what it shares; in groups, what is shared inside counts once."""
+    problem = sharing()
+    assert block_bytes(problem).tolist() == [50_000, 80_005, 50_005]
+    assert unshared_bytes(problem).tolist() == [25_000, 40_002.5, 35_002.5]
+    ops = replace(problem.graph.ops, group=np.array([0, 0, -1]), state_bytes=np.array([1, 2, 4]))
+    grouped = problem.with_(graph=replace(problem.graph, ops=ops))
+    assert block_bytes(grouped).tolist() == [80_008, 50_009]
+    assert unshared_bytes(grouped).tolist() == [65_005.5, 35_006.5]
 
 
 def test_locations_are_exchangeable_both_ways() -> None:

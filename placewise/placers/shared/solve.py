@@ -87,17 +87,15 @@ def solve_models(
         for job in jobs:
             job.stop()
         raise
-    while not all(job.over.is_set() for job in jobs):
+    while running := [job for job in jobs if not job.over.is_set()]:
         try:
-            next(job for job in jobs if not job.over.is_set()).over.wait(_TICK)
+            running[0].over.wait(_TICK)
             interrupted |= stop is not None and stop.is_set()
             if interrupted:
                 for job in jobs:
                     job.stop()
             else:
                 report(jobs[0].solver)
-        except StopIteration:
-            break
         except KeyboardInterrupt:
             interrupted = True
     return [job.solved(interrupted) for job in jobs]

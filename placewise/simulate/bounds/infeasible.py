@@ -56,8 +56,6 @@ def _order_conflict(problem: Problem, runs: Bools) -> str:
     Each component goes to the first device that may run it and is not before the device of a predecessor. If there is
     none, no placement keeps the order, regardless of memory.
     """
-    if runs.all(axis=0).any():
-        return ""
     parts, names = contract(problem), problem.cluster.names
     may = np.ones((parts.n, problem.n_devices), np.bool_)
     np.logical_and.at(may, parts.component, runs[problem.block])

@@ -66,16 +66,15 @@ def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bo
     """
     a, costs = arrays_of(problem), call_costs(problem)
     host = _host_seconds(problem)
-    paths = [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
+    paths = _list_paths(problem, a, costs, host)
     best, each = None, problem.n_ops + len(a.consumers) + 100
-    if work < each or min(len(path) for path in paths) > LONGEST:
+    if work < each or not paths:
         return None
     network = CheapestCall(problem, costs)
-    for k, path in enumerate(paths):
-        if len(path) <= LONGEST and not any(np.array_equal(path, other) for other in paths[:k]):
-            cutting, cuts = cut_path(problem, path, host, costs, network, work / each, go_on)
-            best = cutting if best is None or cutting.value > best.value else best
-            work -= cuts * each
+    for path in paths:
+        cutting, cuts = cut_path(problem, path, host, costs, network, work / each, go_on)
+        best = cutting if best is None or cutting.value > best.value else best
+        work -= cuts * each
     return best
 
 
@@ -89,10 +88,8 @@ def hop_bound(problem: Problem) -> Bound:
     """
     a, costs, host = arrays_of(problem), call_costs(problem)._replace(overhead=0.0), _host_seconds(problem)
     quickest = np.minimum(costs.seconds, host)
-    best, paths = 0.0, [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
-    for k, path in enumerate(paths):
-        if len(path) > LONGEST or any(np.array_equal(path, other) for other in paths[:k]):
-            continue
+    best = 0.0
+    for path in _list_paths(problem, a, costs, host):
         alone = only_path(problem.n_ops, path)
         fits = _fits(problem, alone, costs)
         seconds = _sure_seconds(problem, path, alone, costs, hops=True)
@@ -116,6 +113,12 @@ def _weights(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats)
     alone += np.bincount(a.consumers, weights=costs.receive[a.consumed], minlength=problem.n_ops)
     weights = [np.minimum(alone, host), np.minimum(costs.seconds, host), host, np.ones(problem.n_ops)]
     return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
+
+
+def _list_paths(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Ints]:
+    """The longest path by each weight, once, if it is not too long."""
+    paths = (longest_path(a, weight) for weight in _weights(problem, a, costs, host))
+    return list({path.tobytes(): path for path in paths if len(path) <= LONGEST}.values())
 
 
 def longest_path(a: ProblemArrays, weight: Floats) -> Ints:

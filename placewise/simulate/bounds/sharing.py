@@ -163,8 +163,8 @@ def _find_neighbours(
 ) -> tuple[Longs, Longs]:
     """Ops that must be in a set `beside` them, and those sets: elsewhere they would start too late or hold it up."""
     seconds, head, tail = times
-    key, at = np.unique(op.astype(np.int64) * (int(beside.max(initial=0)) + 1) + beside, return_inverse=True)
     wide = int(beside.max(initial=0)) + 1
+    key, at = np.unique(op.astype(np.int64) * wide + beside, return_inverse=True)
     which, near = key // wide, key % wide
     start, rest = head[which].copy(), tail[which].copy()
     np.maximum.at(start, at, before)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
+
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Violation
@@ -22,7 +24,7 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
     broken = _cover(problem, ways, placement)
     if broken:
         return broken
-    stage = dict(zip(ways.unit.tolist(), _stage_column(placement), strict=True))
+    stage = dict(zip(ways.unit.tolist(), np.asarray(placement.stage).tolist(), strict=True))
     return [
         *_degrees(ways, placement, stage),
         *_devices(problem, ways, placement),
@@ -33,10 +35,6 @@ def check_stages(problem: Problem, placement: Placement) -> list[Violation]:
         *_support(problem, ways, placement, stage),
         *_memory(problem, ways, placement, stage),
     ]
-
-
-def _stage_column(placement: Placement) -> list[int]:
-    return [] if placement.stage is None else placement.stage.tolist()
 
 
 def _cover(problem: Problem, ways: Ways, placement: Placement) -> list[Violation]:
@@ -69,7 +67,7 @@ def _degrees(ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Vi
         t, d = group.tensor_parallel, group.data_parallel
         if t < 1 or d < 1 or len(group.devices) != t * d:
             violations.append(Violation("degree", f"stage {s} has {len(group.devices)} devices, not {d} × {t}"))
-    for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+    for unit, way in enumerate(np.asarray(placement.way).tolist()):
         s = stage[unit]
         if ways.degree[way] != placement.stages[s].tensor_parallel:
             degree, t = int(ways.degree[way]), placement.stages[s].tensor_parallel
@@ -139,7 +137,7 @@ def _in_order(problem: Problem, placement: Placement) -> list[Violation]:
 
 def _colocation(problem: Problem, placement: Placement) -> list[Violation]:
     first: dict[int, int] = {}
-    for op, (group, s) in enumerate(zip(problem.group.tolist(), _stage_column(placement), strict=True)):
+    for op, (group, s) in enumerate(zip(problem.group.tolist(), np.asarray(placement.stage).tolist(), strict=True)):
         if group >= 0 and first.setdefault(group, s) != s:
             name = problem.graph.ops.name[op]
             return [Violation("colocation", f"op {name!r} is in another stage than its group", ops=(name,))]
@@ -149,14 +147,14 @@ def _colocation(problem: Problem, placement: Placement) -> list[Violation]:
 def _support(problem: Problem, ways: Ways, placement: Placement, stage: dict[int, int]) -> list[Violation]:
     violations = []
     for s, group in enumerate(placement.stages):
-        for op in () if placement.stage is None else (placement.stage == s).nonzero()[0].tolist():
+        for op in np.flatnonzero(np.asarray(placement.stage) == s).tolist():
             unable = next((d for d in group.devices if not problem.allowed[op, d]), None)
             if unable is not None:
                 op_name, device = problem.graph.ops.name[op], problem.cluster.names[unable]
                 message = f"op {op_name!r} may not run on {device}"
                 violations.append(Violation("support", message, device, (op_name,)))
                 break
-    for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+    for unit, way in enumerate(np.asarray(placement.way).tolist()):
         first = placement.stages[stage[unit]].devices[0]
         if not ways.seconds[way, ways.device_class[first]] < math.inf:
             device = problem.cluster.names[first]
@@ -172,7 +170,7 @@ def _memory(problem: Problem, ways: Ways, placement: Placement, stage: dict[int,
         later += d
         copies = {"1f1b": -(-later // d), "gpipe": -(-ways.microbatches // d)}.get(ways.in_flight, 1)
         needed = ways.workspace_of(group.tensor_parallel)
-        for unit, way in enumerate(() if placement.way is None else placement.way.tolist()):
+        for unit, way in enumerate(np.asarray(placement.way).tolist()):
             if stage[unit] == s:
                 needed += copies * float(ways.bytes_in_flight[way]) + float(sum(ways.held_bytes[way].tolist()))
         device = min(group.devices, key=lambda one: problem.capacity[one])

@@ -28,7 +28,6 @@ IN_FLIGHT, WORKSPACE = "activations in flight", "workspace"
 
 def judge_stages(problem: Problem, placement: Placement) -> Judgement:
     """Price a placement that consists of stages, and list every rule that it breaks."""
-    ways = problem.require_ways()
     broken = check_stages(problem, placement)
     if any(violation.kind in ("coverage", "degree") for violation in broken):
         return Judgement(math.inf, (), tuple(broken))
@@ -36,11 +35,8 @@ def judge_stages(problem: Problem, placement: Placement) -> Judgement:
     seconds = [load.seconds for load in loads]
     is_sum = problem.objective.kind == "latency"
     value = math.fsum(seconds) if is_sum else max(seconds, default=0.0)
-    slowest = int(np.argmax(seconds)) if seconds else -1
-    pace = problem.cluster.names[placement.stages[slowest].devices[0]] if seconds else ""
+    pace = problem.cluster.names[placement.stages[int(np.argmax(seconds))].devices[0]] if seconds else ""
     uses = _use_devices(problem, placement, loads, math.inf if is_sum else value, pace)
-    if not ways.n_units:
-        return Judgement(0.0, uses, tuple(broken))
     return Judgement(value, uses, tuple(broken), bottleneck=pace, stages=tuple(loads))
 
 

@@ -49,6 +49,30 @@ def crossed(objective: Objective) -> CandidateSelector:
     return selector
 
 
+def test_what_is_rejected_says_why() -> None:
+    """Parts that fit nowhere, a placement that breaks a rule, and one that is no better: only the best is kept."""
+    tight = boxes([4, 4, 4], [6.0, 6.0])
+    selector = CandidateSelector(tight, Evaluator(tight), Stopwatch(Budget()))
+    selector.add_parts(np.array([0, 0, 1], np.int32))
+    assert selector.best is None and selector.rejections == ["its parts do not fit in memory, whatever blocks move"]
+    roomy = boxes([4, 4, 4], [8.0, 8.0])
+    selector = CandidateSelector(roomy, Evaluator(roomy), Stopwatch(Budget()))
+    first, second, full = (np.array(row, np.int32) for row in ([0, 0, 1], [1, 1, 0], [0, 0, 0]))
+    assert selector.consider(first) and selector.consider(second) and not selector.consider(full)
+    assert selector.best is first and selector.value == 2.0 and len(selector.rejections) == 1
+    assert selector.consider(full, checked=True) and selector.best is first
+
+
+def test_something_is_found_without_time() -> None:
+    """Three ops in a row that one device cannot hold: where time is out before anything fits, orders are split all the
+    same.
+    """
+    problem = boxes([4, 4, 4], [8.0, 8.0], kind="latency", constraints=Constraints(contiguous=True))
+    selector = CandidateSelector(problem, Evaluator(problem), Stopwatch(Budget(0.0)))
+    selector.add_parts(np.zeros(3, np.int32))
+    assert selector.best is not None and selector.best.tolist() == [0, 0, 1] and selector.value == 3.0
+
+
 def test_parts_whose_calls_wait_for_each_other_become_stages() -> None:
     """In `subgraph` execution they cannot run as they are, and are arranged in a row; elsewhere they stay."""
     selector = crossed(Objective("latency", execution="subgraph", memory="sum"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from toy_problems import boxes
 
-from placewise.model.problem import Constraints, Problem
+from placewise.errors import PlacerError
+from placewise.model.problem import Constraints, Problem, Rule
 from placewise.placers.base import Hints
 from placewise.placers.shared.priors import draw_placements, match_labels, read_priors
 from placewise.placers.shared.rules import find_broken_rule
@@ -38,6 +40,28 @@ def test_the_most_probable_comes_first_and_draws_are_different() -> None:
     assert told(problem, [[0.4, 0.6]] * 3, 1) == [[1, 1, 1]]
     assert told(problem, [[0.4, 0.6]] * 3, 9) == [[1, 1, 1], [0, 0, 0]]
     assert told(problem, [[0.4, 0.6]] * 3, 0) == []
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1.0, 0.0]] * 2, [[1.0]] * 3, [[1.0, -0.1]] * 3, [[np.nan, 1.0]] * 3, [[np.inf, 1.0]] * 3]
+)
+def test_probabilities_that_do_not_fit_are_refused(rows: list[list[float]]) -> None:
+    """A row per op and a number per device, none negative or missing: the remedy says the shape."""
+    problem = boxes([1, 1, 1], [9.0, 9.0])
+    with pytest.raises(PlacerError, match="the probabilities of the hints do not fit") as refused:
+        read_priors(problem, Hints(probabilities=np.array(rows)))
+    assert refused.value.remedy == "give 3 × 2 numbers, none below zero"
+
+
+def test_probabilities_are_shares_of_the_devices_that_are_allowed() -> None:
+    """Groups add up what their ops have, and lose what rules forbid; where nothing is left, all devices are alike."""
+    rules = Constraints(forbidden=(Rule("x0", "d2"), Rule("x2", "d0")))
+    problem = boxes([1, 1, 1], [9.0, 9.0, 9.0], group=[0, 0, 1], constraints=rules)
+    told = Hints(probabilities=np.array([[1.0, 2.0, 5.0], [3.0, 2.0, 5.0], [1.0, 0.0, 0.0]]))
+    assert read_priors(problem, told).tolist() == [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    alone = read_priors(problem, told, np.array([0, 1, 1]), 3)
+    assert alone.tolist() == [[1 / 3, 2 / 3, 0.0], [0.0, 2 / 7, 5 / 7], [1 / 3, 1 / 3, 1 / 3]]
+    assert read_priors(problem, Hints()).shape == (0, 3)
 
 
 def test_equal_devices_get_the_names_that_are_most_probable() -> None:

@@ -12,20 +12,23 @@ import pytest
 from ortools.sat.python import cp_model
 from toy_problems import toy
 
+from placewise import _native
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.model.result import Bound, Proposal
-from placewise.placers.base import SearchContext
+from placewise.model.result import Bound, Proposal, Reason
+from placewise.placers.base import Budget, Hints, SearchContext, Stopwatch
 from placewise.placers.cp_sat.latency import LatencyLimits, improve
 from placewise.placers.shared.schedule_models import incumbent as incumbents
 from placewise.placers.shared.schedule_models.assignment import OpGroups, canonical_assignment, hop_count
 from placewise.placers.shared.schedule_models.incumbent import Incumbent, find_incumbent
 from placewise.placers.shared.schedule_models.model_builder import ModelBuilder
-from placewise.placers.shared.solve import solve_model
+from placewise.placers.shared.solve import solve_model, solve_models, solver_parameters
 from placewise.placers.shared.stages.phase_dp import _sum_weights
 from placewise.placers.shared.starting_placements import StartingPlacements
+from placewise.simulate import judge_placement
 
 
 def feasible(kind: str, made: list[bool], constant: list[bool], want: bool | None) -> bool:
@@ -123,6 +126,24 @@ def test_a_chain_whose_ops_have_one_place_each(
     assert found.placement.device.tolist() == [0, 1 if back else 2]
 
 
+def test_between_two_calls_of_a_device_a_tensor_goes_through_the_host() -> None:
+    """a (2 s, d0) → b (3 s, CPU) → c (2 s, d0), which reads a too: two sends of 1 s, two receipts, 11 s in all."""
+    plain = pinned_chain("subgraph", "direct")
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op("abc"[op], "Op", state_bytes=0)
+        builder.add_tensor(op, nbytes=1)
+    for tensor, reader in ((0, 1), (1, 2), (0, 2)):
+        builder.add_edge(tensor, reader)
+    never, moves = np.inf, np.ones((3, len(plain.cluster.class_bandwidth)))
+    moves[:, 0] = 0.0
+    seconds = np.array([[2.0, never, never], [never, never, 3.0], [2.0, never, never]])
+    problem = plain.with_(graph=builder.build(), costs=CostTable.given(seconds, moves))
+    assert judge_placement(problem, Placement(np.array([0, 2, 0], np.int32))).value == 11
+    found = solved_alone(problem)
+    assert found.bound is not None and found.bound.value == pytest.approx(11, rel=1e-5) and found.bound.value <= 11
+
+
 def test_hops_are_counted_by_the_way_that_tensors_take() -> None:
     """Two tensors and three devices: over the host up or down each, or between any two locations."""
     assert hop_count(pinned_chain("operator", "staged")) == 2 * 2 * 3
@@ -154,6 +175,19 @@ def test_the_bound_of_starting_placements_is_kept(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(incumbents, "find_starting_placements", lambda *_, starts=starts, **__: starts)
         bound = find_incumbent(SearchContext(problem), 0.5).bound
         assert (bound == told) == (told is not None and told.value > 1) and bound.value >= 1
+
+
+def test_an_interrupt_keeps_what_hints_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while placers are asked for starts: the hint stays the best, and the reason is said."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(incumbents, "find_starting_placements", interrupt)
+    problem = toy().with_(objective=Objective("latency", memory="sum"))
+    hint = Placement(np.array([0, 1], np.int32))
+    found = find_incumbent(SearchContext(problem, hints=Hints((hint,))), 0.5)
+    assert found.best == hint and found.reason is Reason.INTERRUPTED and found.bound.value > 0
 
 
 @pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
@@ -224,6 +258,32 @@ def test_an_interrupt_reaches_python_while_the_solver_runs() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert solved.interrupted and not solved.found
+
+
+def test_a_stop_from_another_thread_ends_every_model() -> None:
+    """A flag that is up ends the search at its next look, with nothing found; the listener hears no more of it."""
+    limits = {"num_workers": 1, "max_time_in_seconds": 60.0, "cp_model_presolve": False, "symmetry_level": 0}
+    stop, heard = _native.StopFlag(), list[object]()
+    stop.set()
+    solved = solve_models([pigeons(12), pigeons(12)], limits, heard.append, threads=1, stop=stop)
+    assert [(one.interrupted, one.found, one.finished) for one in solved] == [(True, False, False)] * 2 and not heard
+
+
+@pytest.mark.parametrize(
+    ("budget", "most_work", "work"),
+    [
+        (Budget(5.0, seed=3, gap=0.1), 7.0, None),
+        (Budget(5.0, iterations=9), 7.0, 9.0),
+        (Budget(iterations=9), 7.0, 9.0),
+        (Budget(), 7.0, 7.0),
+    ],
+)
+def test_budgets_become_parameters(budget: Budget, most_work: float, work: float | None) -> None:
+    """Seconds, gap and seed as they are; deterministic work where it is asked for, or where nothing else ends it."""
+    values = solver_parameters(Stopwatch(budget), workers=2, most_work=most_work)
+    assert (values["num_workers"], values["random_seed"], values["relative_gap_limit"]) == (2, budget.seed, budget.gap)
+    assert 0 < values["max_time_in_seconds"] <= budget.seconds
+    assert values.get("max_deterministic_time") == work
 
 
 def test_what_fails_in_the_solver_is_raised_to_the_caller() -> None:

@@ -19,7 +19,7 @@ from placewise.placers.shared.stages.dp_driver import search_chains
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
 from placewise.placers.shared.stages.line_split import find_best_split
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
-from placewise.placers.shared.stages.replicated_stages import count_usable
+from placewise.placers.shared.stages.replicated_stages import compute_member_load, count_usable
 from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.simulate.contiguity import contract
 
@@ -40,6 +40,16 @@ def test_stages_use_no_more_devices_than_there_are_components() -> None:
     classes = ((0, 1, 2), (3, 4, 5, 6, 7))
     for n, usable in ((0, [1, 2]), (1, [1, 2]), (2, [2, 4]), (3, [3, 5]), (9, [3, 5])):
         assert count_usable(classes, np.array([1, 2], np.int32), n).tolist() == usable
+
+
+@pytest.mark.parametrize(("mode", "alone", "shared"), [(0, 23, 7 + 3), (1, 13, 4 + 3), (2, 10, 2 + 3)])
+def test_members_of_a_stage_share_its_load(mode: int, alone: int, shared: int) -> None:
+    """10 units of work, 5 to receive and 8 to send, by three members that synchronize for 3, in whole units: one after
+    the other, communication beside the work, and each direction beside it.
+    """
+    assert compute_member_load(10, 5, 8, 0, 1, mode) == alone
+    assert compute_member_load(10, 5, 8, 3, 3, mode) == shared
+    assert compute_member_load(60, 5, 8, 3, 3, mode) == (24 + 3 if mode == 0 else 20)
 
 
 def test_no_device_means_no_chain() -> None:

@@ -9,6 +9,7 @@ from toy_problems import boxes
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Hints, SearchContext
+from placewise.placers.shared import starting_placements
 from placewise.placers.shared.starting_placements import (
     LAST_RESORT,
     QUICK,
@@ -62,6 +63,20 @@ def test_hints_stand_in_for_quick_placers(kind: str) -> None:
     invalid = Placement(np.zeros(3, np.int32))
     assert starts(problem, hints=Hints((invalid,))).asked and not keeps_rules(problem, invalid)
     assert starts(problem, hints=Hints((FULL,)), search_share=0.5).asked == [SEARCH]
+
+
+def test_other_models_and_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint for other ops is no start; Ctrl-C while placers run ends the round with what hints gave."""
+    problem = tight("latency", 9.0, 9.0)
+    assert not keeps_rules(problem, Placement(np.zeros(2, np.int32)))
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(starting_placements, "run_placer", interrupt)
+    found = starts(problem, hints=Hints((FULL,), by=("single",)))
+    assert found.interrupted and [placement.device.tolist() for placement in found.placements] == [[0, 0, 1]]
+    assert len(found.asked) == 1
 
 
 def test_orders_are_kept_where_they_are_wanted() -> None:

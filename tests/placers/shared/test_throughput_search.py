@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from toy_problems import boxes
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.columns import Ints
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem
 from placewise.placers.shared.stages.stage_costs import NEVER
-from placewise.placers.shared.throughput_search.annealing import clusters
+from placewise.placers.shared.throughput_search.annealing import Annealer, AnnealingRound, WalksStopped, clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs
 from placewise.simulate.phases import two_phases
 
@@ -47,6 +50,38 @@ def test_the_most_expensive_tensors_are_merged_first() -> None:
     pairs = max(levels, key=lambda row: len(set(row)))
     assert [pairs[op] == pairs[op + 1] for op in range(15)] == [op % 2 == 1 for op in range(15)]
     assert native_costs(costs).n_devices == 2
+
+
+def annealer(threads: int) -> tuple[Annealer, list[tuple[Ints, None]]]:
+    """Two walks from one device over eight ops in a row, whose best max-load is four."""
+    problem = boxes([1] * 8, [9.0, 9.0])
+    costs, _ = costs_of(problem, np.arange(8, dtype=np.int32), 8)
+    return Annealer(native_costs(costs), clusters(costs), time.monotonic, threads=threads), [
+        (np.zeros(8, np.int32), None)
+    ] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_walks_report_the_best_value_so_far(threads: int) -> None:
+    """By the clock, while walks go on: what is heard is never below what comes out, and all moves are counted."""
+    own, starts = annealer(threads)
+    heard: list[int] = []
+    walks = own.run(starts, AnnealingRound(1.0, 0.1, until=time.monotonic() + 0.25), [0, 1], heard.append)
+    values = [walk.feasible_max_load for walk in walks if walk.feasible_max_load is not None]
+    assert len(values) == 2 and heard and min(heard) >= min(values)
+    assert own.moves == sum(walk.n_evaluated for walk in walks) > 0
+
+
+def test_an_interrupt_keeps_the_walks() -> None:
+    """Ctrl-C while walks go on: they stop, and come with the error as they are."""
+    own, starts = annealer(2)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(WalksStopped) as stopped:
+        own.run(starts, AnnealingRound(1.0, 0.1, until=time.monotonic() + 60), [0, 1], interrupt)
+    assert len(stopped.value.walks) == 2 and all(walk.n_evaluated for walk in stopped.value.walks)
 
 
 @pytest.mark.parametrize("second", [1e-15, 1.0, 1e15])

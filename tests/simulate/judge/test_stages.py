@@ -104,6 +104,11 @@ BREAKS = {
     "size": lambda p: with_groups(p, StageGroup((0,), 2, 1), StageGroup((2, 3), 1, 2)),
     "devices": lambda p: with_groups(p, StageGroup((0, 1), 2, 1), StageGroup((1, 3), 1, 2)),
     "replicas": lambda p: with_groups(p, StageGroup((0, 1, 4), 3, 1), StageGroup((2, 3), 1, 2)),
+    "no stages": lambda p: Placement(p.device),
+    "other ops": lambda p: replace(p, stage=p.stage[:1]),
+    "empty": lambda p: with_groups(p, *p.stages, StageGroup((4,))),
+    "no way": lambda p: replace(p, way=np.array([p.way[1], p.way[1]])),
+    "backwards": lambda p: replace(p, stages=p.stages[::-1], stage=1 - p.stage),
 }
 
 
@@ -127,6 +132,11 @@ def with_stage(placement: Placement, op: int, stage: int) -> Placement:
         ("size", "stage 0 has 1 devices, not 2 × 1"),
         ("devices", "acc1 is in 2 stages or replicas"),
         ("replicas", "3 replicas of stage 0 cannot share 8 micro-batches evenly"),
+        ("no stages", "the placement has no stages: ops of this problem may be split"),
+        ("other ops", "the stages are those of 1 ops, not of 2"),
+        ("empty", "stage 2 has no ops"),
+        ("no way", "unit 0 has no way {way}"),
+        ("backwards", "unit 1 reads from unit 0, which is in a later stage"),
     ],
 )
 def test_broken_rules_are_said(tmp_path: Path, name: str, sentence: str) -> None:
@@ -135,8 +145,38 @@ def test_broken_rules_are_said(tmp_path: Path, name: str, sentence: str) -> None
     sound = line_of(problem, StageGroup((0, 1), 2, 1), StageGroup((2, 3), 1, 2))
     assert judge_placement(problem, sound).valid
     found = judge_placement(problem, BREAKS[name](sound))
-    assert sentence in [violation.message for violation in found.violations]
-    assert math.isfinite(found.value) == (name in ("devices", "replicas"))
+    assert sentence.format(way=np.asarray(sound.way)[1]) in [violation.message for violation in found.violations]
+    assert math.isfinite(found.value) == (name in ("devices", "replicas", "backwards"))
+
+
+def test_units_and_the_order_of_devices_stay_whole(tmp_path: Path) -> None:
+    """Two ops of one unit in two stages are named; so is a stage whose devices come before those of the one ahead."""
+    problem = problem_of(layers(2, 4), tmp_path)
+    sound = line_of(problem, StageGroup((0,)), StageGroup((1,)))
+    joined = problem.with_(ways=replace(problem.require_ways(), unit=np.array([0, 0]), **only_unit(problem)))
+    torn = replace(sound, way=np.asarray(sound.way)[:1])
+    assert [v.message for v in judge_placement(joined, torn).violations] == ["the unit of op '1' is in two stages"]
+    ordered = problem.with_(constraints=replace(problem.constraints, ordered=True, replicas=1))
+    assert judge_placement(ordered, sound).valid
+    for first, second, last in (((1,), (0,), "acc1"), ((1, 3), (2, 0), "acc3"), ((0, 2), (1, 3), "acc2")):
+        swapped = line_of(problem, StageGroup(first, 1, len(first)), StageGroup(second, 1, len(second)))
+        assert judge_placement(problem, swapped).valid
+        messages = [violation.message for violation in judge_placement(ordered, swapped).violations]
+        assert messages == [f"stage 1 stands behind {last}, and its devices before it"]
+
+
+def only_unit(problem: Problem) -> dict[str, object]:
+    """The columns of the ways of the first unit alone, without boundaries."""
+    ways = problem.require_ways()
+    mine = ways.way_unit == 0
+    rows = ("way_unit", "degree", "recompute", "seconds", "gradient_bytes", "bytes_in_flight", "held_bytes",
+            "collective_seconds")  # fmt: skip
+    kept = {name: getattr(ways, name)[mine] for name in rows}
+    return kept | {
+        "name": tuple(name for name, own in zip(ways.name, mine.tolist(), strict=True) if own),
+        "tensor_unit": np.zeros(0), "tensor_bytes": np.zeros(0), "reader_offsets": np.zeros(1), "reader": np.zeros(0),
+        "sync_bytes": np.zeros((int(mine.sum()), 0)), "unit_names": (),
+    }  # fmt: skip
 
 
 def test_rules_about_replicas_groups_and_ways(tmp_path: Path) -> None:
@@ -187,6 +227,7 @@ def test_devices_without_a_stage_are_idle(tmp_path: Path) -> None:
     assert [use.device for use in found.devices] == list(problem.cluster.names)
     last = found.devices[4]
     assert (last.ops, last.load, last.idle, last.resident, last.peak) == (0, 0.0, 1.75, 0.0, 0.0)
+    assert (last.compute, last.send, last.receive, last.sync) == (0.0, 0.0, 0.0, 0.0)
     assert [use.idle for use in found.devices[:4]] == [1.75 - found.stages[0].seconds] * 2 + [0.0] * 2
     late = judge_placement(problem.with_(objective=replace(problem.objective, kind="latency")), placement)
     assert [use.idle for use in late.devices] == [0.0] * 5

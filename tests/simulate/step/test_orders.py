@@ -23,6 +23,7 @@ from placewise.simulate.step.orders import (
     device_of_stage,
     device_orders,
     global_order,
+    join_orders,
     tasks_before,
 )
 from placewise.simulate.step.program import make_program, run_through
@@ -108,6 +109,14 @@ def test_every_task_runs_once_after_what_it_waits_for(schedule: str, n: int, m: 
     assert Counter(order) == Counter(Task(k, s, i) for k in kinds for s in range(stages) for i in range(m))
     place = {task: number for number, task in enumerate(order)}
     assert all(place[other] < place[task] for task in order for other in tasks_before(task, stages - 1))
+
+
+def test_orders_that_wait_for_each_other_are_refused() -> None:
+    """Two devices that both begin with a backward task: nothing can start, and the error counts what is left."""
+    orders = [(Task(BACKWARD, 0, 0), Task(FORWARD, 0, 0)), (Task(FORWARD, 1, 0), Task(BACKWARD, 1, 0))]
+    with pytest.raises(InternalError, match="4 tasks of 2 devices wait for each other"):
+        join_orders(orders, 1)
+    assert join_orders([orders[0][::-1], orders[1]], 1) == (*orders[0][1:], *orders[1], orders[0][0])
 
 
 def step_of(schedule: str, n: int, m: int, f: float, b: float, w: float) -> float:

@@ -18,13 +18,14 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import Violation
 from placewise.model.ways import StageGroup
-from placewise.simulate import judge_placement
-from placewise.simulate.step.judge import price_pipeline
+from placewise.simulate import evaluate, judge_placement
+from placewise.simulate.step.judge import find_schedule, price_pipeline
 from placewise.simulate.step.memory import copy_peaks
 from placewise.simulate.step.orders import FLAT, device_orders
-from placewise.simulate.step.pipelines import placement_of_pipeline
-from placewise.simulate.step.roles import op_roles
+from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
+from placewise.simulate.step.roles import UPDATE, op_roles
 from placewise.simulate.step.simulate import StepRun, simulate_step
 from placewise.simulate.step.stage_costs import Pipeline
 
@@ -128,6 +129,8 @@ def test_a_plan_that_does_not_fit_says_how_many_bytes_are_missing() -> None:
     broken = judge_placement(tight, copies_of(tight, 1, "gpipe")).violations
     assert {violation.kind for violation in broken} == {"memory"}
     assert max(violation.bytes_short for violation in broken) == max(peaks["gpipe"]) - limit
+    line = Pipeline("gpipe", ((0, 1),), np.asarray(copies_of(tight, 1).stage), 2)
+    assert price_pipeline(tight, line)[0] == sum(violation.bytes_short for violation in broken) > 0
 
 
 def two_layers(cluster: Cluster, microbatches: int, back: int = 0) -> Problem:
@@ -185,6 +188,103 @@ def test_rules_of_a_pipeline() -> None:
         assert kinds(plan, schedule) == set()
 
 
+CUTS: dict[str, tuple[str, list[tuple[tuple[int, ...], int, int]], str, str]] = {
+    "a line": ("1f1b", [((0,), 1, 1), ((1,), 1, 1)], "", ""),
+    "there and back": ("zb-v", [((0,), 1, 1), ((1,), 1, 1), ((1,), 1, 1), ((0,), 1, 1)], "", ""),
+    "in a loop": ("interleaved", [((0,), 1, 1), ((1,), 1, 1), ((0,), 1, 1), ((1,), 1, 1)], "", ""),
+    "split": ("1f1b", [((0, 1), 1, 2), ((2, 3), 1, 2)], "schedule", "its stages split ops over devices, and the step"),
+    "uneven": ("1f1b", [((0, 1), 2, 1), ((2,), 1, 1)], "replicas", "its stages have different numbers of replicas"),
+    "odd": ("zb-v", [((d,), 1, 1) for d in range(3)], "schedule", "zb-v gives every device two stages, and the plan"),
+    "misplaced": (
+        "zb-v", [((d,), 1, 1) for d in (0, 1, 0, 1)], "schedule",
+        "under zb-v, stage 2 runs on d1, and the plan has it on d0",
+    ),
+    "one device twice": (
+        "1f1b", [((0,), 1, 1), ((0,), 1, 1)], "schedule", "under 1f1b, two places of the pipeline are on one device",
+    ),
+    "copies that share": (
+        "1f1b", [((0, 1), 2, 1), ((1, 2), 2, 1)], "schedule", "under 1f1b, two places of the pipeline",
+    ),
+    "too many copies": ("1f1b", [((0, 1, 2), 3, 1)], "replicas", "3 devices share a stage, and 2 may"),
+    "copies that do not divide": ("1f1b", [((0, 1), 2, 1)], "replicas", "2 replicas do not divide 5 micro-batches"),
+    "a round too short": (
+        "interleaved", [((d,), 1, 1) for d in (0, 1, 0, 1)], "schedule",
+        "interleaved needs micro-batches in multiples of the 2 devices, not 5",
+    ),
+    "out of order": ("1f1b", [((1,), 1, 1), ((0,), 1, 1)], "order", "the stages do not follow the order"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_each_rule_of_a_pipeline_has_its_sentence(name: str) -> None:
+    """Stages of equal length on devices, as a plan says them: what a schedule cannot run is named, and nothing else."""
+    schedule, stages, kind, sentence = CUTS[name]
+    m, copies = 5 if sentence.endswith("5") or "5 micro" in sentence else 6, 1 if kind == "order" else 2
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=m, replicas=copies)
+    rules = replace(problem.constraints, ordered=kind == "order")
+    problem = problem.with_(constraints=rules, objective=replace(problem.objective, schedule=schedule))
+    stage = np.array([group * len(stages) // 8 for group in problem.graph.ops.group], np.int32)
+    groups = tuple(StageGroup(*group) for group in stages)
+    device = np.array([group.devices[0] for group in groups], np.int32)[stage]
+    found = judge_placement(problem, Placement(device, stages=groups, stage=stage, schedule=schedule))
+    assert [violation.kind for violation in found.violations] == [kind] * bool(kind)
+    assert all(violation.message.startswith(sentence) for violation in found.violations)
+
+
+def test_copies_are_on_equal_devices() -> None:
+    """A device with less memory holds no copy of a stage on another; which two of them differ is said."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6, replicas=2)
+    units = (*problem.cluster.devices[:3], replace(problem.cluster.devices[3], memory=1e6))
+    unlike = problem.with_(cluster=replace(problem.cluster, devices=units))
+    assert judge_placement(problem, copies_of(problem, 2)).valid
+    messages = [violation.message for violation in judge_placement(unlike, copies_of(unlike, 2)).violations]
+    assert messages == ["d2, d3 share a stage and are not equal"]
+
+
+def test_ops_that_moved_join_the_nearest_stage_of_their_device() -> None:
+    """The devices decide where they and the stages differ: of the two stages of a device the nearer one has the op."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6)
+    groups = tuple(StageGroup((d,)) for d in (0, 1, 1, 0))
+    stage = np.array([group // 2 for group in problem.graph.ops.group], np.int32)
+    device = np.array([0, 1, 1, 0], np.int32)[stage]
+    for layer, where, joined in ((2, 0, 0), (5, 0, 3), (1, 1, 1), (6, 1, 2)):
+        moved = np.where(np.array(problem.graph.ops.group) == layer, where, device)
+        pipeline = pipeline_of(problem, Placement(moved, stages=groups, stage=stage), "zb-v")
+        assert isinstance(pipeline, Pipeline)
+        expected = np.where(np.array(problem.graph.ops.group) == layer, joined, stage)
+        assert pipeline.stage.tolist() == expected.tolist()
+        assert pipeline.replicas == ((0, 1),) and pipeline.n_stages == 4
+    lost = pipeline_of(problem, Placement(np.where(device == 1, 3, device), stages=groups, stage=stage), "zb-v")
+    assert (
+        isinstance(lost, Violation) and lost.message == "an op is on a device that runs no stage of the plan's pipeline"
+    )
+
+
+def test_stages_that_are_no_chain() -> None:
+    """A device that is left and entered again; a layer that reads from a later stage, or is in two."""
+    problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6)
+    layer = np.array(problem.graph.ops.group)
+    back = judge_placement(problem, Placement(np.where((layer > 2) & (layer < 5), 1, 0)))
+    assert [v.message for v in back.violations] == ["the stages are no chain: d0 → d1 → d0"]
+    assert back.value == math.inf and not any(use.load for use in back.devices)
+    groups = (StageGroup((0,)), StageGroup((1,)))
+    torn = np.where(layer > 3, 1, 0)
+    torn[np.flatnonzero(layer == 5)[0]] = 0
+    for stage in (np.where(layer > 3, 0, 1), torn):
+        found = judge_placement(problem, Placement(stage.copy(), stages=groups, stage=stage, schedule="1f1b"))
+        assert "the stages are no chain: one reads what a later one makes" in [v.message for v in found.violations]
+        assert found.value == math.inf
+
+
+def test_an_empty_step_takes_no_time() -> None:
+    """Without ops nothing is done, and every device is idle for no time."""
+    problem = step_problem(5, alike=True, layers=8, devices=2)
+    graph = GraphBuilder().build()
+    costs = CostTable.given(np.zeros((0, 2)), transfer_seconds_of(graph, problem.cluster))
+    judged = judge_placement(problem.with_(graph=graph, costs=costs), Placement(np.zeros(0, np.int32)))
+    assert judged.value == 0 and judged.valid and [use.idle for use in judged.devices] == [0.0, 0.0]
+
+
 def test_open_schedules_take_the_best() -> None:
     """A placement that names no schedule gets the best of those with one stage per device."""
     problem = step_problem(5, alike=True, layers=8, devices=4, microbatches=6)
@@ -210,3 +310,67 @@ def test_pipelines_survive_as_placements() -> None:
         assert judged.pipeline.schedule == pipeline.schedule
         busy = sum(use.compute for use in judged.devices)
         assert judged.pipeline.bubble == pytest.approx(1 - busy / len(pipeline.devices) / run.value)
+
+
+def test_what_no_device_can_run_takes_for_ever() -> None:
+    """An op without a time on its device, forward or of the optimizer: no value, and the rule that it breaks."""
+    problem = step_problem(5, alike=True, layers=8, devices=2, microbatches=4)
+    for op in (0, problem.n_ops - 1):
+        seconds = problem.costs.op_seconds.copy()
+        seconds[op, 0] = np.inf
+        never = problem.with_(costs=replace(problem.costs, op_seconds=seconds))
+        judged = judge_placement(never, copies_of(never, 1))
+        assert judged.value == math.inf and {violation.kind for violation in judged.violations} == {"support"}
+        assert price_pipeline(never, Pipeline("1f1b", ((0, 1),), np.asarray(copies_of(never, 1).stage), 2))[0] == 0
+
+
+def test_devices_account_for_the_step() -> None:
+    """Random pipelines: seconds of the ops on each device, once for updates, and what is left idle; ops and bytes."""
+    for seed in seeds(30):
+        problem = step_problem(seed)
+        pipeline = random_step_pipeline(seed, problem)
+        if pipeline is None:
+            continue
+        judged, run = judge_placement(problem, placement_of_pipeline(pipeline)), price_pipeline(problem, pipeline)[1]
+        resident, peak = copy_peaks(run, 0)
+        home, roles = pipeline.stage_devices()[pipeline.stage], op_roles(problem)
+        times = np.where(roles == UPDATE, 1, problem.constraints.microbatches)
+        for d, use in enumerate(judged.devices):
+            ops = np.flatnonzero(home == d)
+            own = float((problem.costs.op_seconds[ops, d] * times[ops]).sum())
+            assert (use.ops, use.compute, use.load) == (len(ops), pytest.approx(own), pytest.approx(own))
+            assert use.idle == pytest.approx(judged.value - own) and use.sync == 0 and use.repeats == ""
+            if d in pipeline.devices:
+                place = pipeline.devices.index(d)
+                assert (use.resident, use.peak) == (resident[place], peak[place])
+        busiest = max(judged.devices, key=lambda use: use.load)
+        assert judged.bottleneck == busiest.device
+
+
+@pytest.mark.parametrize("transfers", ["direct", "staged"])
+def test_devices_say_what_they_send_and_receive(transfers: str) -> None:
+    """Three micro-batches of 100 bytes there and 40 back at 10 bytes/s: what one sends the other receives."""
+    ends = [
+        (a, b)
+        for a in ("a", "b", HOST)
+        for b in ("a", "b", HOST)
+        if a != b and (transfers == "direct" or HOST in (a, b))
+    ]
+    cluster = Cluster((Device("a"), Device("b")), tuple(Link(*pair, 10.0) for pair in ends), transfers)  # type: ignore[arg-type]
+    judged = judge_placement(two_layers(cluster, 3, back=40), Placement(np.array([0, 1, 1, 0], np.int32)))
+    assert [use.send for use in judged.devices] == pytest.approx([30.0, 12.0])
+    assert [use.receive for use in judged.devices] == pytest.approx([12.0, 30.0])
+    assert [use.compute for use in judged.devices] == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("schedule", ["auto", "gpipe", "zb-h1"])
+def test_batches_of_placements_are_judged_one_by_one(schedule: str) -> None:
+    """Every cut of a chain on two devices has the judge's value; the schedule found is the one judged."""
+    problem = step_problem(5, alike=True, layers=6, devices=2, microbatches=4, schedule=schedule)
+    layer = np.array(problem.graph.ops.group)
+    rows = np.stack([np.where(layer < cut, 0, 1) for cut in range(1, 6)])
+    judged = [judge_placement(problem, Placement(row)) for row in rows]
+    assert evaluate(problem, rows).tolist() == [judgement.value for judgement in judged]
+    for row, judgement in zip(rows, judged, strict=True):
+        assert judgement.pipeline is not None
+        assert find_schedule(problem, Placement(row)) == judgement.pipeline.schedule

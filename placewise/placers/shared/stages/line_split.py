@@ -107,7 +107,6 @@ def _cut_segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
     _, first = np.unique(bucket[order], return_index=True)
     cut = np.zeros(n, np.int32)
     cut[order[first] + 1] = 1
-    cut[0] = 0
     segment: Ints = np.cumsum(cut, dtype=np.int32)
     return segment
 

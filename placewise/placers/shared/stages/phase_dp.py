@@ -113,7 +113,7 @@ class _PhaseSearch:
         )
         expansion = build_expansion(self.priced.costs, self.ideals, lefts[0], rooms[0])
         expansion.bound_phases(lefts[1], rooms[1], lefts[2], rooms[2])
-        self._push(least, self.beat - slow - 1, slow)
+        self._push(least, self.beat, slow)
         while self.open and not self._near_enough():
             _, low, high, slow = heapq.heappop(self.open)
             high = min(high, self.beat - slow - 1)
