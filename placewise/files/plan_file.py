@@ -15,7 +15,6 @@ from placewise.errors import InputError, PlanError
 from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
-from placewise.files.pipeline_record import PipelineRecord, parse_pipeline, pipeline_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
     ObjectiveRecord,
@@ -33,7 +32,14 @@ from placewise.files.records import (
     parse_versioned,
     read_bytes,
 )
-from placewise.files.stage_records import StageRecord, list_stages, parse_stages
+from placewise.files.stage_records import (
+    PipelineRecord,
+    StageRecord,
+    list_stages,
+    parse_pipeline,
+    parse_stages,
+    pipeline_record,
+)
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
