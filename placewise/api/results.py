@@ -39,8 +39,7 @@ from placewise.reporting.console import result_view
 from placewise.reporting.difference import Difference, difference_view
 from placewise.reporting.explanation import OpExplanation, explanation_view
 from placewise.reporting.figures import plot_leaderboard, plot_timeline
-from placewise.reporting.fitted import Fitted
-from placewise.reporting.fitted_view import fitted_document, fitted_view
+from placewise.reporting.fitted import Fitted, fitted_document, fitted_view
 from placewise.reporting.frames import leaderboard_frame, plan_frame, plan_network
 from placewise.reporting.gantt import Gantt
 from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard

@@ -101,7 +101,7 @@ def sweep(
     from placewise.analysis.sweep.run import plan_sweep, run_sweep
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.reporting.sweep import format_of, sweep_view
-    from placewise.reporting.sweep_text import render_sweep
+    from placewise.reporting.sweep_page import render_sweep
 
     listen(quiet)
     if as_csv and as_json:
