@@ -1,4 +1,4 @@
-"""Cluster files (TOML): devices from the catalogue or with explicit figures, in nested nodes, and the links between them."""
+"""Cluster files (TOML): devices from the catalogue, with explicit figures or in nodes, and the links between them."""
 
 from __future__ import annotations
 
