@@ -75,7 +75,7 @@ CompareSteps = Annotated[
 @opt.with_problem_options()
 def run(
     plan: opt.PlanPath,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     runtime: Runtime = None,
     ray: RayAddress = None,
     bind: Bind = None,

@@ -29,11 +29,11 @@ def explain(
             help="DEVICE, tp=4, recompute, no-recompute or no-sequence-parallel: force it, and place the rest again.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the best plan of a --why-not here.")
     ] = None,
-    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
+    placer: opt.Placer = "auto",
     time_limit: Annotated[
         str, typer.Option(help="Time limit for each --why-not search, as 60s.", rich_help_panel="Search")
     ] = "10s",
