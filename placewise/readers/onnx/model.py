@@ -1,4 +1,4 @@
-"""Load a complete ONNX model to run it, with its weights, or random ones if they are missing, in its oldest IR version."""
+"""Load a complete ONNX model to run it: with its weights, or random ones if missing, and in its oldest IR version."""
 
 from __future__ import annotations
 
