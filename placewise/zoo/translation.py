@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from placewise.zoo import attention, lstm
+from placewise.zoo import lstm
 from placewise.zoo.lstm import State
 from placewise.zoo.net import NetBuilder, NetValue, Weight
 from placewise.zoo.workload import Sizes, Workload
@@ -91,7 +91,7 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                 rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}")
                 states.append(last)
     with net.within("attention"):
-        over = attention.memory(net, rows, hidden)
+        over = memory(net, rows, hidden)
         transposed = net.transpose(over.keys, 0, 2, 1)
         kernel = net.weight("layer.kernel", 2 * hidden, hidden)
     with net.within("decoder"):
@@ -109,7 +109,7 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                     states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
                     x = states[layer].output
             with net.within("attention", "step", step):
-                context = attention.attend_multiplicatively(net, over, transposed, x)
+                context = attend_multiplicatively(net, over, transposed, x)
                 fed = net.matmul(net.concat((x, context), axis=1), kernel)
             outputs.append(fed)
     _loss(net, outputs, sizes)
@@ -128,8 +128,8 @@ def gnmt(net: NetBuilder, sizes: Sizes) -> None:
                 rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}", residual=layer >= RESIDUAL_FROM)
                 states.append(last)
     with net.within("attention"):
-        over = attention.memory(net, rows, hidden)
-        weights = attention.Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
+        over = memory(net, rows, hidden)
+        weights = Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
     with net.within("decoder"):
         rows = _words(net, "target", sizes["target_steps"], sizes)
         contexts: list[NetValue] = []
@@ -141,7 +141,7 @@ def gnmt(net: NetBuilder, sizes: Sizes) -> None:
                 state = lstm.step(net, cell, net.dropout(net.concat((row, fed), axis=1), DROPOUT), state)
                 rows[step] = state.output
             with net.within("attention.step", step):
-                fed = attention.attend_additively(net, weights, over, state.output)
+                fed = attend_additively(net, weights, over, state.output)
                 contexts.append(fed)
         for layer in range(1, layers):
             with net.within("layer", layer):
