@@ -383,8 +383,8 @@ def _with_notes(problem: Problem, options: ProblemOptions) -> Problem:
         notes.append(
             "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
         )
-    options = {} if graph.source is None else graph.source.options.get("dims", {})
-    stages, in_flight = int(problem.allowed.any(axis=0).sum()), options.get("sequences", 1)
+    dims = {} if graph.source is None else graph.source.options.get("dims", {})
+    stages, in_flight = int(problem.allowed.any(axis=0).sum()), dims.get("sequences", 1)
     if objective.kind == "throughput" and graph.phases and graph.ops.state_bytes.any() and in_flight < stages:
         notes.append(
             f"memory counts the caches of {in_flight} of the samples in flight, and a full pipeline has one in every "
