@@ -12,7 +12,6 @@ from rich.text import Text
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_table
 from placewise.reporting.difference import compare_values, is_same
-from placewise.reporting.leaderboard import finite
 from placewise.reporting.plain import shown_text
 
 
@@ -186,11 +185,8 @@ def describe_choice(explanation: PlanChoices, choice: ForcedChoice) -> str:
 
 
 def split_document(explanation: PlanChoices) -> dict[str, Any]:
-    """The explanation as JSON values, in seconds and bytes."""
+    """The explanation as plain values, in seconds and bytes."""
     document = asdict(explanation)
-    document["forced"] = [
-        {**asdict(choice), "value": finite(choice.value), "lower_bound": finite(choice.lower_bound),
-         "answer": describe_choice(explanation, choice)}
-        for choice in explanation.forced
-    ]  # fmt: skip
-    return document | ({"capacity": finite(explanation.capacity)} if isinstance(explanation, SplitExplanation) else {})
+    for choice, record in zip(explanation.forced, document["forced"], strict=True):
+        record["answer"] = describe_choice(explanation, choice)
+    return document
