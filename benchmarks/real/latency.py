@@ -34,10 +34,10 @@ from common import (
     report,
 )
 from machine import cluster_file
+from predict import Predictor, fit_tuning, with_tuning
 from prediction import cases, drawn
 
 from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
-from placewise.analysis.predict import Predictor, fit_tuning, with_tuning
 from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
 from placewise.profiling.profile import Profiling

@@ -2,7 +2,7 @@
 
     python benchmarks/real/prediction.py [--only inception_v3] [--rounds 8] [--afresh]
 
-Per model: op times are measured, the four figures of `studies.predict.Tuning` are fitted on one set of placements
+Per model: op times are measured, the four figures of `predict.Tuning` are fitted on one set of placements
 (seed 1), and 36 others are drawn afterwards (seed 2), a third of them near the best plan. All are measured, a few at a
 time, in turns. Reported: the median error; the rank correlation of prediction and measurement, beside that of one half
 of the measurement's rounds with the other, which no prediction can be asked to beat; and how many are within 10 % of
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from common import MODELS, calm, command, lines_of, placed, problem_of, profiled, report
 from machine import cluster_file
+from predict import Predictor, TuningCase, fit_tuning
 
 from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
-from placewise.analysis.predict import Predictor, TuningCase, fit_tuning
 from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
 from placewise.model.columns import Ints

@@ -1,1 +1,1 @@
-"""Analyses of models and plans: inspect, compare, explain, diff, predict, measure, report."""
+"""Analyses of models and plans: inspect, compare, explain, diff, measure, report."""

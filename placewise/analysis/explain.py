@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewise.analysis.force_op import force_ops, move_ops
-from placewise.analysis.select_ops import select_ops
+from placewise.analysis.select_ops import select_ops, unnamed_op
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
@@ -46,7 +46,7 @@ class ExplainedOp:
 def explain(
     problem: Problem,
     placement: Placement,
-    asked: str,
+    asked: str | None,
     why_not: Sequence[str] = (),
     budget: Budget | None = None,
     *,
@@ -58,6 +58,8 @@ def explain(
     For each device of `why_not`, the rest is placed anew around the move, within `budget` each. Raises InputError for
     an unknown op or device, and for a module whose ops are on several devices.
     """
+    if asked is None:
+        raise unnamed_op(*why_not)
     ops, what = select_ops(problem, asked)
     here = _find_device(problem, placement, ops, asked)
     targets = _find_targets(problem, placement, here, why_not)

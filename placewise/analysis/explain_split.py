@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.analysis.select_ops import select_ops
+from placewise.analysis.select_ops import select_ops, unnamed_op
 from placewise.core.place import place
 from placewise.core.split_ways import remake_ways
 from placewise.errors import InputError
@@ -19,7 +19,7 @@ from placewise.model.result import Result
 from placewise.model.ways import Ways, keep_ways
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.reporting.sentences import value_name
-from placewise.reporting.split_explanation import ForcedChoice, SplitExplanation, WayOfUnit
+from placewise.reporting.split_explanation import ForcedChoice, PlanChoices, SplitExplanation, WayOfUnit
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.stages import load_stages
 
@@ -33,14 +33,14 @@ _DEGREE = re.compile(r"tp=(\d{1,6})")
 class ExplainedSplit:
     """The explanation, and a result per other choice."""
 
-    explanation: SplitExplanation
+    explanation: PlanChoices
     results: tuple[Result, ...]
 
 
 def explain_split(
     problem: Problem,
     placement: Placement,
-    asked: str,
+    asked: str | None,
     why_not: Sequence[str] = (),
     budget: Budget | None = None,
     *,
@@ -50,9 +50,19 @@ def explain_split(
 
     For each choice of `why_not` ("tp=4", "recompute", "no-recompute", and for the whole plan "sequence-parallel" or
     "no-sequence-parallel"; by default all that the unit has), everything is placed anew with it, within `budget`.
-    Raises InputError for an unknown op or choice, and for ops in several units.
+    Those for the whole plan need no `asked`. Raises InputError for an unknown op or choice, and for ops in several
+    units.
     """
     ways = problem.require_ways()
+    if asked is None:
+        of_ops = [choice for choice in why_not if choice not in (TOKENS, NO_TOKENS)]
+        if of_ops or not why_not:
+            raise unnamed_op(*of_ops)
+        results, forced = _force(problem, np.zeros(0, np.int64), why_not, budget, on_progress)
+        value = judge_placement(problem, placement).value
+        return ExplainedSplit(
+            PlanChoices(measure=value_name(problem.objective, ways), value=value, forced=forced), results
+        )
     ops, _ = select_ops(problem, asked)
     units = np.unique(ways.unit[ops])
     judged = judge_placement(problem, placement)
@@ -61,13 +71,8 @@ def explain_split(
     unit, s = int(units[0]), int(np.asarray(placement.stage)[ops[0]])
     group, use, chosen = placement.stages[s], judged.stages[s], int(np.asarray(placement.way)[unit])
     kind = int(ways.device_class[group.devices[0]])
-    results, forced = [], []
-    for choice in why_not or _list_choices(problem, units, chosen):
-        result = place(_with_choice(problem, units, choice), "auto", budget, on_progress=on_progress)
-        results.append(result)
-        forced.append(
-            ForcedChoice(choice=choice, value=result.value, lower_bound=result.lower_bound, unmet=result.unmet)
-        )
+    choices = why_not or _list_choices(problem, units, chosen)
+    results, forced = _force(problem, units, choices, budget, on_progress)
     explanation = SplitExplanation(
         asked=asked,
         unit=_name_units(ways, units, asked),
@@ -89,9 +94,21 @@ def explain_split(
         measure=value_name(problem.objective, ways),
         value=judged.value,
         ways=tuple(_describe_way(ways, way, kind, chosen) for way in ways.ways_of(unit).tolist()),
-        forced=tuple(forced),
+        forced=forced,
     )
-    return ExplainedSplit(explanation, tuple(results))
+    return ExplainedSplit(explanation, results)
+
+
+def _force(
+    problem: Problem, units: Ints, choices: Sequence[str], budget: Budget | None, on_progress: OnProgress
+) -> tuple[tuple[Result, ...], tuple[ForcedChoice, ...]]:
+    """The best plan with each choice for the units, and the same as a row of the explanation."""
+    found = [place(_with_choice(problem, units, choice), "auto", budget, on_progress=on_progress) for choice in choices]
+    rows = (
+        ForcedChoice(choice=choice, value=result.value, lower_bound=result.lower_bound, unmet=result.unmet)
+        for choice, result in zip(choices, found, strict=True)
+    )
+    return tuple(found), tuple(rows)
 
 
 def _stage_bytes(

@@ -18,6 +18,12 @@ LONGEST = 200
 """Characters of a name that are compared and shown."""
 
 
+def unnamed_op(*choices: str) -> InputError:
+    """The error of a question that names no op, with the choices that need one."""
+    fault = f"{choices[0]!r} is a choice for an op, and none is named" if choices else "no op is named"
+    return InputError(fault, remedy="name an op, a module, or a pattern that matches one op")
+
+
 def select_ops(problem: Problem, asked: str) -> tuple[Ints, str]:
     """The ops that `asked` names, ascending, and a description: an op's kind and module, or a module.
 

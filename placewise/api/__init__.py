@@ -1,8 +1,7 @@
 """The Python interface: a model and devices in, a plan out, and everything that is asked of either."""
 
-from placewise.api.caches import cache_info, clear_cache
 from placewise.api.learning import pretrain, train
-from placewise.api.machine import doctor
+from placewise.api.machine import cache_info, clear_cache, doctor
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, fit, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run

@@ -301,7 +301,7 @@ def export(
 
 def explain(
     plan: PlanLike,
-    op: str,
+    op: str | None = None,
     why_not: str | Sequence[str] = (),
     *,
     model: Model = None,
@@ -322,7 +322,7 @@ def explain(
     plan : Plan or path
         A plan, a plan file or a published split.
     op : str
-        An op's name, a module, or a regular expression that finds one op.
+        An op's name, a module, or a regular expression that finds one op. Choices for the whole plan need none.
     why_not : str or sequence of str
         Devices: the op is forced there, and the rest placed anew. Where ops may be split: "tp=4", "recompute",
         "no-recompute", and for the whole plan "sequence-parallel" or "no-sequence-parallel". Default: none; all of the
@@ -342,7 +342,7 @@ def explain(
     Raises
     ------
     InputError
-        If `op` finds no op, or several in different places.
+        If `op` finds no op, or several in different places, or is missing.
 
     Examples
     --------

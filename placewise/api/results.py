@@ -39,8 +39,7 @@ from placewise.reporting.console import result_view
 from placewise.reporting.difference import Difference, difference_view
 from placewise.reporting.explanation import OpExplanation, explanation_view
 from placewise.reporting.figures import plot_leaderboard, plot_timeline
-from placewise.reporting.fitted import Fitted
-from placewise.reporting.fitted_view import fitted_document, fitted_view
+from placewise.reporting.fitted import Fitted, fitted_document, fitted_view
 from placewise.reporting.frames import leaderboard_frame, plan_frame, plan_network
 from placewise.reporting.gantt import Gantt
 from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard
@@ -49,7 +48,7 @@ from placewise.reporting.notebook import render_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
-from placewise.reporting.split_explanation import SplitExplanation, split_explanation_view
+from placewise.reporting.split_explanation import PlanChoices, SplitExplanation, split_explanation_view
 from placewise.reporting.training_run import training_run_view
 from placewise.simulate import judge_placement, lower_bound
 from placewise.targets.kept import describe_kept, list_kept
@@ -489,7 +488,7 @@ class Training(Plan):
 class Explanation:
     """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
 
-    explanation: OpExplanation | SplitExplanation
+    explanation: OpExplanation | PlanChoices
     plans: tuple[Plan, ...]
 
     def summary(self) -> str:
@@ -498,7 +497,7 @@ class Explanation:
 
     def _view(self) -> RenderableType:
         explanation = self.explanation
-        if isinstance(explanation, SplitExplanation):
+        if isinstance(explanation, PlanChoices):
             return split_explanation_view(explanation)
         return explanation_view(explanation)
 
@@ -507,6 +506,8 @@ class Explanation:
 
     def __repr__(self) -> str:
         explanation = self.explanation
+        if not isinstance(explanation, OpExplanation | SplitExplanation):
+            return "Explanation(of the whole plan)"
         if isinstance(explanation, SplitExplanation):
             where = f"in stage {explanation.stage}, over {explanation.tensor_parallel} devices"
             return f"Explanation({explanation.asked!r} {where})"

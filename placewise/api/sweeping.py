@@ -19,7 +19,7 @@ from placewise.placers.base import Budget, OnProgress, Placer
 from placewise.reporting.frames import sweep_frame
 from placewise.reporting.notebook import render_html
 from placewise.reporting.sweep import format_of, sweep_view
-from placewise.reporting.sweep_text import render_sweep
+from placewise.reporting.sweep_page import render_sweep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def diff(
     before: Annotated[Path, typer.Argument(help="Plan file, or a published split.")],
     after: Annotated[Path, typer.Argument(help="Another plan of the same model.")],
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     *,
     problem_options: ProblemOptions,
     as_json: opt.Json = False,

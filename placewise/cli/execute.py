@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,7 +76,7 @@ CompareSteps = Annotated[
 @opt.with_problem_options()
 def run(
     plan: opt.PlanPath,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     runtime: Runtime = None,
     ray: RayAddress = None,
     bind: Bind = None,
@@ -123,7 +124,7 @@ def run(
     _require_training(train=train, checkpoint=checkpoint, resume=resume)
     if train:
         from placewise.analysis.train_plan import TrainingSetting, run_training, tabulate_training, without_training
-        from placewise.reporting.training_run import training_document, training_run_view
+        from placewise.reporting.training_run import training_run_view
 
         source = find_model(plan, model)
         with working(quiet, "reading the model"):
@@ -137,7 +138,7 @@ def run(
         )  # fmt: skip
         table = tabulate_training(trained)
         if as_json:
-            show_json(training_document(table))
+            show_json(asdict(table))
         else:
             warn(trained.training.job.problem.warnings, quiet)
             show(training_run_view(table))

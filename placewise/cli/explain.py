@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def explain(
     plan: opt.PlanPath,
     op: Annotated[
-        str, typer.Argument(help="The name of an op or module, or a regular expression that matches one op.")
-    ],
+        str | None, typer.Argument(help="The name of an op or module, or a regular expression that matches one op.")
+    ] = None,
     why_not: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,11 +29,11 @@ def explain(
             help="DEVICE, tp=4, recompute, no-recompute or no-sequence-parallel: force it, and place the rest again.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the best plan of a --why-not here.")
     ] = None,
-    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
+    placer: opt.Placer = "auto",
     time_limit: Annotated[
         str, typer.Option(help="Time limit for each --why-not search, as 60s.", rich_help_panel="Search")
     ] = "10s",
@@ -49,6 +49,7 @@ def explain(
     """Explain why an op is where it is: its compute, copies and memory there and elsewhere.
 
     With --why-not, the op is forced onto that device and the rest is placed again, to show what the move really costs.
+    Choices for the whole plan, such as no-sequence-parallel, need no op.
     """
     from placewise.analysis.explain import ExplainedOp
     from placewise.analysis.explain import explain as study

@@ -26,7 +26,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write here (default: text on standard output).")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the target.")] = None,
     save_plan: Annotated[
         Path | None,

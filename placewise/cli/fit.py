@@ -36,7 +36,7 @@ def fit(
     """
     from placewise.analysis.fit.fit_model import fit_model
     from placewise.model.result import Outcome
-    from placewise.reporting.fitted_view import fitted_document, fitted_view
+    from placewise.reporting.fitted import fitted_document, fitted_view
 
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)

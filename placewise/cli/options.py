@@ -30,6 +30,14 @@ Devices = Annotated[
     str | None,
     typer.Option("--devices", "-d", help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON."),
 ]
+MovedModel = Annotated[str | None, typer.Option("--model", help="The model file, if it has moved.")]
+Target = Annotated[
+    str | None, typer.Option("--for", help="Search only plans that this tool can express and run, as vllm.")
+]
+Placer = Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")]
+PlacerOptions = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
+]
 TimeLimit = Annotated[
     str | None, typer.Option(help="Stop the search after this time, as 60s.", rich_help_panel="Search")
 ]

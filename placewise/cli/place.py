@@ -22,13 +22,9 @@ def place(
     model: opt.Model,
     devices: opt.Devices = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--for", help="Search only plans that this tool can express and run, as vllm.")
-    ] = None,
-    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
-    ] = None,
+    target: opt.Target = None,
+    placer: opt.Placer = "auto",
+    option: opt.PlacerOptions = None,
     start: Annotated[
         Path | None, typer.Option(help="Start from this plan or published split.", rich_help_panel="Search")
     ] = None,

@@ -21,7 +21,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the page here (default: beside the plan, as .html).")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model file, if it has moved.")] = None,
+    model: opt.MovedModel = None,
     devices: opt.Devices = None,
     *,
     problem_options: ProblemOptions,

@@ -54,9 +54,7 @@ def sweep(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the sweep here: .html, .json, .csv or .txt.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--for", help="Search only plans that this tool can express and run, as vllm.")
-    ] = None,
+    target: opt.Target = None,
     resolution: Annotated[
         str, typer.Option(help="Find the largest size that fits to this share; 0: exactly.", rich_help_panel=SWEEP)
     ] = "4%",
@@ -77,10 +75,8 @@ def sweep(
         Path | None, typer.Option(help="Write the sweep to this JSON file after every point.", rich_help_panel=SWEEP)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.", rich_help_panel=SWEEP)] = False,
-    placer: Annotated[str, typer.Option(help="The placer; 'auto' combines them.", rich_help_panel="Search")] = "auto",
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
-    ] = None,
+    placer: opt.Placer = "auto",
+    option: opt.PlacerOptions = None,
     time_limit: Annotated[
         str | None,
         typer.Option(help="Stop the search of a point after this time (default: 10s).", rich_help_panel="Search"),
@@ -101,7 +97,7 @@ def sweep(
     from placewise.analysis.sweep.run import plan_sweep, run_sweep
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.reporting.sweep import format_of, sweep_view
-    from placewise.reporting.sweep_text import render_sweep
+    from placewise.reporting.sweep_page import render_sweep
 
     listen(quiet)
     if as_csv and as_json:

@@ -60,7 +60,7 @@ def build(
 
 def build_read(reading: ImportedModel, model: Model, devices: Devices | None, options: ProblemOptions) -> Problem:
     """The problem of placing a `model` that was read already. Raises InputError and its kin."""
-    return _with_notes(_problem(reading, name_of(model), devices, options))
+    return _with_notes(_problem(reading, name_of(model), devices, options), options)
 
 
 def build_for_plan(
@@ -369,18 +369,22 @@ def _together(graph: Graph, options: ProblemOptions, modules: Mapping[str, str])
     return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)], modules))
 
 
-def _with_notes(problem: Problem) -> Problem:
-    """The problem with a warning for each wish that changes nothing here, and for what a wish leaves out."""
+def _with_notes(problem: Problem, options: ProblemOptions) -> Problem:
+    """The problem with a warning for what its options leave out. Raises InputError for one that changes nothing."""
     graph, objective, notes = problem.graph, problem.objective, []
     trains = bool(graph.ops.backward.any())
+    if options.schedule == "gpipe" and not trains:
+        fault = "the graph has no backward ops, so that --schedule gpipe changes nothing"
+        raise InputError(fault, remedy="add --graph training, or leave it out")
+    if options.step_samples and problem.constraints.replicas == 1:
+        fault = "no stage is replicated, so that --step-samples changes nothing"
+        raise InputError(fault, remedy="add --replicas any, or leave it out")
     if problem.max_replicas > 1 and trains and not len(graph.weight_edges):
         notes.append(
             "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
         )
-    if objective.step_samples and problem.max_replicas == 1:
-        notes.append("no stage is replicated: step samples change nothing; allow replicas to use them")
-    options = {} if graph.source is None else graph.source.options.get("dims", {})
-    stages, in_flight = int(problem.allowed.any(axis=0).sum()), options.get("sequences", 1)
+    dims = {} if graph.source is None else graph.source.options.get("dims", {})
+    stages, in_flight = int(problem.allowed.any(axis=0).sum()), dims.get("sequences", 1)
     if objective.kind == "throughput" and graph.phases and graph.ops.state_bytes.any() and in_flight < stages:
         notes.append(
             f"memory counts the caches of {in_flight} of the samples in flight, and a full pipeline has one in every "
@@ -392,6 +396,4 @@ def _with_notes(problem: Problem) -> Problem:
             "a CPU and the disk beside it are counted as working at once, and one processor computes for both: "
             "leave the disk out where its load is not mostly reading"
         )
-    if objective.schedule == "gpipe" and not trains:
-        notes.append("the graph has no backward ops: the schedule gpipe changes nothing")
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem

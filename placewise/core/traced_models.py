@@ -15,7 +15,7 @@ import placewise.model
 import placewise.readers
 from placewise.errors import InputError
 from placewise.files.cache_folder import GRAPHS, LIMITS, mark_used, open_cache, remove_oldest
-from placewise.files.traced_file import load_traced, save_traced
+from placewise.files.graph_file import load_traced, save_traced
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.huggingface.settings import Settings, read_settings

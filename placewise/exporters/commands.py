@@ -13,22 +13,23 @@ from placewise.exporters.stages import Stages
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Problem
 
-_STAGE = re.compile(r"^# stage (\d+) is (\".*\")", re.MULTILINE)
+_STAGE = re.compile(r"^# stage (\d+) is ", re.MULTILINE)
 _CUDA = re.compile(r"cuda:(\d+)", re.IGNORECASE)
 
 
 def heading(problem: Problem, stages: Stages) -> list[str]:
-    """Comment lines with the model, and with the device and layers of every stage."""
+    """Comment lines with the model, and with the device or devices and the layers of every stage."""
     source = problem.graph.source
     model = printable(source.path) if source else "a model"
     lines = [f"# {stages.stack.count} layers ({printable(stages.stack.path)}) of {model}, placed by Placewise"]
     start = 0
-    for stage, (device, layers) in enumerate(zip(stages.devices, stages.layers, strict=True)):
-        name = json.dumps(problem.cluster.names[device])
+    for stage, (devices, layers) in enumerate(zip(stages.devices, stages.layers, strict=True)):
+        names = [problem.cluster.names[device] for device in devices]
         here = f"layers {start} to {start + layers - 1}"
         if not layers:
             here = "what comes after the last layer" if start else "what comes before the first layer"
-        lines.append(f"# stage {stage} is {name}: {here}{name_nodes(problem.cluster, [device])}")
+        shown = json.dumps(names if problem.ways is not None else names[0])
+        lines.append(f"# stage {stage} is {shown}: {here}{name_nodes(problem.cluster, devices)}")
         start += layers
     return lines
 
@@ -45,12 +46,13 @@ def count_nodes(cluster: Cluster, devices: Sequence[int]) -> int:
     return len({cluster.nodes[device] for device in devices})
 
 
-def read_devices(text: str) -> list[str]:
-    """The devices of the stages that `heading` wrote. Raises ExportError for stages out of order."""
-    stages = _STAGE.findall(text)
-    if [int(number) for number, _ in stages] != list(range(len(stages))):
+def read_devices(text: str) -> list[list[str]]:
+    """The devices of each stage that `heading` wrote. Raises ExportError for stages out of order."""
+    matches = list(_STAGE.finditer(text))
+    if [int(match[1]) for match in matches] != list(range(len(matches))):
         raise ExportError("the comments do not number the stages from 0")
-    return [json.loads(name) for _, name in stages]
+    found = [json.JSONDecoder().raw_decode(text, match.end())[0] for match in matches]
+    return [[names] if isinstance(names, str) else names for names in found]
 
 
 def set_visible_devices(cluster: Cluster, devices: Sequence[int]) -> str:

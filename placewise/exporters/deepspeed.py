@@ -10,12 +10,9 @@ import ast
 import json
 from typing import Any
 
-import numpy as np
-
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.commands import heading
-from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
-from placewise.exporters.stages import LayerExporter, read_stages, shared_weights
+from placewise.exporters.stages import LayerExporter, micro_batch_size, read_stages, shared_weights
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -114,42 +111,33 @@ class DeepspeedExporter(LayerExporter):
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        if placement.stages:
-            return self._export_split(problem, placement)
-        stages = self.find_stages(problem, placement)
-        text = _MODULE.format(
-            name="planned_pipeline",
-            entries=stages.bounds[-1],
-            count=stages.stack.count,
-            heading="\n".join(heading(problem, stages)),
-            parts=list(stages.bounds),
-            devices=json.dumps([problem.cluster.names[device] for device in stages.devices]),
-        )
-        projected = stages.placement()
-        shared = shared_weights(problem, projected.device)
+        stages, ways, names = self.find_stages(problem, placement), problem.ways, problem.cluster.names
+        devices = [[names[device] for device in own] for own in stages.devices]
+        values = {
+            "name": "planned_pipeline",
+            "entries": stages.bounds[-1],
+            "count": stages.stack.count,
+            "heading": "\n".join(heading(problem, stages)),
+            "parts": list(stages.bounds),
+        }
+        if ways is None:
+            text = _MODULE.format(devices=json.dumps([own[0] for own in devices]), **values)
+        else:
+            steps = max(ways.microbatches // stages.replicas, 1)
+            config = {
+                "train_micro_batch_size_per_gpu": micro_batch_size(problem), "gradient_accumulation_steps": steps
+            }  # fmt: skip
+            text = _SPLIT_MODULE.format(
+                devices=json.dumps(devices),
+                replicas=stages.replicas,
+                degree=stages.degree,
+                recomputed=sorted(layer + 1 for layers in stages.recomputed_layers(problem) for layer in layers),
+                config=json.dumps(config if ways.trains else {}),
+                **values,
+            )
+        shared = shared_weights(problem, stages.placement.device)
         notes = tuple(f"{note}: make such layers with TiedLayerSpec" for note in shared)
-        return Exported({"planned_pipeline.py": text}, projected, notes)
-
-    def _export_split(self, problem: Problem, placement: Placement) -> Exported:
-        stages = find_split_stages(problem, placement, self.info.name, transformer=False, ends=True)
-        ways, names = problem.require_ways(), problem.cluster.names
-        again = [layer + 1 for layers in stages.recomputed_layers(problem) for layer in layers]
-        batch = micro_batch_size(problem)
-        steps = max(ways.microbatches // stages.replicas, 1)
-        config = {"train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": steps}
-        text = _SPLIT_MODULE.format(
-            name="planned_pipeline",
-            entries=sum(stages.entries),
-            count=stages.stack.count,
-            heading="\n".join(split_heading(problem, stages, ends=True)),
-            parts=[0, *np.cumsum(stages.entries).tolist()],
-            devices=json.dumps([[names[d] for d in group.devices] for group in stages.placement.stages]),
-            replicas=stages.replicas,
-            degree=stages.degree,
-            recomputed=sorted(again),
-            config=json.dumps(config if ways.trains else {}),
-        )
-        return Exported({"planned_pipeline.py": text}, stages.placement)
+        return Exported({"planned_pipeline.py": text}, stages.placement, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
@@ -161,8 +149,6 @@ class DeepspeedExporter(LayerExporter):
                 several = isinstance(target, ast.Tuple)
                 names = [ast.unparse(one) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
                 values |= dict(zip(names, found if several else [found], strict=True))
-        if problem.ways is not None:
-            entries = np.diff(values["PARTS"]).tolist()
-            sizes = values["MODEL"], values["DATA"]
-            return read_split_stages(problem, self.info.name, text, entries, *sizes, transformer=False, ends=True)
-        return read_stages(problem, self.info.name, values.get("DEVICES", []), tuple(values.get("PARTS", [0])))
+        size = values.get("MODEL", 1) * values.get("DATA", 1)
+        devices = [[names] if isinstance(names, str) else names for names in values.get("DEVICES", [])]
+        return read_stages(problem, self.info.name, devices, tuple(values.get("PARTS", [0])), size)

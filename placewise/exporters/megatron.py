@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import heading, read_devices, read_option
-from placewise.exporters.split_stages import find_split_stages, micro_batch_size, read_split_stages, split_heading
 from placewise.exporters.stages import (
     LayerExporter,
+    Stages,
     entry_bounds,
+    micro_batch_size,
     read_stages,
     shared_weights,
 )
@@ -23,12 +24,14 @@ _TENSOR = "--tensor-model-parallel-size"
 _RECOMPUTE, _AGAIN = "--recompute-granularity", "--recompute-num-layers"
 """With the method "block", the first so many layers of every stage (Megatron Core, `TransformerBlock`)."""
 LAYOUT, SIZE = "--pipeline-model-parallel-layout", "--pipeline-model-parallel-size"
+_WORLD = re.compile(r"^# world size \d+: (\d+) data-parallel replicas$", re.MULTILINE)
 _STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
 
 
 class MegatronExporter(LayerExporter):
     """The arguments of a training run: E is the embedding, t a layer, L the loss, and | separates stages."""
 
+    first_layers = True
     info = ExportInfo(
         "megatron",
         writes="a line of arguments",
@@ -45,43 +48,36 @@ class MegatronExporter(LayerExporter):
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
-        if placement.stages:
-            return self._export_split(problem, placement)
-        stages = self.find_stages(problem, placement)
-        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages.layers)}'"
+        stages, ways = self.find_stages(problem, placement), problem.ways
+        lines, count = heading(problem, stages), len(stages.devices)
+        tensor = "" if ways is None else f" {_TENSOR} {stages.degree}"
+        line = f"--num-layers {stages.stack.count}{tensor} {SIZE} {count} {LAYOUT} '{write_layout(stages.layers)}'"
+        if ways is not None:
+            line += self._split_arguments(problem, stages)
+            world = count * stages.degree * stages.replicas
+            lines.append(f"# world size {world}: {stages.replicas} data-parallel replicas")
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
-        text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
-        return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
+        notes = shared_weights(problem, stages.placement.device)
+        return Exported({"megatron.sh": "\n".join((*lines, line, ""))}, stages.placement, notes)
 
-    def _export_split(self, problem: Problem, placement: Placement) -> Exported:
-        stages = find_split_stages(problem, placement, self.info.name, first_layers=True)
-        ways, count, layout = problem.require_ways(), len(stages.entries), write_layout(stages.entries)
-        line = f"--num-layers {stages.stack.count} {_TENSOR} {stages.degree} {SIZE} {count} {LAYOUT} '{layout}'"
+    def _split_arguments(self, problem: Problem, stages: Stages) -> str:
+        """What else a run of split ops is told: sequence parallelism, batches and recomputation."""
+        said, batch, ways = "", micro_batch_size(problem), problem.require_ways()
         if problem.constraints.sequence_parallel and stages.degree > 1:
-            line += " --sequence-parallel"
-        batch = micro_batch_size(problem)
+            said += " --sequence-parallel"
         if ways.trains:
-            line += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
+            said += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
         again = max((len(layers) for layers in stages.recomputed_layers(problem)), default=0)
-        if again:
-            line += f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}"
-        line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
-        world = f"# world size {count * stages.degree * stages.replicas}: {stages.replicas} data-parallel replicas"
-        return Exported(
-            {"megatron.sh": "\n".join((*split_heading(problem, stages), world, line, ""))}, stages.placement
-        )
+        return said + (f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}" if again else "")
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
-        text = str(exported.files["megatron.sh"])
-        layers = read_layout(read_option(text, LAYOUT))
+        text, size = str(exported.files["megatron.sh"]), 1
         if problem.ways is not None:
-            replicas = re.search(r"^# world size \d+: (\d+) data-parallel replicas$", text, re.MULTILINE)
-            degree = int(read_option(text, _TENSOR))
-            return read_split_stages(problem, self.info.name, text, layers, degree, int(replicas[1]) if replicas else 1)
-        if int(read_option(text, SIZE)) != len(layers):
-            raise ExportError(f"{SIZE} is {read_option(text, SIZE)}, and the layout has {len(layers)} stages")
-        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
+            replicas = _WORLD.search(text)
+            size = int(read_option(text, _TENSOR)) * (int(replicas[1]) if replicas else 0)
+        bounds = entry_bounds(read_layout(read_option(text, LAYOUT)))
+        return read_stages(problem, self.info.name, read_devices(text), bounds, size)
 
 
 def write_layout(layers: Sequence[int]) -> str:

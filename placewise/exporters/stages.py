@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.exporters.base import ExportInfo
+from placewise.exporters.equal_stages import find_equal_stages, require_disjoint
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, find_stack
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.ways import Ways
 from placewise.simulate.blocks import held_by_several
 
 MIN_SHARE = 0.5
@@ -28,28 +31,41 @@ MIN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """Stage s, on ``devices[s]``, has the entries of the stack from ``bounds[s]`` up to ``bounds[s + 1]``."""
+    """Stage s has the entries of the stack from ``bounds[s]`` up to ``bounds[s + 1]``, on the devices ``devices[s]``.
+
+    They are the `replicas` of the stage, one after the other, each of which splits its ops over `degree` devices.
+    """
 
     stack: Stack
-    devices: tuple[int, ...]
+    devices: tuple[tuple[int, ...], ...]
     bounds: tuple[int, ...]
+    placement: Placement
+    degree: int = 1
+    replicas: int = 1
 
     @property
     def layers(self) -> tuple[int, ...]:
         """How many layers each stage has."""
         return tuple(np.diff(np.clip(np.array(self.bounds) - 1, 0, self.stack.count)).tolist())
 
-    def placement(self) -> Placement:
-        """The device of every op."""
-        return Placement(stage_devices(self.bounds, self.devices)[self.stack.of + 1])
+    def recomputed_layers(self, problem: Problem) -> list[list[int]]:
+        """The layers of each stage, by number, of which a unit recomputes."""
+        ways, stage = problem.require_ways(), np.asarray(self.placement.stage)
+        again = ways.recompute[np.asarray(self.placement.way)][ways.unit]
+        again &= (self.stack.of >= 0) & (self.stack.of < self.stack.count)
+        return [np.unique(self.stack.of[again & (stage == s)]).tolist() for s in range(len(self.devices))]
 
 
 class LayerExporter:
-    """A base of targets of whole layers: of transformers only, or of any model; with `ends`, as in `find_stages`."""
+    """A base of targets of whole layers: of transformers only, or of any model; with `ends`, as in `find_stages`.
+
+    With `first_layers`, the target recomputes equally many layers of every stage, the first ones, or all.
+    """
 
     info: ExportInfo
     transformer: ClassVar[bool] = True
     ends: ClassVar[bool] = False
+    first_layers: ClassVar[bool] = False
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`."""
@@ -57,12 +73,26 @@ class LayerExporter:
         return Space(lines=(Line(unit, accelerators(problem, self.info.name)),))
 
     def find_stages(self, problem: Problem, placement: Placement) -> Stages:
-        """The stages nearest to a placement. Raises ExportError."""
+        """The stages nearest to a placement; of split ops, the fastest equal stages. Raises ExportError."""
+        if placement.stages:
+            return self._find_split_stages(problem, placement)
         return find_stages(problem, placement, self.info.name, transformer=self.transformer, ends=self.ends)
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`."""
-        return self.find_stages(problem, placement).placement()
+        return self.find_stages(problem, placement).placement
+
+    def _find_split_stages(self, problem: Problem, placement: Placement) -> Stages:
+        """The pipeline of equal stages that is the plan, or else the fastest that was found."""
+        stack, ways = require_stack(problem, self.info.name, transformer=self.transformer), problem.require_ways()
+        choices = partial(_recompute_first, ways, stack) if self.first_layers and ways.recompute.any() else None
+        unit = _unit_of(stack, ends=self.ends)
+        made = find_equal_stages(problem, placement, unit, self.info.name, choices)
+        cuts = (0, *np.cumsum(made.cut).tolist())
+        devices = tuple(group.devices for group in made.placement.stages)
+        return Stages(
+            stack, devices, _entries_of(stack, cuts, ends=self.ends), made.placement, made.degree, made.replicas
+        )
 
 
 def find_stages(
@@ -94,10 +124,26 @@ def find_stages(
     return _make_stages(stack, tuple(line[stage] for stage in kept), bounds, ends=ends)
 
 
-def _make_stages(stack: Stack, devices: tuple[int, ...], bounds: tuple[int, ...], *, ends: bool) -> Stages:
-    """Stages from bounds of entries, or without `ends` of layers; entries after the last op are in the last stage."""
-    entries = (*bounds[:-1], stack.count + 2) if ends else entry_bounds(np.diff(bounds).tolist())
-    return Stages(stack, devices, entries)
+def _make_stages(stack: Stack, devices: tuple[int, ...], cuts: tuple[int, ...], *, ends: bool) -> Stages:
+    bounds = _entries_of(stack, cuts, ends=ends)
+    placement = Placement(stage_devices(bounds, devices)[stack.of + 1])
+    return Stages(stack, tuple((device,) for device in devices), bounds, placement)
+
+
+def _entries_of(stack: Stack, cuts: tuple[int, ...], *, ends: bool) -> tuple[int, ...]:
+    """Bounds of entries from such bounds, or without `ends` of layers; what is after the last op is in the last one."""
+    return (*cuts[:-1], stack.count + 2) if ends else entry_bounds(np.diff(cuts).tolist())
+
+
+def _recompute_first(ways: Ways, stack: Stack, unit_stage: Ints) -> list[Bools]:
+    """The choices [n_units] to recompute the first layers of every stage, none to all."""
+    layer = np.full(ways.n_units, -1, np.int64)
+    inside = (stack.of >= 0) & (stack.of < stack.count)
+    np.maximum.at(layer, ways.unit[inside], stack.of[inside])
+    start = np.full(int(unit_stage.max(initial=0)) + 1, stack.count)
+    np.minimum.at(start, unit_stage[layer >= 0], layer[layer >= 0])
+    place = layer - start[unit_stage]
+    return [(layer >= 0) & (place < count) for count in range(int(place.max(initial=0)) + 2)]
 
 
 def _unit_of(stack: Stack, *, ends: bool) -> Ints:
@@ -144,6 +190,12 @@ def _has_encoder_and_decoder(stack: Stack) -> bool:
     return any("encoder" in parts for parts in words) and any("decoder" in parts for parts in words)
 
 
+def micro_batch_size(problem: Problem) -> int:
+    """The dimension `batch` of the model, which is one micro-batch; 1 if it has none."""
+    source = problem.graph.source
+    return int(source.options.get("dims", {}).get("batch", 1)) if source else 1
+
+
 def accelerators(problem: Problem, target: str) -> Bools:
     """Which devices [n_devices] are accelerators. Raises ExportError where there is none."""
     mask: Bools = ~problem.cluster.is_host
@@ -152,15 +204,21 @@ def accelerators(problem: Problem, target: str) -> Bools:
     return mask
 
 
-def read_stages(problem: Problem, target: str, devices: Sequence[str], bounds: Sequence[int]) -> Ints:
-    """The device of each op [n_ops] from device names and bounds of entries. Raises ExportError."""
+def read_stages(
+    problem: Problem, target: str, devices: Sequence[Sequence[str]], bounds: Sequence[int], size: int = 1
+) -> Ints:
+    """The first device of each op's stage [n_ops], from the names of its `size` devices and bounds of entries.
+
+    Raises ExportError.
+    """
     stack = require_stack(problem, target, transformer=False)
-    whole = bounds[:1] == (0,) and bounds[-1] == stack.count + 2 and all(a < b for a, b in pairwise(bounds))
-    if not whole or len(bounds) != len(devices) + 1:
-        raise ExportError(f"{list(bounds)} on {len(devices)} devices are no stages of {stack.count} layers")
-    if len(set(devices)) < len(devices):
-        raise ExportError(f"a device has two stages: {', '.join(devices)}")
-    return Stages(stack, tuple(problem.cluster.index(name) for name in devices), tuple(bounds)).placement().device
+    whole = tuple(bounds[:1]) == (0,) and bounds[-1] == stack.count + 2 and all(a < b for a, b in pairwise(bounds))
+    if not whole or len(bounds) != len(devices) + 1 or any(len(names) != size for names in devices):
+        raise ExportError(f"{list(bounds)} on {len(devices)} × {size} devices are no stages of {stack.count} layers")
+    require_disjoint(devices)
+    first = tuple(problem.cluster.index(names[0]) for names in devices)
+    device: Ints = stage_devices(bounds, first)[stack.of + 1]
+    return device
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:

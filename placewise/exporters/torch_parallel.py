@@ -21,7 +21,7 @@ PLAN, SCRIPT = "parallel.json", "run_parallel.py"
 HUGGINGFACE_MODEL, CONFIG = "huggingface_model.py", "config.json"
 FAMILIES = ("bert", "gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3", "vit")
 """The models of transformers that were run split, in stages and in replicas, by their `model_type`."""
-COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange", "stage_values")
+COPIES = ("parallel_model", "parallel_modules", "stage_modules", "cutting", "gradient_exchange")
 _SCRIPT = f'''\
 """Run the model of {PLAN} on many devices: torchrun --nproc-per-node PROCESSES {SCRIPT} MODEL [MICRO-BATCHES]
 

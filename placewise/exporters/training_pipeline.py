@@ -31,7 +31,6 @@ COPIES = (
     "training_stages",
     "pipeline_trainer",
     "rank_watch",
-    "stage_values",
 )
 _SCRIPT = f'''\
 """Train the stages of {STAGES} side by side: torchrun --nproc-per-node PROCESSES {SCRIPT} [MODEL.pt2] [--steps 20]

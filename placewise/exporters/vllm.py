@@ -13,14 +13,7 @@ from placewise.exporters.commands import (
     read_option,
     set_visible_devices,
 )
-from placewise.exporters.split_stages import find_split_stages, read_split_stages, split_heading
-from placewise.exporters.stages import (
-    LayerExporter,
-    entry_bounds,
-    read_stages,
-    require_stack,
-    shared_weights,
-)
+from placewise.exporters.stages import LayerExporter, entry_bounds, read_stages, shared_weights
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -59,44 +52,25 @@ class VllmExporter(LayerExporter):
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`. The user of the script sets `MODEL`, a folder or repository with weights."""
-        if placement.stages:
-            return self._export_split(problem, placement)
         stages = self.find_stages(problem, placement)
+        devices = [device for own in stages.devices for device in own]
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
-        run = f"{set_visible_devices(problem.cluster, stages.devices)}{split} {_SERVE}"
-        command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(stages.devices)}"
+        sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.devices)}"
+        sizes += f" {_DATA} {stages.replicas}" if stages.replicas > 1 else ""
         precision = asked_precision(problem)
-        command += _FLAGS.get(precision, "")
-        text = "\n".join((*heading(problem, stages), command, ""))
-        projected = stages.placement()
-        notes = (*shared_weights(problem, projected.device), *_note_nodes(problem.cluster, stages.devices))
+        run = f"{set_visible_devices(problem.cluster, devices)}{split} {_SERVE}"
+        text = "\n".join((*heading(problem, stages), f"{run} {sizes}{_FLAGS.get(precision, '')}", ""))
+        notes = (*shared_weights(problem, stages.placement.device), *_note_nodes(problem.cluster, devices))
         if precision in _CHECKPOINTS:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
-        return Exported({"vllm.sh": text}, projected, notes)
-
-    def _export_split(self, problem: Problem, placement: Placement) -> Exported:
-        stages = find_split_stages(problem, placement, self.info.name)
-        devices = [d for group in stages.placement.stages for d in group.devices]
-        sizes = f"{_TENSOR} {stages.degree} {_PIPELINE} {len(stages.entries)}"
-        sizes += f" {_DATA} {stages.replicas}" if stages.replicas > 1 else ""
-        partition = f"{PARTITION}={','.join(map(str, stages.entries))} " if len(stages.entries) > 1 else ""
-        run = f"{set_visible_devices(problem.cluster, devices)}{partition}{_SERVE}"
-        command = f"{run} {sizes}{_FLAGS.get(asked_precision(problem), '')}"
-        text = "\n".join((*split_heading(problem, stages), command, ""))
-        return Exported({"vllm.sh": text}, stages.placement, _note_nodes(problem.cluster, devices))
+        return Exported({"vllm.sh": text}, stages.placement, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
-        if problem.ways is not None:
-            count = int(read_option(text, _PIPELINE))
-            replicas = int(read_option(text, _DATA)) if _DATA in text else 1
-            degree = int(read_option(text, _TENSOR))
-            whole = [require_stack(problem, self.info.name).count]
-            layers = parse_numbers(read_option(text, PARTITION), PARTITION) if count > 1 else whole
-            return read_split_stages(problem, self.info.name, text, layers, degree, replicas)
         layers = parse_numbers(read_option(text, PARTITION), PARTITION)
-        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
+        size = int(read_option(text, _TENSOR)) * (int(read_option(text, _DATA)) if _DATA in text else 1)
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers), size)
 
 
 def _note_nodes(cluster: Cluster, devices: Sequence[int]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Graph files: the columns of a graph in a columnar file; dtypes, phases and source in its header."""
+"""Graph files: the columns of a graph in a columnar file; dtypes, phases and source in its header.
+
+Traced models are such files of the cache, with the reader's warnings and modules in the header.
+"""
 
 from __future__ import annotations
 
@@ -180,3 +183,33 @@ def _read_edges(arrays: ColumnReader, table: str) -> Edges:
     if columns["position"].min(initial=0) < 0:
         raise GraphError(f"'{table}.position' holds a negative position", remedy="check the edge list")
     return Edges(**columns)
+
+
+class TracedHeader(Record):
+    """The header of a traced model."""
+
+    format: Literal["placewise-traced"] = "placewise-traced"
+    version: Literal[1] = 1
+    key: str = Field(description="of everything that the graph depends on")
+    graph: GraphHeader
+    warnings: tuple[str, ...]
+    modules: dict[str, str]
+
+
+TracedModel = tuple[Graph, tuple[str, ...], dict[str, str]]
+"""A graph, the warnings of its reader, and the class names of its modules by path."""
+
+
+def save_traced(path: str | os.PathLike[str], key: str, model: TracedModel) -> None:
+    """Write a traced model. Raises OutputError."""
+    graph, warnings, modules = model
+    header, arrays = encode_graph(graph)
+    write_columns(path, TracedHeader(key=key, graph=header, warnings=warnings, modules=modules), arrays)
+
+
+def load_traced(path: str | os.PathLike[str], key: str) -> TracedModel:
+    """The traced model in a file. Raises ModelFileError or GraphError for any other file, and for another key."""
+    header, arrays = read_columns(path, TracedHeader)
+    if header.key != key:
+        raise ModelFileError("belongs to another model", where=str(path), remedy="trace it again")
+    return decode_graph(header.graph, arrays), header.warnings, header.modules

@@ -12,10 +12,8 @@ from pydantic import Field
 
 from placewise._util.regex import compiled
 from placewise.errors import InputError, PlanError
-from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
-from placewise.files.pipeline_record import PipelineRecord, parse_pipeline, pipeline_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
     ObjectiveRecord,
@@ -27,13 +25,20 @@ from placewise.files.records import (
     Amount,
     Record,
     Whole,
-    json_bytes,
     locate_errors,
     parse_json,
     parse_versioned,
     read_bytes,
+    write_record,
 )
-from placewise.files.stage_records import StageRecord, list_stages, parse_stages
+from placewise.files.stage_records import (
+    PipelineRecord,
+    StageRecord,
+    list_stages,
+    parse_pipeline,
+    parse_stages,
+    pipeline_record,
+)
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -256,10 +261,7 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order", "replicas", "stages", "pipeline") if getattr(plan, name) is None}
     unset |= set() if plan.target else {"target"}
-    with locate_errors(path):
-        text = json_bytes(plan, exclude=unset)
-    with atomic_write(path, "wb") as file:
-        file.write(text)
+    write_record(plan, path, unset)
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanFile:

@@ -29,9 +29,8 @@ from placewise.files.records import (
     Whole,
     json_bytes,
     locate_errors,
-    parse_json,
-    parse_versioned,
     read_bytes,
+    read_record,
 )
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -152,10 +151,7 @@ def load_policy(path: str | os.PathLike[str]) -> tuple[PolicyFile, dict[str, npt
 
 def load_header(path: str | os.PathLike[str]) -> PolicyFile:
     """The header of a checkpoint. Raises ModelFileError naming the file and the field."""
-    header_file = header_path(path)
-    data = read_bytes(header_file, ModelFileError)
-    with locate_errors(header_file):
-        return parse_versioned(PolicyFile, parse_json(data))
+    return read_record(header_path(path), PolicyFile)
 
 
 def import_safetensors() -> Any:

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import CostError
-from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Record, Whole, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
+from placewise.files.records import Record, Whole, locate_errors, read_record, write_record
 
 FORMAT = "placewise-profile"
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -124,17 +123,13 @@ class ProfileFile(Record):
 
 def save_profile(profile: ProfileFile, path: str | os.PathLike[str]) -> None:
     """Write a profile, atomically. Raises OutputError."""
-    with locate_errors(path):
-        text = json_bytes(profile)
-    with atomic_write(path, "wb") as file:
-        file.write(text)
+    write_record(profile, path)
 
 
 def load_profile(path: str | os.PathLike[str]) -> ProfileFile:
     """The profile in a file. Raises CostError, naming the file and the field."""
-    data = read_bytes(path, CostError)
+    profile = read_record(path, ProfileFile, CostError)
     with locate_errors(path):
-        profile = parse_versioned(ProfileFile, parse_json(data, CostError), CostError)
         _check_profile(profile)
     return profile
 

@@ -15,6 +15,7 @@ from pydantic_core import from_json, to_json
 from placewise._util.safe_open import read_regular
 from placewise._util.validation_errors import first_fault
 from placewise.errors import InputError, ModelFileError, OutputError
+from placewise.files.atomic import atomic_write
 
 LARGEST_JSON = 1 << 30
 """Bytes; larger JSON files are refused unread (a plan of a million ops takes about a tenth)."""
@@ -84,6 +85,21 @@ def parse_versioned(record: type[R], document: object, error: ErrorType = ModelF
     if version > newest:
         raise error(f"is {name} version {version}, newer than {newest}", remedy="upgrade placewise to read it")
     return parse_record(record, document, error)
+
+
+def read_record(path: str | os.PathLike[str], record: type[R], error: ErrorType = ModelFileError) -> R:
+    """The record in a JSON file. Raises `error`, naming the file and the fault."""
+    data = read_bytes(path, error)
+    with locate_errors(path):
+        return parse_versioned(record, parse_json(data, error), error)
+
+
+def write_record(record: BaseModel, path: str | os.PathLike[str], exclude: set[str] | None = None) -> None:
+    """Write a record as JSON without the fields in `exclude`, atomically. Raises OutputError."""
+    with locate_errors(path):
+        text = json_bytes(record, exclude)
+    with atomic_write(path, "wb") as file:
+        file.write(text)
 
 
 def parse_record(record: type[R], document: object, error: ErrorType = ModelFileError) -> R:

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from placewise.errors import InputError, ModelFileError
-from placewise.files.atomic import atomic_write
-from placewise.files.records import Amount, Record, json_bytes, parse_json, parse_versioned, read_bytes
+from placewise.files.records import Amount, Record, locate_errors, read_record, write_record
 
 Sizes = dict[str, Annotated[int, Field(ge=0, lt=1 << 40)]]
 
@@ -131,18 +130,15 @@ class SweepFile(Record):
 
 def save_sweep(sweep: SweepFile, path: str | os.PathLike[str]) -> None:
     """Write a sweep file, atomically. Raises OutputError."""
-    with atomic_write(path, "wb") as file:
-        file.write(json_bytes(sweep))
+    write_record(sweep, path)
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepFile:
     """The sweep of a file. Raises ModelFileError."""
-    try:
-        sweep = parse_versioned(SweepFile, parse_json(read_bytes(path, ModelFileError)))
+    sweep = read_record(path, SweepFile)
+    with locate_errors(path):
         _check(sweep)
-        return sweep
-    except InputError as error:
-        raise error.at(str(path)) from None
+    return sweep
 
 
 def _check(sweep: SweepFile) -> None:

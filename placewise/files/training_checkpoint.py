@@ -12,15 +12,7 @@ from pydantic import Field
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
-from placewise.files.records import (
-    Record,
-    Whole,
-    describe_os_error,
-    json_bytes,
-    parse_json,
-    parse_versioned,
-    read_bytes,
-)
+from placewise.files.records import Record, Whole, describe_os_error, read_record, write_record
 
 HEADER, WEIGHTS = "checkpoint.json", "weights.pt"
 
@@ -72,8 +64,7 @@ class TrainingCheckpoint:
         header = TrainingHeader(
             step=step, folder=self._folder(step).name, ranks=self._ranks, run=self._run, losses=tuple(losses)
         )
-        with atomic_write(self._header, "wb") as file:
-            file.write(json_bytes(header))
+        write_record(header, self._header)
         self.last = header
         for folder in self.path.glob("step-*"):
             if folder.name != header.folder:
@@ -84,10 +75,7 @@ class TrainingCheckpoint:
         return self.path / f"step-{step:08d}"
 
     def _read(self) -> TrainingHeader:
-        try:
-            header = parse_versioned(TrainingHeader, parse_json(read_bytes(self._header, ModelFileError)))
-        except InputError as error:
-            raise error.at(str(self._header)) from None
+        header = read_record(self._header, TrainingHeader)
         if header.run != self._run or header.ranks != self._ranks or len(header.losses) != header.step:
             remedy = "give the plan and the options that it was written with, or name another folder"
             raise ModelFileError("is the checkpoint of another training run", where=str(self.path), remedy=remedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,8 @@ from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
+FLOATING = ("float", "bfloat", "complex")
+"""How the names of floating-point types begin."""
 NO_DIMS: Mapping[str, int] = MappingProxyType({})
 LARGEST_TEXT = 1 << 28
 """The largest text file in bytes; the largest published workload has 612 kB."""
@@ -41,6 +43,11 @@ def read_text_file(path: Path) -> bytes:
         return read_regular(path, LARGEST_TEXT)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
+
+
+def first_floating(dtypes: Iterable[str]) -> str:
+    """The first floating-point type; "" if there is none."""
+    return next((dtype for dtype in dtypes if dtype.startswith(FLOATING)), "")
 
 
 def unique_name(name: str, taken: set[str]) -> str:

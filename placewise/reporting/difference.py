@@ -13,7 +13,6 @@ from rich.text import Text
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.breakdown import ValuePart
 from placewise.reporting.console import rows_beside_nodes, rows_table
-from placewise.reporting.leaderboard import finite
 from placewise.reporting.moves import Move
 from placewise.reporting.plain import shown_text
 
@@ -175,7 +174,7 @@ def document_of(diff: Difference) -> dict[str, Any]:
         "before": _side_document(diff.before),
         "after": _side_document(diff.after),
         "comparable": diff.comparable,
-        "change": finite(diff.after.value - diff.before.value) if diff.comparable else None,
+        "change": diff.after.value - diff.before.value if diff.comparable else None,
         "parts": [
             {"what": c.what, "where": c.where, "before": c.before, "after": c.after, "change": c.delta}
             for c in diff.changes
@@ -197,15 +196,8 @@ def _format_share(share: float) -> str:
 
 
 def _side_document(side: PlanSide) -> dict[str, Any]:
-    return {
-        "name": side.name,
-        "measure": side.measure,
-        "value": finite(side.value),
-        "lower_bound": finite(side.lower_bound),
-        "holds": dict(side.holds),
-        "nodes": dict(side.nodes),
-        "devices": {name: {key: finite(value) for key, value in use.items()} for name, use in side.uses.items()},
-    }
+    own = {name: getattr(side, name) for name in ("name", "measure", "value", "lower_bound")}
+    return own | {"holds": dict(side.holds), "nodes": dict(side.nodes), "devices": dict(side.uses)}
 
 
 def _change_cells(change: PartChange) -> list[str]:

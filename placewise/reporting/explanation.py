@@ -13,7 +13,6 @@ from rich.text import Text
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_beside_nodes
 from placewise.reporting.difference import EQUAL, PartChange, changes_table, compare_values, explain_change, is_same
-from placewise.reporting.leaderboard import finite
 from placewise.reporting.plain import shown_text
 
 MAX_CHOICES, MAX_NAMES = 16, 4
@@ -159,14 +158,11 @@ def describe_alternative(explanation: OpExplanation) -> str:
 
 
 def document_of(explanation: OpExplanation) -> dict[str, Any]:
-    """The explanation as JSON values, in seconds and bytes."""
+    """The explanation as plain values, in seconds and bytes."""
     document = asdict(explanation)
-    document["choices"] = [_finite_values(choice) for choice in document["choices"]]
-    document["forced"] = [
-        {**_finite_values(record), "answer": describe_move(explanation, move)}
-        for move, record in zip(explanation.forced, document["forced"], strict=True)
-    ]
-    return _finite_values(document)
+    for move, record in zip(explanation.forced, document["forced"], strict=True):
+        record["answer"] = describe_move(explanation, move)
+    return document
 
 
 def _proof(explanation: OpExplanation, move: ForcedMove) -> str:
@@ -226,7 +222,3 @@ def _objection(choice: Choice) -> str:
 def _list_names(names: Sequence[str]) -> str:
     more = len(names) - MAX_NAMES
     return f"{', '.join(map(repr, names[:MAX_NAMES]))}{f' and {more} more' if more > 0 else ''}"
-
-
-def _finite_values(document: dict[str, Any]) -> dict[str, Any]:
-    return {key: finite(value) if isinstance(value, float) else value for key, value in document.items()}

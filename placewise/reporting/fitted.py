@@ -1,10 +1,17 @@
-"""What `fit` answers, as plain data."""
+"""What `fit` answers, as plain data and as text: the command, the speed, what limits it, and what would help."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from placewise.model.result import Result
+from rich.console import Group, RenderableType
+
+from placewise._util.units import format_bytes, format_number, format_seconds
+from placewise.model.result import PhaseUse, Result
+from placewise.reporting.console import rows_table
+from placewise.reporting.plain import shown_text
+from placewise.reporting.sentences import assumption_lines
 
 TWICE = 2.0
 """How much faster "twice as fast" is."""
@@ -74,3 +81,88 @@ class Fitted:
     def tokens_per_second(self) -> float | None:
         """Generated tokens per second of the whole batch; None where nothing fits."""
         return self.result.tokens_per_second
+
+
+def fitted_view(found: Fitted) -> RenderableType:
+    """The whole answer; the command stands alone on its lines, to be copied."""
+    parts: list[RenderableType] = []
+    result = found.result
+    if result.judgement is None:
+        parts.append(f"{result.status.outcome}: {result.unmet or 'no placement was found in the time'}")
+    else:
+        parts += [found.command, "", *(shown_text(line) for line in _list_facts(found))]
+    parts += [shown_text(line) for line in assumption_lines(result.problem.cluster)]
+    rows = [_row(change, found) for change in (*found.tried, *found.changes)]
+    if rows:
+        parts += ["", rows_table(("instead", "tokens per second ", "faster "), rows)]
+    return Group(*(shown_text(part) if isinstance(part, str) else part for part in parts))
+
+
+def _list_facts(found: Fitted) -> list[str]:
+    judged = found.result.judgement
+    assert judged is not None
+    lines = [f"expect: {', then '.join(_speed(use, found) for use in judged.phases if use.seconds > 0)}"]
+    used = [use for use in judged.devices if use.ops]
+    free = (f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
+    own = any(spare.device for spare in found.result.problem.constraints.spare)
+    which = f"each accelerator{' without a headroom of its own' if own else ''}"
+    kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
+    lines.append(f"memory left free: {', '.join(free)}{kept}")
+    if found.precision and found.tried:
+        lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
+    if found.limit is not None:
+        lines.append(_say_limit(found.limit))
+    if found.departure is not None:
+        lines.append(_say_departure(found.departure))
+    return lines
+
+
+def _speed(use: PhaseUse, found: Fitted) -> str:
+    if use.repeats > 1:
+        return f"{format_number(found.tokens_per_second or 0.0, 3)} tokens per second"
+    rate = format_number(found.prompt_tokens / use.seconds, 3)
+    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({rate} tokens per second)"
+
+
+def _say_limit(limit: Limit) -> str:
+    line = f"limited by: {limit.device}, {limit.share:.0%} of the time of a token"
+    if limit.reason == "memory bandwidth":
+        return f"{line}, where {format_bytes(limit.read)} per token are read at {format_bytes(limit.bandwidth)}/s"
+    return f"{line}, most of it for {limit.reason}"
+
+
+def _say_departure(departure: Departure) -> str:
+    size = format_bytes(departure.nbytes)
+    if not departure.layers:
+        return f"twice as fast: not even with all layers that are on {departure.device} ({size}) on a faster device"
+    return f"twice as fast: if {departure.layers} layers ({size}) on {departure.device} were on the fastest device"
+
+
+def _row(change: Change, found: Fitted) -> tuple[str, str, str]:
+    if change.tokens_per_second is None:
+        return change.words, "does not fit", ""
+    faster = f"{change.faster:.2f}×" if found.tokens_per_second else ""
+    return change.words, format_number(change.tokens_per_second, 3), f"{faster} ✓" if change.faster >= TWICE else faster
+
+
+def fitted_document(found: Fitted) -> dict[str, Any]:
+    """The answer as JSON: seconds, bytes and tokens per second."""
+    judged = found.result.judgement
+    return {
+        "status": str(found.result.status.outcome),
+        "command": found.command,
+        "target": found.target,
+        "precision": found.precision,
+        "tokens_per_second": found.tokens_per_second,
+        "prompt_tokens": found.prompt_tokens,
+        "room": found.room,
+        "phases": [] if judged is None else [asdict(use) for use in judged.phases],
+        "devices": [] if judged is None else [
+            {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops}
+            for use in judged.devices
+        ],
+        "limit": None if found.limit is None else asdict(found.limit),
+        "departure": None if found.departure is None else asdict(found.departure),
+        "changes": [asdict(change) for change in (*found.tried, *found.changes)],
+        "unmet": found.result.unmet,
+    }  # fmt: skip

@@ -85,7 +85,6 @@ def document_of(table: MeasurementTable) -> dict[str, Any]:
 def _row_document(row: MeasuredRow) -> dict[str, Any]:
     document = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(row).items()}
     document["share_as_asked"] = document.pop("share")
-    document["predicted"] = row.predicted if math.isfinite(row.predicted) else None
     return document
 
 

@@ -12,7 +12,6 @@ from rich.text import Text
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_table
 from placewise.reporting.difference import compare_values, is_same
-from placewise.reporting.leaderboard import finite
 from placewise.reporting.plain import shown_text
 
 
@@ -48,7 +47,16 @@ class ForcedChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitExplanation:
+class PlanChoices:
+    """A plan whose ops may be split, and the best plan with each other choice; `measure` is the name of its value."""
+
+    measure: str
+    value: float
+    forced: tuple[ForcedChoice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitExplanation(PlanChoices):
     """Why the unit of an op runs as it does, in a stage of a pipeline; seconds per micro-batch, and bytes.
 
     Of `n_units` that were asked about, `first` is the one whose ways are listed. `bytes_kept` and `bytes_whole` are
@@ -74,14 +82,15 @@ class SplitExplanation:
     trains: bool
     sequence_parallel: bool
     pays_per_stage: bool
-    measure: str
-    value: float
     ways: tuple[WayOfUnit, ...]
-    forced: tuple[ForcedChoice, ...]
 
 
-def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
-    """Everything that `explain` prints of an op that may be split."""
+def split_explanation_view(explanation: PlanChoices) -> RenderableType:
+    """Everything that `explain` prints of an op that may be split, or of a whole plan."""
+    lines = [shown_text(describe_choice(explanation, choice)) for choice in explanation.forced]
+    if not isinstance(explanation, SplitExplanation):
+        head = f"the plan has a {explanation.measure} of {format_seconds(explanation.value)}"
+        return Group(shown_text(head, style="bold"), *lines)
     head, room = describe_unit(explanation), _room(explanation, explanation.stage_bytes)
     count, held = len(explanation.devices), explanation.in_flight
     where = f"each of its {count} devices" if count > 1 else "its device"
@@ -104,7 +113,6 @@ def split_explanation_view(explanation: SplitExplanation) -> RenderableType:
         for way in explanation.ways
     ]
     table = rows_table(("way", "over ", "time ", "of it collectives ", "per micro-batch ", "held "), rows)
-    lines = [shown_text(describe_choice(explanation, choice)) for choice in explanation.forced]
     first = (shown_text(head, style="bold"), shown_text(stage, style="dim"), *reasons)
     return Group(*first, Text(), table, Text(), *lines)
 
@@ -162,7 +170,7 @@ def _chosen(explanation: SplitExplanation) -> WayOfUnit:
     return next(way for way in explanation.ways if way.chosen)
 
 
-def describe_choice(explanation: SplitExplanation, choice: ForcedChoice) -> str:
+def describe_choice(explanation: PlanChoices, choice: ForcedChoice) -> str:
     """What another choice for the unit would cost, in words."""
     if choice.unmet:
         return f"With {choice.choice} there is no plan: {choice.unmet}."
@@ -176,13 +184,9 @@ def describe_choice(explanation: SplitExplanation, choice: ForcedChoice) -> str:
     return f"{best}, {compare_values(choice.value, explanation.value, 'the plan')}{end}."
 
 
-def split_document(explanation: SplitExplanation) -> dict[str, Any]:
-    """The explanation as JSON values, in seconds and bytes."""
+def split_document(explanation: PlanChoices) -> dict[str, Any]:
+    """The explanation as plain values, in seconds and bytes."""
     document = asdict(explanation)
-    document["forced"] = [
-        {**asdict(choice), "value": finite(choice.value), "lower_bound": finite(choice.lower_bound),
-         "answer": describe_choice(explanation, choice)}
-        for choice in explanation.forced
-    ]  # fmt: skip
-    document["capacity"] = finite(explanation.capacity)
+    for choice, record in zip(explanation.forced, document["forced"], strict=True):
+        record["answer"] = describe_choice(explanation, choice)
     return document

@@ -1,4 +1,4 @@
-"""A sweep as one HTML page: plots over each size, the largest that fit, and the table. It loads and runs nothing."""
+"""A sweep as the text of a file: JSON, CSV, the table, or one HTML page of plots that loads and runs nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from importlib.resources import files
 
 from placewise._util.text import visible
 from placewise._util.units import format_number, format_seconds
+from placewise.files.records import json_bytes
 from placewise.files.sweep_file import PointRecord, SweepFile
-from placewise.reporting.sweep import largest_rows, point_rows, remark_lines, value_title
+from placewise.reporting.plain import plain
+from placewise.reporting.sweep import largest_rows, point_rows, remark_lines, sweep_csv, sweep_view, value_title
 from placewise.reporting.sweep_plot import Series, legend, line_plot
 
 GIB = 1 << 30
@@ -124,3 +126,14 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def render_sweep(sweep: SweepFile, form: str) -> str:
+    """The sweep as json, csv, page or table, with a line break at the end."""
+    if form == "json":
+        return json_bytes(sweep).decode("utf-8")
+    if form == "csv":
+        return sweep_csv(sweep)
+    if form == "page":
+        return sweep_page(sweep)
+    return plain(sweep_view(sweep), width=10_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -78,11 +77,6 @@ def training_run_view(table: TrainingTable) -> RenderableType:
     parts += [shown_text(sentence) for sentence in _sentences(table)]
     parts += [shown_text(f"note: {note}", style="dim") for note in table.notes]
     return Group(*parts)
-
-
-def training_document(table: TrainingTable) -> dict[str, Any]:
-    """The run as JSON values: seconds and bytes."""
-    return asdict(table) | {"rows": [asdict(row) for row in table.rows]}
 
 
 def _sentences(table: TrainingTable) -> list[str]:

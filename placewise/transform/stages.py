@@ -6,6 +6,7 @@ import numpy as np
 
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
+from placewise.model.topology import sort_topologically
 
 
 def stage_order(graph: Graph, device: Ints, *, forward: bool = False) -> tuple[tuple[int, ...], tuple[int, int] | None]:
@@ -27,17 +28,12 @@ def stage_order(graph: Graph, device: Ints, *, forward: bool = False) -> tuple[t
     before: dict[int, set[int]] = {d: set() for d in used}
     for a, b in zip(device[source].tolist(), device[target].tolist(), strict=True):
         before[b].add(a)
-    order: list[int] = []
-    while len(order) < len(used):
-        free = [d for d in used if d not in order and before[d] <= set(order)]
-        if not free:
-            break
-        order.append(min(free, key=mean.__getitem__))
+    by_mean = sorted(used, key=mean.__getitem__)
+    rank = {d: number for number, d in enumerate(by_mean)}
+    order = [by_mean[k] for k in sort_topologically([[rank[a] for a in before[d]] for d in by_mean], range(len(used)))]
     if len(order) == len(used):
         return tuple(order), None
-    order = sorted(used, key=mean.__getitem__)
-    place = {d: number for number, d in enumerate(order)}
     for op, reader in zip(source.tolist(), target.tolist(), strict=True):
-        if place[int(device[op])] > place[int(device[reader])]:
-            return tuple(order), (op, reader)
+        if rank[int(device[op])] > rank[int(device[reader])]:
+            return tuple(by_mean), (op, reader)
     raise AssertionError("a cycle of devices has a backward edge")

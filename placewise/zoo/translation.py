@@ -1,4 +1,4 @@
-"""NMT and GNMT: translation by LSTM layers with attention, every step of encoder and decoder unrolled.
+"""NMT and GNMT: translation by LSTM layers with attention over all outputs of the encoder, every step unrolled.
 
 GNMT: Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144: 1024 units, a bidirectional layer at the
 bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder layer
@@ -15,11 +15,65 @@ ICML 2017.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from placewise.zoo import attention, lstm
+from placewise.zoo import lstm
 from placewise.zoo.lstm import State
-from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.net import NetBuilder, NetValue, Weight
 from placewise.zoo.workload import Sizes, Workload
+
+NEVER = -1e9
+"""The score of positions after the end of a sentence."""
+
+
+class AttentionMemory(NamedTuple):
+    """What the decoder attends to: values and keys [batch, places, width], and which places exist [batch, places]."""
+
+    values: NetValue
+    keys: NetValue
+    exists: NetValue
+
+
+class Additive(NamedTuple):
+    """Weights of a feed-forward network with one hidden layer (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
+
+    query: Weight
+    score: Weight
+
+
+def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> AttentionMemory:
+    """The outputs [batch, width] of all encoder steps, and their keys."""
+    batch, width = outputs[0].shape
+    exists = net.input("source.exists", batch, len(outputs), dtype="bool")
+    values = net.reshape(net.concat(outputs, axis=1), batch, len(outputs), width)
+    return AttentionMemory(values, net.dense(values, units, bias=False, name="keys"), exists)
+
+
+def attend_additively(net: NetBuilder, weights: Additive, over: AttentionMemory, query: NetValue) -> NetValue:
+    """The context [batch, width] for a query [batch, width]."""
+    batch, places, units = over.keys.shape
+    projected = net.reshape(net.matmul(query, weights.query), batch, 1, units)
+    hidden = net.each("Tanh", net.each("Add", over.keys, projected))
+    weighted = net.each("Mul", hidden, weights.score)
+    return _context(net, over, net.op("ReduceSum", weighted, shape=(batch, places), axes=(2,), keepdims=0))
+
+
+def attend_multiplicatively(net: NetBuilder, over: AttentionMemory, transposed: NetValue, query: NetValue) -> NetValue:
+    """The context [batch, width] for a query, by products with the transposed keys [batch, units, places].
+
+    Luong et al. 2015, "general".
+    """
+    batch, units, places = transposed.shape
+    scores = net.matmul(net.reshape(query, batch, 1, units), transposed)
+    return _context(net, over, net.reshape(scores, batch, places))
+
+
+def _context(net: NetBuilder, over: AttentionMemory, scores: NetValue) -> NetValue:
+    batch, places, width = over.values.shape
+    scores = net.op("Where", over.exists, scores, net.constant(NEVER), shape=scores.shape)
+    shares = net.reshape(net.each("Softmax", scores, axis=-1), batch, 1, places)
+    return net.reshape(net.matmul(shares, over.values), batch, width)
+
 
 DROPOUT = 0.2
 RESIDUAL_FROM = 2
@@ -37,7 +91,7 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                 rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}")
                 states.append(last)
     with net.within("attention"):
-        over = attention.memory(net, rows, hidden)
+        over = memory(net, rows, hidden)
         transposed = net.transpose(over.keys, 0, 2, 1)
         kernel = net.weight("layer.kernel", 2 * hidden, hidden)
     with net.within("decoder"):
@@ -55,7 +109,7 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                     states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
                     x = states[layer].output
             with net.within("attention", "step", step):
-                context = attention.attend_multiplicatively(net, over, transposed, x)
+                context = attend_multiplicatively(net, over, transposed, x)
                 fed = net.matmul(net.concat((x, context), axis=1), kernel)
             outputs.append(fed)
     _loss(net, outputs, sizes)
@@ -74,8 +128,8 @@ def gnmt(net: NetBuilder, sizes: Sizes) -> None:
                 rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}", residual=layer >= RESIDUAL_FROM)
                 states.append(last)
     with net.within("attention"):
-        over = attention.memory(net, rows, hidden)
-        weights = attention.Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
+        over = memory(net, rows, hidden)
+        weights = Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
     with net.within("decoder"):
         rows = _words(net, "target", sizes["target_steps"], sizes)
         contexts: list[NetValue] = []
@@ -87,7 +141,7 @@ def gnmt(net: NetBuilder, sizes: Sizes) -> None:
                 state = lstm.step(net, cell, net.dropout(net.concat((row, fed), axis=1), DROPOUT), state)
                 rows[step] = state.output
             with net.within("attention.step", step):
-                fed = attention.attend_additively(net, weights, over, state.output)
+                fed = attend_additively(net, weights, over, state.output)
                 contexts.append(fed)
         for layer in range(1, layers):
             with net.within("layer", layer):

@@ -16,6 +16,7 @@ from placewise.model.ways import StageGroup, keep_ways
 from placewise.placers.base import Budget
 from placewise.reporting.plain import plain
 from placewise.reporting.split_explanation import (
+    PlanChoices,
     SplitExplanation,
     describe_choice,
     describe_reasons,
@@ -100,6 +101,7 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence() -> None:
         ("layers.1", "tp=16", "no way for tp=16; its degrees are 1, 2"),
         ("layers.1", "cuda:1", "no choice for ops that may be split; give tp=DEGREE"),
         ("layers", "tp=1", "is in several stages"),
+        (None, "tp=1", "'tp=1' is a choice for an op, and none is named"),
     ):
         with pytest.raises(InputError, match=said):
             explain_split(problem, placement, asked, [choice], Budget(1.0))
@@ -120,6 +122,9 @@ def test_sequence_parallelism_is_a_choice_for_the_whole_plan() -> None:
         assert explained.results[0].problem.constraints.sequence_parallel == (choice == "sequence-parallel")
         said = describe_unit(explained.explanation)
         assert ("over 2 devices with sequence parallelism" in said) == one.constraints.sequence_parallel
+        whole = explain_split(one, placement, None, [choice], Budget(5.0))
+        assert [row.value for row in whole.explanation.forced] == [pytest.approx(best.value, rel=1e-6)]
+        assert choice in plain_text(whole.explanation) and not isinstance(whole.explanation, SplitExplanation)
         already = choice.removeprefix("no-") if one is with_tokens else f"no-{choice}"
         with pytest.raises(InputError, match=f"the plan is one with {already} already"):
             explain_split(one, placement, "layers.1", [already], Budget(5.0))
@@ -131,5 +136,5 @@ def test_sequence_parallelism_is_a_choice_for_the_whole_plan() -> None:
     ]
 
 
-def plain_text(explanation: SplitExplanation) -> str:
+def plain_text(explanation: PlanChoices) -> str:
     return plain(split_explanation_view(explanation))

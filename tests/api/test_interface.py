@@ -33,7 +33,7 @@ def _keywords_in_messages() -> Iterator[None]:
 
 DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",
-    "placewise.api.sweeping", "placewise.api.caches", "placewise.api.machine", "placewise.api.results",
+    "placewise.api.sweeping", "placewise.api.machine", "placewise.api.machine", "placewise.api.results",
     "placewise.core.options", "placewise.model.problem", "placewise._util.voice", "placewise.catalog.read",
 )  # fmt: skip
 FORMER = {"dtype"}

@@ -33,13 +33,16 @@ def test_python_takes_what_the_command_line_takes() -> None:
     assert ProblemOptions(replicas="any").replicas == 0 and ProblemOptions(replicas="4").replicas == 4  # type: ignore[arg-type]
 
 
-def test_wishes_that_change_nothing_are_told(tmp_path: Path) -> None:
-    """gpipe without backward ops and step samples without replicas: a note each, and the value as before."""
+def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
+    """gpipe without backward ops and step samples without replicas: one sentence each, with what is missing."""
     path = workload(tmp_path / "w.json")
-    plain, idle = pw.build(path), pw.build(path, options=pw.ProblemOptions(schedule="gpipe", step_samples=4))
-    notes = " ".join(set(idle.warnings) - set(plain.warnings))
-    assert "no backward ops" in notes and "no stage is replicated" in notes
-    assert pw.place(idle).value == pw.place(plain).value
+    for options, said in (
+        ({"schedule": "gpipe"}, "no backward ops, so that --schedule gpipe changes nothing; add --graph training"),
+        ({"step_samples": 4}, "no stage is replicated, so that --step-samples changes nothing; add --replicas any"),
+    ):
+        with pytest.raises(InputError, match=said):
+            pw.build(path, options=pw.ProblemOptions(**options))
+    assert pw.build(path, options=pw.ProblemOptions(step_samples=4, replicas=0)).objective.step_samples == 4
 
 
 def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cli_runs import run
 from placewise.diagnosis import diagnose as module
 from placewise.diagnosis import machine, paths
 from placewise.diagnosis.checks import Check, Checked, NotHere, run_checks
-from placewise.diagnosis.groups import GPU_AND_CORES, TWO_GPUS, find_group
 from placewise.diagnosis.machine import Machine
+from placewise.diagnosis.paths import GPU_AND_CORES, TWO_GPUS, find_group
 from placewise.errors import MissingExtraError, RunError
 from placewise.exporters import registry as targets
 from placewise.runtimes.gpus import Gpu

@@ -39,9 +39,9 @@ def test_half_a_layer_goes_back_to_where_most_of_it_is() -> None:
     plan = on(problem, late | {"layers.1.attn": "cuda:0"})
     stages = find_stages(problem, plan, "test")
     assert judge_placement(problem, plan).value == pytest.approx(9.0)
-    assert stages.devices == (0, 1) and stages.layers == (1, 3)
-    assert judge_placement(problem, stages.placement()).value == pytest.approx(10.0)
-    assert moved(problem, plan, stages.placement()) == 1.0
+    assert stages.devices == ((0,), (1,)) and stages.layers == (1, 3)
+    assert judge_placement(problem, stages.placement).value == pytest.approx(10.0)
+    assert moved(problem, plan, stages.placement) == 1.0
 
 
 def test_a_plan_that_stages_can_say_is_kept_as_it_is() -> None:
@@ -49,7 +49,7 @@ def test_a_plan_that_stages_can_say_is_kept_as_it_is() -> None:
     problem = stack_problem(stack_graph(4), cpu=False)
     plan = on(problem, {"embed": "cuda:1", "layers.0.attn": "cuda:1", "layers.0.mlp": "cuda:1"})
     stages = find_stages(problem, plan, "test")
-    assert stages.placement() == plan and stages.devices == (1, 0) and stages.layers == (1, 3)
+    assert stages.placement == plan and stages.devices == ((1,), (0,)) and stages.layers == (1, 3)
 
 
 def test_what_a_host_ran_is_shared_out_where_that_is_faster() -> None:
@@ -60,7 +60,7 @@ def test_what_a_host_ran_is_shared_out_where_that_is_faster() -> None:
     problem = stack_problem(graph)
     stages = find_stages(problem, on(problem, plan_on), "test")
     assert stages.layers == (3, 3)
-    assert judge_placement(problem, stages.placement()).value == pytest.approx(7.0)
+    assert judge_placement(problem, stages.placement).value == pytest.approx(7.0)
 
 
 def test_memory_moves_the_cut() -> None:
@@ -70,7 +70,7 @@ def test_memory_moves_the_cut() -> None:
     roomy, tight = stack_problem(graph, cpu=False), stack_problem(graph, cpu=False, memory=65.0)
     assert find_stages(roomy, on(roomy, late), "test").layers == (3, 1)
     stages = find_stages(tight, on(tight, late), "test")
-    assert stages.layers == (2, 2) and judge_placement(tight, stages.placement()).valid
+    assert stages.layers == (2, 2) and judge_placement(tight, stages.placement).valid
 
 
 @examples(60)

@@ -30,7 +30,7 @@ from placewise.model.result import Judgement, Reason
 from placewise.placers.base import Budget
 from placewise.reporting.console import judgement_view, result_view
 from placewise.reporting.plain import plain
-from placewise.reporting.sweep_text import render_sweep
+from placewise.reporting.sweep_page import render_sweep
 from placewise.runtimes.inputs import load_inputs
 from placewise.simulate import judge_placement
 

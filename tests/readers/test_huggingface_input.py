@@ -15,8 +15,7 @@ from soak import examples
 from placewise.errors import ModelFileError, PlacewiseError
 from placewise.readers.huggingface import preset_names, read_huggingface
 from placewise.readers.huggingface.library_errors import describe_library_error
-from placewise.readers.huggingface.presets import find_preset
-from placewise.readers.huggingface.presets.hub_ids import HUB_IDS
+from placewise.readers.huggingface.presets import HUB_IDS, find_preset
 
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")

@@ -9,8 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.ir import oldest_ir
-from placewise.readers.onnx.model import load_with_weights
+from placewise.readers.onnx.model import load_with_weights, oldest_ir
 
 SHAPES = {"k": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "mean": (4,), "var": (4,)}
 

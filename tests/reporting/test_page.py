@@ -19,6 +19,7 @@ from soak import seeds
 from typer.testing import CliRunner
 
 import placewise as pw
+from placewise._util.units import format_gap
 from placewise.analysis.compare import best_plan, compare
 from placewise.analysis.report import make_view, open_plan, open_result
 from placewise.cli.app import app
@@ -234,7 +235,7 @@ def test_the_story_is_the_terminals() -> None:
     plan = pw.place("zoo:random-branchy", "2xV100-16GB,cpu", dims={"n_ops": 60}, placer="heft")
     data = page_data(open_result(plan.result))
     told = data["story"]
-    assert (told["value"], told["bound"], told["gap"]) == (plan.value, plan.lower_bound, plan.gap)
+    assert (told["value"], told["bound"], told["left"]) == (plan.value, plan.lower_bound, format_gap(plan.gap))
     assert told["verdict"] == verdict(plan.result) and len(told["baselines"]) == len(plan.result.compared) == 3
     assert plan.placement is not None and data["held"] is not None
     peaks = np.array([device["peak"] for device in data["devices"]])

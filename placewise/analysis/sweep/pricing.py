@@ -1,4 +1,4 @@
-"""Prices of the clusters of a sweep, and what plans cost by them."""
+"""Prices of the clusters of a sweep, what plans cost by them, and the Pareto front of the plans."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from placewise.analysis.sweep.clusters import SweptCluster
+from placewise.analysis.sweep.goals import figure_of
 from placewise.catalog.cluster_file import read_file_prices
 from placewise.catalog.prices import ClusterPrice, canonical_name, list_prices, model_of, parse_prices, price_cluster
 from placewise.errors import InputError
 from placewise.files.sweep_file import ListPriceRecord, PointRecord
+from placewise.model.columns import Bools, Floats
 
 HOUR, MILLION = 3600.0, 1e6
 
@@ -86,3 +90,51 @@ def _file_prices(choice: SweptCluster) -> dict[str, float]:
 def _list_price(model: str) -> ListPriceRecord:
     price = list_prices()[model]
     return ListPriceRecord(device=model, per_hour=price.per_hour, source=price.source, date=price.date)
+
+
+FIGURES = {"latency": 1, "throughput": -1, "memory": 1, "price": 1}
+"""1: less is better, −1: more is better."""
+CHOICES = ("batch", "batch_size", "sequences")
+"""Sizes that a server chooses; plans for other sizes answer other questions and are not compared."""
+
+
+def pareto_front(costs: Floats) -> Bools:
+    """Which rows of `costs` [n, k] are on the front: no other is nowhere greater and somewhere less; [n].
+
+    Rows in ascending order can be dominated by earlier ones alone, so each is compared with the front so far.
+
+    >>> pareto_front(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, 3.0]])).tolist()
+    [True, True, False]
+    """
+    on_front = np.zeros(len(costs), np.bool_)
+    front: list[int] = []
+    for row in np.lexsort(costs.T[::-1]).tolist() if len(costs) else []:
+        best = costs[front]
+        on_front[row] = not ((best <= costs[row]).all(axis=1) & (best < costs[row]).any(axis=1)).any()
+        if on_front[row]:
+            front.append(row)
+    return on_front
+
+
+def mark_front(points: Sequence[PointRecord]) -> tuple[PointRecord, ...]:
+    """The points with `pareto`: among those with a plan whose sizes differ in `CHOICES` alone.
+
+    A figure that one of them lacks is left out.
+    """
+    groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for row, point in enumerate(points):
+        if point.fits:
+            key = tuple((name, size) for name, size in point.sizes.items() if name not in CHOICES)
+            groups.setdefault(key, []).append(row)
+    marked = {row for rows in groups.values() for row in _front_rows(points, rows)}
+    return tuple(point.model_copy(update={"pareto": row in marked}) for row, point in enumerate(points))
+
+
+def _front_rows(points: Sequence[PointRecord], rows: Sequence[int]) -> list[int]:
+    columns = []
+    for figure, sign in FIGURES.items():
+        values = [figure_of(points[row], figure) for row in rows]
+        if all(value is not None for value in values):
+            columns.append([sign * float(value or 0.0) for value in values])
+    front = pareto_front(np.array(columns).T) if columns else np.ones(len(rows), np.bool_)
+    return [row for row, kept in zip(rows, front.tolist(), strict=True) if kept]

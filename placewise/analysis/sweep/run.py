@@ -21,8 +21,7 @@ from placewise.analysis.sweep.evaluate import SweepTask
 from placewise.analysis.sweep.goals import Goal, parse_goal
 from placewise.analysis.sweep.jobs import Job, Runner, open_runner
 from placewise.analysis.sweep.largest import largest_of, list_lines, next_probe
-from placewise.analysis.sweep.pareto import mark_front
-from placewise.analysis.sweep.pricing import SweepPrices, add_prices, price_clusters
+from placewise.analysis.sweep.pricing import SweepPrices, add_prices, mark_front, price_clusters
 from placewise.core.open_model import Model, name_of
 from placewise.core.options import ProblemOptions
 from placewise.costing.measured.load import split_device

@@ -14,12 +14,19 @@ import numpy as np
 
 from placewise.costing.sharding.op_table import OpTable
 from placewise.costing.sharding.propagate import Spread
-from placewise.model.columns import Ints
+from placewise.model.columns import Bools, Ints
 from placewise.model.graph import Graph
 from placewise.model.sharding import STYLES, WHOLE, Collective
 
 _MARKS = ("/grad:", "/update", "/renew:")
 OPTIMIZER = "optimizer::"
+
+
+def are_updates(graph: Graph) -> Bools:
+    """Which ops [n_ops] are updates of an optimizer."""
+    kinds = graph.ops.kind
+    updates: Bools = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
+    return updates
 
 
 def find_forward_ops(graph: Graph) -> Ints:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.costing.sharding.backward import OPTIMIZER
+from placewise.costing.sharding.backward import are_updates
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.dtypes import BITS
 from placewise.model.graph import Graph
@@ -95,11 +95,8 @@ class MemoryTable:
 
     def _find_updates(self) -> tuple[Longs, Longs]:
         """The weights that train, and the unit of the update of each; without updates, of the first op that uses it."""
-        graph = self.graph
-        kinds = graph.ops.kind
-        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
-        edges = graph.weight_edges
-        rows = np.flatnonzero(updates[edges.consumer])
+        graph, edges = self.graph, self.graph.weight_edges
+        rows = np.flatnonzero(are_updates(graph)[edges.consumer])
         if not len(rows) and graph.ops.backward.any():
             rows = np.flatnonzero(graph.weights.trainable[edges.value] & ~graph.ops.backward[edges.consumer])
             _, first = np.unique(graph.weights.storage[edges.value[rows]], return_index=True)
@@ -151,14 +148,13 @@ class MemoryTable:
         graph, n = self.graph, self.graph.n_tensors
         if not n or not graph.n_ops:
             return self._zero()
-        kinds = graph.ops.kind
-        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
         phases = max(len(graph.phases), 1)
         value, reader = root[graph.edges.value], graph.edges.consumer.astype(np.int64)
-        place = (self._unit * phases + graph.ops.phase)[reader]
+        part = self._unit * phases + graph.ops.phase
+        place = part[reader]
         maker = graph.tensors.producer.astype(np.int64)
         made = np.flatnonzero((maker >= 0) & (root == np.arange(n)))
-        place = np.concatenate((place, (self._unit * phases + graph.ops.phase)[maker[made]]))
+        place = np.concatenate((place, part[maker[made]]))
         tensor = np.concatenate((value, made))
         last = np.concatenate((reader, maker[made]))
         key = place * n + tensor
@@ -166,13 +162,11 @@ class MemoryTable:
         final = np.ones(len(order), np.bool_)
         final[:-1] = key[order][1:] != key[order][:-1]
         place, tensor, last = place[order][final], tensor[order][final], last[order][final]
-        first = np.where(
-            (maker[tensor] >= 0) & ((self._unit * phases + graph.ops.phase)[np.maximum(maker[tensor], 0)] == place),
-            maker[tensor], -1,
-        )  # fmt: skip
+        own = (maker[tensor] >= 0) & (part[np.maximum(maker[tensor], 0)] == place)
+        first = np.where(own, maker[tensor], -1)
         counted = ~np.isin(place // phases * n + tensor, kept)
         of_weight = np.zeros(n, np.bool_)
-        of_weight[root[graph.edges.value[updates[graph.edges.consumer]]]] = True
+        of_weight[root[graph.edges.value[are_updates(graph)[graph.edges.consumer]]]] = True
         counted &= ~of_weight[tensor]
         place, tensor, first, last = place[counted], tensor[counted], first[counted], last[counted]
         amount = size[tensor]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placewise.costing.sharding.op_table import OpRow, OpTable, Value
-from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
+from placewise.costing.sharding.rules import KEEP_FREE, LINEAR, RULES
 from placewise.costing.sharding.strategies import (
     FREE,
     SUMMAND,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.costing.roofline import device_seconds
-from placewise.costing.sharding.backward import OPTIMIZER
+from placewise.costing.sharding.backward import are_updates
 from placewise.costing.sharding.collectives import GroupLink, collective_seconds, find_class_link
 from placewise.costing.work import OpWork
 from placewise.model.cluster import Cluster
@@ -31,9 +31,7 @@ class SplitSeconds:
         self.n_classes = int(device_class.max(initial=-1)) + 1
         self._costs = costs.op_seconds
         self._whole = device_seconds(graph, cluster, work)[0]
-        kinds = graph.ops.kind
-        updates = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
-        self._per_step = np.where(updates, 1.0 / microbatches, 1.0)
+        self._per_step = np.where(are_updates(graph), 1.0 / microbatches, 1.0)
 
     def compute_ops(self, sharding: Sharding) -> Floats:
         """Seconds [n_ops, n_classes] of each op on each of the devices of a split."""

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import ModelFileError
-from placewise.readers.gguf.cells import count_cells
 from placewise.readers.gguf.header import Tensor
 from placewise.readers.gguf.pass_builder import NO_PART, Part, PassBuilder, cache_bytes
-from placewise.readers.gguf.shape import ModelShape
+from placewise.readers.gguf.shape import ModelShape, count_cells
 from placewise.readers.gguf.types import element_type
 
 POST_ATTENTION = ("attn_post_norm", "post_attention_norm")

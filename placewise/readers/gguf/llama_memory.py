@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import InputError
-from placewise.readers.gguf.cells import count_cells
 from placewise.readers.gguf.header import Header, Tensor
 from placewise.readers.gguf.llama_compute import size_buffer
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
 from placewise.readers.gguf.llama_graph import list_results
-from placewise.readers.gguf.shape import ModelShape, read_shape
+from placewise.readers.gguf.shape import ModelShape, count_cells, read_shape
 from placewise.readers.gguf.types import find_type
 
 HOST = "CPU"

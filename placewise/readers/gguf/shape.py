@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.errors import ModelFileError
 from placewise.readers.gguf.header import Header
 
@@ -97,3 +98,23 @@ def _windows(header: Header, layers: int) -> tuple[int, ...]:
     if not window or not every:
         return (0,) * layers
     return tuple(window if layer % every < every - 1 else 0 for layer in range(layers))
+
+
+MULTIPLE = 256
+"""The positions of a cache come in multiples of this."""
+
+
+def count_cells(context: int, window: int = 0, micro_batch: int = MICRO_BATCH) -> int:
+    """Positions of the cache of a layer, for one sequence.
+
+    A layer with a sliding `window` (0: none) has room for it and for a micro-batch.
+
+    >>> count_cells(8000), count_cells(8000, 1024)
+    (8192, 1536)
+    """
+    cells = _pad(context)
+    return min(cells, _pad(window + micro_batch)) if window else cells
+
+
+def _pad(positions: int) -> int:
+    return -(-positions // MULTIPLE) * MULTIPLE

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from placewise.model.dtypes import bytes_of
+from placewise.readers.base import first_floating
 
 _T = onnx.TensorProto
 _NAMES = {
@@ -28,7 +29,6 @@ Types = dict[str, onnx.TypeProto]
 Value = npt.NDArray[Any]
 Elements = dict[str, list[onnx.TypeProto]]
 """The types of the tensors in a sequence by name; an optional value is a sequence of one."""
-_FLOATING = ("float", "bfloat", "complex")
 
 
 @dataclass(slots=True)
@@ -103,5 +103,4 @@ def compute_dtype(node: onnx.NodeProto, types: Types) -> str:
     dtypes = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
     if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
         return dtypes[0] if dtypes else "unknown"
-    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
-    return floating or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")
+    return first_floating(dtypes) or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")

@@ -10,7 +10,7 @@ from typing import Any
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import module_path, unique_name
+from placewise.readers.base import FLOATING, first_floating, module_path, unique_name
 from placewise.readers.openvino.attributes import attributes_of
 from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
 from placewise.readers.openvino.net import IrNet, Layer, dtype_of, normalize_type
@@ -20,7 +20,6 @@ _PACKED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8_
 _PACKED_SUFFIX = "_compressed"  # appended by openvino.save_model to compressed weights
 _STATES = {"ReadValue", "Assign"}
 
-_FLOATING = ("float", "bfloat", "complex")
 _PRODUCTS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"})
 _TRANSPARENT = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Concat"})
 _DEQUANTIZERS = frozenset({"Convert", "Subtract", "Multiply"})
@@ -109,7 +108,7 @@ def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str
         return {}
     before = net.layers[source]
     packed = before.type == CONSTANT and before.outputs[0].dtype in _PACKED
-    unpacks = packed and layer.outputs[0].dtype.startswith(_FLOATING)
+    unpacks = packed and layer.outputs[0].dtype.startswith(FLOATING)
     return {"decompression": 1} if unpacks or "decompression" in layer.notes else {}
 
 
@@ -134,8 +133,7 @@ def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
         if all(_is_quantized(net, sources, factor) for factor in factors):
             return "int8"
     dtypes = [port.dtype for port in (*layer.inputs, *layer.outputs)]
-    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
-    return floating or next((port.dtype for port in layer.outputs), dtypes[0] if dtypes else "unknown")
+    return first_floating(dtypes) or next((port.dtype for port in layer.outputs), dtypes[0] if dtypes else "unknown")
 
 
 def _find_source(sources: Sources, row: int, place: int) -> int | None:

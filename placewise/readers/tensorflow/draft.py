@@ -12,6 +12,7 @@ from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph
+from placewise.readers.base import first_floating
 from placewise.readers.tensorflow.abstract_values import AbstractValue, NodeCall, Type
 from placewise.readers.tensorflow.kinds import attributes_of, is_backward_kind, kind_of, position_of
 from placewise.readers.tensorflow.lists import HANDLE, LIST_PORTS
@@ -21,7 +22,6 @@ from placewise.readers.tensorflow.types import Array, Shape
 _MAX_BYTES = 2**62
 _MAX_WEIGHT_BYTES = 2**50
 """One pebibyte for a single weight, far more than any machine stores."""
-_FLOATING = ("float", "bfloat", "complex")
 _GRADIENT_SCOPES = ("gradients", "gradient_tape")
 
 
@@ -186,5 +186,4 @@ def mark_backward(graph: Graph, backward: list[bool]) -> Graph:
 def _compute_dtype(args: Sequence[AbstractValue], types: Sequence[Type]) -> str:
     """The first floating type among arguments and results, or else the type of the first result."""
     dtypes = [*(value.dtype for value in args), *(result.dtype for result in types)]
-    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
-    return floating or (types[0].dtype if types else "unknown")
+    return first_floating(dtypes) or (types[0].dtype if types else "unknown")

@@ -15,8 +15,13 @@ from placewise.readers.tensorflow.infer import RULES, infer_types
 from placewise.readers.tensorflow.inputs import InputDims, read_input_types
 from placewise.readers.tensorflow.kinds import DOMAIN, kind_of
 from placewise.readers.tensorflow.library import CALLS, Library
-from placewise.readers.tensorflow.list_elements import elements_of, evaluate_list_op
-from placewise.readers.tensorflow.list_packing import materialize_lists, pack_list, unpack_list
+from placewise.readers.tensorflow.list_elements import (
+    elements_of,
+    evaluate_list_op,
+    materialize_lists,
+    pack_list,
+    unpack_list,
+)
 from placewise.readers.tensorflow.lists import HANDLE, METADATA_OPS
 from placewise.readers.tensorflow.nodes import FunctionBody, Loop, Node
 from placewise.readers.tensorflow.trip_count import count_iterations

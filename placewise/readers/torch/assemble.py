@@ -9,7 +9,7 @@ from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import unique_name
+from placewise.readers.base import first_floating, unique_name
 from placewise.readers.torch.kinds import SKIPPED, convert_call
 from placewise.readers.torch.op_specs import OpSpec
 from placewise.readers.torch.traced_program import TensorMeta, TracedCall, TracedProgram
@@ -17,7 +17,6 @@ from placewise.readers.torch.traced_program import TensorMeta, TracedCall, Trace
 FIRST_EXTRA = 1 << 16
 """First argument position of values that an op only waits for; costing ignores them."""
 MAX_BYTES = 1 << 62
-_FLOATING = ("float", "bfloat", "complex")
 
 
 @dataclass(slots=True)
@@ -167,4 +166,4 @@ def _compute_dtype(state: _GraphAssembly, call: TracedCall, spec: OpSpec) -> str
     """The first floating-point type of results and arguments, else that of the first result."""
     names = [*call.results, *(name for name in spec.arguments if name is not None)]
     dtypes = [state.listing.metas[name].dtype for name in names if name in state.listing.metas]
-    return next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), dtypes[0] if dtypes else "unknown")
+    return first_floating(dtypes) or (dtypes[0] if dtypes else "unknown")

@@ -26,6 +26,32 @@ class Piece(NamedTuple):
     makes: tuple[str, ...]
 
 
+class Value(NamedTuple):
+    """A tensor between stages: its name, shape and type, and whether gradients come back."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trains: bool
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """A tensor like it."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
+
+
+class StagePlan(NamedTuple):
+    """The stages of a program: the calls of each in order, and the names of the values that it reads and makes."""
+
+    nodes: tuple[tuple[fx.Node, ...], ...]
+    reads: tuple[tuple[str, ...], ...]
+    makes: tuple[tuple[str, ...], ...]
+
+    @property
+    def crossing(self) -> list[str]:
+        """Every value that leaves its stage, in order."""
+        return list(dict.fromkeys(name for makes in self.makes for name in makes))
+
+
 def is_item(node: fx.Node) -> bool:
     """Whether a node selects one of several results; such nodes do not count as calls, as in a saved archive."""
     return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
@@ -198,33 +224,37 @@ def assign_steps(
     return places
 
 
-def build_stage(program: ExportedProgram, place_of_call: Mapping[int, int], place: int, *, device: Device) -> Piece:
-    """The module of the stage `place`; `place_of_call` gives the stage of calls by number, and other steps follow them.
+def plan_stages(program: ExportedProgram, steps: Sequence[fx.Node], stage_of_call: Mapping[int, int]) -> StagePlan:
+    """The stages of `steps`, from the stage of calls by number; other calls follow them.
 
-    A stage takes all values that it or later stages need, and passes on those that later stages need. The first stage
-    takes the program's inputs, the last returns its outputs. Raises ValueError if a value would flow backwards.
+    A stage reads what it or a later stage needs, and passes on what later ones need. The first one reads the program's
+    inputs, the last one makes its outputs. Raises ValueError if a value would flow backwards.
     """
-    steps, held = steps_of(program), weights_of(program)
-    make_pure(steps)
-    stages = assign_steps(program, steps, place_of_call, ordered=True)
+    stages = assign_steps(program, steps, stage_of_call, ordered=True)
     check_writes(steps, stages)
-    last = max(stages.values(), default=0)
-    first_stage = dict.fromkeys(inputs_of(program), 0)
-    last_stage = dict.fromkeys(outputs_of(program), last)
+    count = max([*stages.values(), *stage_of_call.values()], default=0) + 1
+    born = dict.fromkeys(inputs_of(program), 0)
+    until = dict.fromkeys(outputs_of(program), count - 1)
     for node in steps:
-        first_stage[node.name] = stages[node]
+        born[node.name] = stages[node]
         for read in node.all_input_nodes:
-            last_stage[read.name] = max(last_stage.get(read.name, 0), stages[node])
-            if first_stage.get(read.name, 0) > stages[node]:
+            until[read.name] = max(until.get(read.name, 0), stages[node])
+            if born.get(read.name, 0) > stages[node]:
                 raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
+    passed = [[name for name in born if born[name] <= by < until.get(name, 0)] for by in range(count)]
+    reads = [inputs_of(program), *passed[:-1]]
+    makes = [*passed[:-1], outputs_of(program)]
+    nodes = [tuple(node for node in steps if stages[node] == place) for place in range(count)]
+    return StagePlan(tuple(nodes), tuple(map(tuple, reads)), tuple(map(tuple, makes)))
 
-    def passed_on(by: int) -> list[str]:
-        return [name for name in first_stage if first_stage[name] <= by < last_stage.get(name, 0)]
 
-    reads = inputs_of(program) if place == 0 else passed_on(place - 1)
-    makes = outputs_of(program) if place == last else passed_on(place)
-    nodes = [node for node in steps if stages[node] == place]
-    return build_piece(program, nodes, makes, held, device=device, reads=reads)
+def build_stage(program: ExportedProgram, place_of_call: Mapping[int, int], place: int, *, device: Device) -> Piece:
+    """The module of one stage: that at `place` of `plan_stages`, whose errors it raises."""
+    steps = steps_of(program)
+    make_pure(steps)
+    plan = plan_stages(program, steps, place_of_call)
+    held = weights_of(program)
+    return build_piece(program, plan.nodes[place], plan.makes[place], held, device=device, reads=plan.reads[place])
 
 
 class HostStage(nn.Module):

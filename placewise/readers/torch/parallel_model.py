@@ -21,7 +21,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from placewise.readers.torch.cutting import MicrobatchStage
+from placewise.readers.torch.cutting import MicrobatchStage, Value
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
 from placewise.readers.torch.parallel_modules import (
     ModuleSplit,
@@ -41,7 +41,6 @@ from placewise.readers.torch.stage_modules import (
     export_model,
     find_arguments,
 )
-from placewise.readers.torch.stage_values import Value
 
 Loss = Callable[[Any, Any], torch.Tensor]
 

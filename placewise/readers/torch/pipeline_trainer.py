@@ -23,9 +23,9 @@ from torch.distributed.pipelining import (
 )
 from torch.export import ExportedProgram
 
-from placewise.readers.torch.cutting import build_piece, outputs_of, weights_of
+from placewise.readers.torch.cutting import StagePlan, build_piece, outputs_of, plan_stages, weights_of
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
-from placewise.readers.torch.training_stages import StagePlan, TrainedProgram, TrainingStage
+from placewise.readers.torch.training_stages import TrainedProgram, TrainingStage
 
 TARGET = "target"
 """The name of the target among the data of a training run."""
@@ -75,7 +75,7 @@ class PipelineTrainer:
         self.microbatches = plan["microbatches"] // self.replicas
         self._groups = self._make_groups()
         trained = TrainedProgram(program, shapes=plan["shapes"], frozen=plan["frozen"])
-        cut = trained.plan({call["number"]: call["stage"] for call in plan["calls"]})
+        cut = plan_stages(program, trained.steps, {call["number"]: call["stage"] for call in plan["calls"]})
         if len(cut.nodes) != len(plan["stage_ranks"]):
             raise ValueError(f"the plan has {len(plan['stage_ranks'])} stages, and the program {len(cut.nodes)}")
         borders = trained.trace_borders(cut)
@@ -230,7 +230,7 @@ class WholeTrainer:
     ) -> None:
         self.plan, self._device = plan, torch.device(device)
         trained = TrainedProgram(program, shapes=plan["shapes"], frozen=plan["frozen"])
-        cut = trained.plan({})
+        cut = plan_stages(program, trained.steps, {})
         trained.trace_borders(cut)
         held = _hold_weights(trained, cut, [0], self._device)
         outputs = outputs_of(program)

@@ -19,8 +19,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
+from placewise.readers.torch.cutting import Value
 from placewise.readers.torch.parallel_modules import TokenGather
-from placewise.readers.torch.stage_values import Value
 
 _UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
 """Operators that may return their argument itself."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +15,17 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from placewise.readers.torch.cutting import (
-    assign_steps,
+    StagePlan,
+    Value,
     build_piece,
-    check_writes,
     inputs_of,
     make_pure,
     outputs_of,
     steps_of,
     weights_of,
 )
-from placewise.readers.torch.stage_values import Value
 
 Shapes = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """The stages of a program: the calls of each in order, and the names of the values that it reads and makes."""
-
-    nodes: tuple[tuple[fx.Node, ...], ...]
-    reads: tuple[tuple[str, ...], ...]
-    makes: tuple[tuple[str, ...], ...]
-
-    @property
-    def crossing(self) -> list[str]:
-        """Every value that leaves its stage, in order."""
-        return list(dict.fromkeys(name for makes in self.makes for name in makes))
 
 
 class TrainedProgram:
@@ -80,29 +64,6 @@ class TrainedProgram:
         }
         self.loss = Loss([values[name] for name in outputs_of(program)])
         self.is_random = any(_is_random(node) for node in self.steps)
-
-    def plan(self, stage_of_call: Mapping[int, int]) -> StagePlan:
-        """The stages, from the stage of calls by number; other calls follow them.
-
-        A stage reads what it or a later stage needs, and passes on what later ones need. Raises ValueError if a value
-        would flow backwards.
-        """
-        stages = assign_steps(self.program, self.steps, stage_of_call, ordered=True)
-        check_writes(self.steps, stages)
-        count = max([*stages.values(), *stage_of_call.values()], default=0) + 1
-        born = dict.fromkeys(inputs_of(self.program), 0)
-        until = dict.fromkeys(outputs_of(self.program), count - 1)
-        for node in self.steps:
-            born[node.name] = stages[node]
-            for read in node.all_input_nodes:
-                until[read.name] = max(until.get(read.name, 0), stages[node])
-                if born.get(read.name, 0) > stages[node]:
-                    raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
-        passed = [[name for name in born if born[name] <= by < until.get(name, 0)] for by in range(count)]
-        reads = [inputs_of(self.program), *passed[:-1]]
-        makes = [*passed[:-1], outputs_of(self.program)]
-        nodes = [tuple(node for node in self.steps if stages[node] == place) for place in range(count)]
-        return StagePlan(tuple(nodes), tuple(map(tuple, reads)), tuple(map(tuple, makes)))
 
     def trace_borders(self, plan: StagePlan) -> dict[str, Value]:
         """Shape, type and gradient of every input and of every value that crosses a border.

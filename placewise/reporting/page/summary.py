@@ -36,7 +36,7 @@ def summarize_plan(view: PlanView) -> dict[str, Any]:
         "name": value_name(objective, view.problem.ways if view.problem else None) if objective else "value",
         "bound": finite(plan.lower_bound) if plan.lower_bound > 0 else None,
         "method": plan.bound_method,
-        "gap": gap_of(value, plan.lower_bound),
+        "left": format_gap(gap_of(value, plan.lower_bound)),
         "status": plan.status,
         "reason": plan.reason,
         "unmet": clean_text(plan.unmet),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from soak import examples
 from sweep_points import dominates, made_point
 
-from placewise.analysis.sweep.pareto import mark_front, pareto_front
+from placewise.analysis.sweep.pricing import mark_front, pareto_front
 
 ROWS = st.integers(1, 4).flatmap(
     lambda width: st.lists(st.lists(st.integers(0, 4), min_size=width, max_size=width), min_size=1, max_size=30)

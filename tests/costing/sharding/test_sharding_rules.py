@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewise.costing.flops import RULES as COSTS
-from placewise.costing.sharding.rules.table import KEEP_FREE, LINEAR, RULES
+from placewise.costing.sharding.rules import KEEP_FREE, LINEAR, RULES
 from placewise.costing.sharding.strategies import FREE, SplitOp
 from placewise.model.sharding import SUMMAND, WHOLE, Indivisible
 

@@ -29,8 +29,7 @@
     if (story.value !== null) tile(story.name, format.seconds(story.value), story.phases);
     if (story.bound !== null) tile("no placement is below", format.seconds(story.bound), story.method);
     if (story.bound !== null && story.value !== null) {
-      const most = story.gap < 0.001 ? "under 0.1 %" : `at most ${format.share(story.gap)}`;
-      tile("left to gain", story.status === "optimal" ? "nothing" : most, story.status === "optimal" ? "proved optimal" : `${story.status} (${story.reason})`);
+      tile("left to gain", ...(story.status === "optimal" ? ["nothing", "proved optimal"] : [story.left, `${story.status} (${story.reason})`]));
     }
     for (const [name, value, remark] of story.baselines) tile(name, value, remark);
     section.append(make("dl", {class: "tiles"}, tiles));

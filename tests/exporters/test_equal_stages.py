@@ -13,7 +13,7 @@ from soak import seeds
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
-from placewise.exporters.balanced_cut import EntryCosts, balance_cut
+from placewise.exporters.equal_stages import EntryCosts, balance_cut
 from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import export_placement
 from placewise.model.placement import Placement

@@ -1,11 +1,13 @@
-"""Predictions from profiles, worked by hand: pieces, calls, hand-overs, busy neighbours, cut kernels."""
+"""benchmarks/real/predict.py, worked by hand: pieces, calls, hand-overs, busy neighbours, cut kernels."""
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
+from locations import ROOT
 
-from placewise.analysis.predict import Predictor, Tuning, TuningCase, fit_tuning, with_tuning
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
@@ -15,6 +17,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
 from placewise.transform.pieces import build_pieces
+
+sys.path.append(str(ROOT / "benchmarks" / "real"))
+from predict import Predictor, Tuning, TuningCase, fit_tuning, with_tuning  # a folder of programs is no package
 
 CORES = tuple(
     Device(name, "core", peak_flops={"float32": 1e9}, memory_bandwidth=1e6, efficiency={"memory": 1.0})
