@@ -157,6 +157,19 @@ def locate_beside_path(
     Two columns [n_ops]: the last position of the path [m] that leads to each op, −1 for none, and the first that it leads to, m for none.
     """
 
+def spreading_tree(
+    edge_offsets: NDArray[numpy.int64],
+    edge_nodes: NDArray[numpy.int32],
+    node_offsets: NDArray[numpy.int64],
+    node_edges: NDArray[numpy.int32],
+    length: NDArray[numpy.float64],
+    weight: NDArray[numpy.float64],
+    root: int,
+) -> tuple[float, NDArray[numpy.int32], NDArray[numpy.float64]]:
+    """
+    The excess above 1 of the weight [n_nodes] of some nodes near a root, the edges of a tree that reaches them, and how much of the excess each must carry; 0 if no such tree costs less than its excess at these lengths [n_edges].
+    """
+
 class PathCutter:
     """
     Cuts a path of m ops into segments on accelerators and ops on the host.

@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bounds/path_cutting.hpp"
+#include "bounds/spreading_tree.hpp"
 #include "judge/bindings.hpp"
 
 namespace placewise {
@@ -15,6 +16,19 @@ TupleOf<Made<std::int32_t>, Made<std::int32_t>> locate(const BoundProblem& p, co
     require(within(ops, 0, p.n_ops()), "a path names no op of this problem");
     PathPositions found = locate_beside_path(p, ops);
     return nb::make_tuple(to_numpy(std::move(found.after)), to_numpy(std::move(found.before)));
+}
+
+TupleOf<double, Made<std::int32_t>, Made<double>> spreading_tree(
+    const In<std::int64_t>& edge_offsets, const In<std::int32_t>& edge_nodes, const In<std::int64_t>& node_offsets,
+    const In<std::int32_t>& node_edges, const In<double>& length, const In<double>& weight, std::int32_t root) {
+    const auto n_edges = static_cast<Index>(length.shape(0)), n_nodes = static_cast<Index>(weight.shape(0));
+    const Adjacency members = ragged(edge_offsets, edge_nodes, n_edges);
+    const Adjacency incident = ragged(node_offsets, node_edges, n_nodes);
+    require(within(members.values, 0, n_nodes), "an edge has no such node");
+    require(within(incident.values, 0, n_edges), "a node has no such edge");
+    require(0 <= root && root < n_nodes, "the root is no node");
+    SpreadingTree tree = grow_spreading_tree(members, incident, view(length), view(weight), root);
+    return nb::make_tuple(tree.excess, to_numpy(std::move(tree.edges)), to_numpy(std::move(tree.use)));
 }
 
 // A cutter and the columns that it reads.
@@ -52,6 +66,13 @@ void bind_bounds(nb::module_& m) {
     m.def("locate_beside_path", &locate, "problem"_a, "path"_a.noconvert(),
           "Two columns [n_ops]: the last position of the path [m] that leads to each op, −1 for none, and the first "
           "that it leads to, m for none.");
+    m.def(
+        "spreading_tree", &spreading_tree, "edge_offsets"_a.noconvert(), "edge_nodes"_a.noconvert(),
+        "node_offsets"_a.noconvert(), "node_edges"_a.noconvert(), "length"_a.noconvert(), "weight"_a.noconvert(),
+        "root"_a,
+        "The excess above 1 of the weight [n_nodes] of some nodes near a root, the edges of a tree that reaches them, "
+        "and how much of the excess each must carry; 0 if no such tree costs less than its excess at these lengths "
+        "[n_edges].");
     nb::class_<BoundPathCutter>(m, "PathCutter",
                                 "Cuts a path of m ops into segments on accelerators and ops on the host.")
         .def(nb::init<const In<double>&, const In<bool, 2>&, const In<bool>&>(), "host"_a.noconvert(),

@@ -117,7 +117,7 @@ def place(
 def _bound_work(problem: Problem, budget: Budget) -> float:
     """The work of the first bound: more with more time, where the bound still improves with it."""
     seconds, objective = budget.seconds, problem.objective
-    if objective.kind != "latency" or not objective.op_by_op or not math.isfinite(seconds):
+    if (objective.kind == "latency" and not objective.op_by_op) or not math.isfinite(seconds):
         return WORK
     return WORK * max(1.0, seconds * BOUND_PACE) if problem.n_ops <= BOUND_OPS * seconds else 0.0
 

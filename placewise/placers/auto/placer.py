@@ -257,12 +257,17 @@ class _Portfolio:
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
         known = () if turn.shape else history.placements
-        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=history.bound)
+        bound = (
+            history.bounds[0] if turn.shape == "any" else history.bound
+        )  # the first one holds for stages of any shape
+        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=bound)
         proposal = run_placer(
             placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
         )
         proposal = make_sound(placer.info, self.problem, proposal)
-        if turn.shape:
+        if turn.shape == "any":
+            proposal = replace(proposal, placement=None)
+        elif turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:
             self._infeasible = proposal
@@ -276,6 +281,9 @@ class _Portfolio:
 
 
 def with_shape(problem: Problem, shape: strategy.Shape) -> Problem:
-    """The problem with stages of a shape: its placements keep the problem's rules, its bounds do not hold there."""
-    contiguous = shape == "contiguous"
-    return problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=not contiguous))
+    """The problem with stages of a shape.
+
+    Placements of a tighter one keep the problem's rules, where its bounds do not hold; of a looser one, the reverse.
+    """
+    contiguous, convex = shape == "contiguous", shape == "convex"
+    return problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=convex))

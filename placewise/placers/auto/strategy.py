@@ -27,6 +27,8 @@ SMALL_WINDOWS = 300
 """With more ops, the programs of `windows` in `operator` execution are too slow to pay."""
 PROVED_BLOCKS = {"staged": 1500, "direct": 400}
 """On larger problems a set cover proves next to nothing in minutes; with direct links its prices are loose."""
+CHAIN_BLOCKS = 250
+"""The same for stages in a chain, bounded by the proof for any shape: on larger ones searches need the time."""
 CUT_SECONDS = 30.0
 """With less time, cuts run for throughput only, and on graphs that they cut at once."""
 TRIED_COUNTS = 6
@@ -38,14 +40,15 @@ CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
 On larger ones the search for a chain takes longer than that."""
 
 
-Shape = Literal["contiguous", "convex"]
+Shape = Literal["contiguous", "convex", "any"]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A placer with its options, its share of the remaining time, and the most work of a solver in it.
 
-    With a `shape` it solves the problem whose stages have that shape, which its placements keep the rules of.
+    With a `shape` it solves the problem whose stages have that shape. If that is tighter, its placements keep the rules
+    of the problem; with `any`, its bound holds for the problem.
     A quick placer that is `needed` runs whenever it can end in time, whatever share of the time is left to quick ones.
     """
 
@@ -133,6 +136,8 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
         return (Turn("cpsat"),)
     if few and not rules.contiguous:
         return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
+    if rules.contiguous and not rules.ordered and problem.max_replicas == 1:
+        return (Turn("cover", shape="any"),) if problem.n_blocks <= CHAIN_BLOCKS else ()
     return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
 
 

@@ -204,7 +204,7 @@ class CoverPlacer:
         run = _CoverSearch(search, self.options)
         placements: list[Ints] = []
         try:
-            run.floor = lower_bound(problem).value
+            run.floor = (search.hints.bound or lower_bound(problem)).value
             starts = find_starting_placements(search, quick_share=_START_SHARE)
             if starts.infeasible:
                 return Proposal(None, reason=Reason.PROVED, infeasible=starts.infeasible)

@@ -30,6 +30,13 @@ def block_prices_bound(times: Floats, usable: Bools, weight: Floats, capacity: F
 
     A class has `machines` of equal devices that hold `capacity` bytes together; `usable` pairs may occur.
     """
+    return price_blocks(times, usable, weight, capacity, machines)[0]
+
+
+def price_blocks(
+    times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs
+) -> tuple[float, Floats]:
+    """The same bound, and the prices of a second on a device of each class [n_classes] that prove it."""
     priced = np.flatnonzero(np.isfinite(capacity))
     cost = np.where(usable, times, 0.0)
     unusable = np.where(usable, 0.0, np.inf)
@@ -44,7 +51,8 @@ def block_prices_bound(times: Floats, usable: Bools, weight: Floats, capacity: F
         held = np.bincount(choice, weights=weight, minlength=len(machines))[priced].astype(np.float64)
         return round_down(float(reduced[rows, choice].sum()), len(times)), seconds, held
 
-    return prices_bound(spread, machines, capacity[priced], scale, max(float(weight.sum()), 1.0))
+    value, prices = find_prices(spread, machines, capacity[priced], scale, max(float(weight.sum()), 1.0))
+    return value, prices[: len(machines)]
 
 
 def prices_bound(
@@ -58,7 +66,22 @@ def prices_bound(
     least: float = 0.0,
     go_on: Callable[[], bool] = lambda: True,
 ) -> float:
-    """The best bound over prices, in seconds; each round gives a valid one.
+    """The best bound over prices, in seconds; see `find_prices`."""
+    return find_prices(spread, machines, room, scale, unit, rounds=rounds, least=least, go_on=go_on)[0]
+
+
+def find_prices(
+    spread: Callable[[Floats, Floats], tuple[float, Floats, Floats]],
+    machines: Longs,
+    room: Floats,
+    scale: float,
+    unit: float,
+    *,
+    rounds: int = 60,
+    least: float = 0.0,
+    go_on: Callable[[], bool] = lambda: True,
+) -> tuple[float, Floats]:
+    """The best bound over prices, in seconds, and these prices; each round gives a valid bound.
 
     `spread` takes the prices of a second on one of the `machines` of each kind and of a byte in each limited memory of
     `room` bytes; it returns the least price of all blocks, rounded down, and the seconds and bytes that this needs.
@@ -83,7 +106,7 @@ def prices_bound(
             break
         target[:n] /= max(float(machines @ target[:n]), 1.0)
         prices = target if round_ % 3 == 0 else best_prices + _STEP * (target - best_prices)
-    return best
+    return best, best_prices
 
 
 class AssignmentMaster:

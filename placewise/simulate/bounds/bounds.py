@@ -2,13 +2,15 @@
 
 Throughput: *fractional assignment* (`assignment.py`). Pairs of a block and devices with t[b,c] > T cannot occur, so
 that a bound without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds
-all of its bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
+all of its bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur. With one device per stage,
+bounds count transfers too: *groups that cannot part* and the *largest group with its transfers* (`crossings.py`), and
+*fractional assignment and transfers* (`spreading.py`).
 
 Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
 with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
 (`paths.py`). In `operator` execution *intervals of a path* (`intervals.py`), *ops that must share a device*
-(`sharing.py`) and *load between heads and tails* (`windows.py`); in `sequential` execution the sum of best times and a
-*minimum cut to the host* (`host_cut.py`).
+(`sharing.py`; in `subgraph` execution, a call) and *load between heads and tails* (`windows.py`); in `sequential`
+execution the sum of best times and a *minimum cut to the host* (`host_cut.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from placewise.simulate.blocks import (
     unshared_bytes,
 )
 from placewise.simulate.bounds.assignment import block_prices_bound, round_down
+from placewise.simulate.bounds.crossings import alone_bound, parting_bound
 from placewise.simulate.bounds.host_cut import cut_bound
 from placewise.simulate.bounds.intervals import METHOD as INTERVALS
 from placewise.simulate.bounds.intervals import NOTHING, QUICK, SOLVED, begin_chain
@@ -37,6 +40,8 @@ from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.bounds.sharing import METHOD as SHARING
 from placewise.simulate.bounds.sharing import WORK as SHARING_WORK
 from placewise.simulate.bounds.sharing import sharing_bound
+from placewise.simulate.bounds.spreading import WORK as TRANSFER_WORK
+from placewise.simulate.bounds.spreading import transfer_bound
 from placewise.simulate.bounds.stages import stages_bound
 from placewise.simulate.bounds.windows import METHOD as LOAD
 from placewise.simulate.bounds.windows import WORK as LOAD_WORK
@@ -50,7 +55,8 @@ from placewise.simulate.step.bound import step_bound
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best lower bound, in seconds, on the value of any valid placement.
 
-    `work` and `go_on` limit slow bounds, as in `path_bound`; in `operator` execution the default is about a second.
+    `work` and `go_on` limit slow bounds, as in `path_bound`; for throughput and in `operator` execution the default is
+    about a second.
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
@@ -72,6 +78,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         candidates.append(Bound(round_down(float(alone.max()), problem.n_ops), "largest group"))
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
         candidates += _phase_bounds(problem)
+        if problem.max_replicas == 1:
+            candidates += _crossing_bounds(problem, classes, times, candidates, work, go_on)
     else:
         candidates.append(Bound(round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
@@ -89,7 +97,27 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         if objective.op_by_op and work > 0 and go_on():
             above = max(bound.value for bound in candidates)
             candidates += operator_bounds(problem, above, work=work, go_on=go_on)
+        if objective.execution == "subgraph" and work > 0 and go_on():
+            above, paths = max(bound.value for bound in candidates), bound_paths(problem)
+            candidates.append(sharing_bound(problem, classes, times, paths, above=above, go_on=go_on))
     return max(candidates, key=lambda bound: bound.value)
+
+
+def _crossing_bounds(
+    problem: Problem,
+    classes: DeviceClasses,
+    times: Floats,
+    known: list[Bound],
+    work: float,
+    go_on: Callable[[], bool],
+) -> list[Bound]:
+    """The bounds of throughput that count transfers, 0 where they are no larger than those before; slow ones last."""
+    above, found = max(bound.value for bound in known), list[Bound]()
+    for find in (parting_bound, alone_bound):
+        found.append(find(problem, classes, times, above=above, go_on=go_on))
+        above = max(above, found[-1].value)
+    share = work / WORK * TRANSFER_WORK
+    return [*found, transfer_bound(problem, classes, times, above=above, work=share, go_on=go_on)]
 
 
 def operator_bounds(

@@ -1,4 +1,4 @@
-"""A lower bound for latency in `operator` execution: ops that must share a device.
+"""A lower bound for latency in `operator` and `subgraph` execution: ops that must share a device, or a call.
 
 Suppose that some placement ends by T. In any placement ops have heads and tails (`windows.py`). Where the head of an
 op, its time, the quickest transfer of a tensor to a reader, that reader's time and its tail exceed T, both ops are on
@@ -7,6 +7,13 @@ and they wait for what it makes: where both together exceed T, it belongs to the
 the other, and interrupting them as Jackson's rule does can only end earlier (Carlier 1982, "The one-machine sequencing
 problem"). If some set ends after T, or has no room for its weights, on every device that may run it, no placement ends
 by T. The largest T that is refuted so is found by bisection.
+
+A schedule in `subgraph` execution is no schedule in `operator` execution that waits longer, since hosts run any number
+of ops at once. But ops that cannot wait for what calls send and receive are in one call, or all on hosts, without their
+groups, whose ops may be in several calls. A call waits for all of its inputs, and nothing that waits for the call
+starts before its end. So a path that leads to the call, through it and on takes at least the seconds of its ops
+outside, and of all ops of the call. T is refuted if these exceed it on every accelerator, and a longest path with the
+times of the host exceeds it too.
 
 That ops which cannot wait for a transfer must share a device is the bound of Papadimitriou and Yannakakis (1990).
 """
@@ -18,16 +25,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
-from placewise.simulate.blocks import DeviceClasses, unshared_bytes
+from placewise.simulate.blocks import DeviceClasses, best_seconds, unshared_bytes
+from placewise.simulate.bounds.cheapest_call import call_costs
 from placewise.simulate.bounds.intervals import least_delays
 from placewise.simulate.bounds.propagation import one_machine_end
 from placewise.simulate.bounds.windows import PathBounds
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of, native_problem
 
-METHOD = "ops that must share a device"
+METHOD, IN_CALLS = "ops that must share a device", "ops that must share a call"
 WORK = 0.1
 """The work of all values of T: about as many seconds."""
 _CLOSE = 5e-4
@@ -72,7 +81,7 @@ def sharing_bound(
             step *= 2
         else:
             high = middle
-    return Bound(best, METHOD)
+    return Bound(best, IN_CALLS if problem.objective.execution == "subgraph" else METHOD)
 
 
 class _Test:
@@ -90,7 +99,9 @@ class _Test:
         self._problem, (self._seconds, self._head, self._tail) = problem, paths
         self._usable = np.isfinite(times)
         self._classes = classes
-        self._one = [problem.cluster.devices[d].streams == 1 for d in classes.example.tolist()]
+        self._in_calls = problem.objective.execution == "subgraph"
+        self._owner = np.arange(problem.n_ops) if self._in_calls else problem.block.astype(np.int64)
+        self._host_seconds = best_seconds(problem, np.flatnonzero(problem.cluster.is_host))
         self._held = unshared_bytes(problem)
         self._uses = list_uses(problem)
         self._work, self._most, self._go_on = 0.0, most, go_on
@@ -105,7 +116,7 @@ class _Test:
         maker, reader = uses.maker, uses.reader
         seconds, head, tail = self._seconds, self._head, self._tail
         before, after = (head + seconds)[maker] + uses.delay, uses.delay + (seconds + tail)[reader]
-        block, sets = self._problem.block.astype(np.int64), np.arange(self._problem.n_blocks)
+        block, sets = self._owner, np.arange(int(self._owner.max()) + 1)
         joined = before + (seconds + tail)[reader] > over
         joins = block[maker[joined]], block[reader[joined]]
         while len(joins[0]) and self.goes_on():
@@ -130,30 +141,54 @@ class _Test:
         first = np.searchsorted(set_of[order], np.arange(len(load) + 1))
         for number in np.argsort(-load, kind="stable")[:_SETS].tolist():
             ops = order[first[number] : first[number + 1]]
-            if load[number] > 0 and not any(self._may_run(ops, c, over) for c in range(len(self._one))):
+            if load[number] > 0 and not any(self._may_run(ops, c, over) for c in range(len(self._classes.count))):
                 return True
         return False
 
     def _may_run(self, ops: Longs, c: int, over: float) -> bool:
         """Whether ops fit and may end in time on one device of class c."""
         problem, device = self._problem, int(self._classes.example[c])
+        if self._in_calls and problem.cluster.is_host[device]:
+            return self._longest_path(ops, self._host_seconds[ops]) <= over
         blocks = np.unique(problem.block[ops])
         if not self._usable[blocks, c].all():
             return False
         if float(self._held[blocks].sum()) > float(problem.capacity[device]) * _SURE:
             return False
-        if not self._one[c]:
+        if self._in_calls:
+            own = float(problem.costs.op_seconds[ops, device].sum())
+            outside = self._longest_path(ops, np.zeros(len(ops)))
+            return own + outside + problem.cluster.devices[device].call_overhead <= over
+        if problem.cluster.devices[device].streams > 1:
             return True
         self._work += _OP_WORK * len(ops)
         columns = self._head[ops], problem.costs.op_seconds[ops, device], self._tail[ops]
         tasks = list(zip(*(column.tolist() for column in columns), strict=True))
         return one_machine_end(tasks) <= over
 
+    def _longest_path(self, ops: Longs, own: Floats) -> float:
+        """The longest path through any of some ops, in seconds, if they take their `own`."""
+        seconds = self._seconds.copy()
+        seconds[ops] = own
+        if not np.isfinite(own).all():
+            return np.inf
+        self._work += _OP_WORK * len(seconds)
+        native, none = native_problem(arrays_of(self._problem)), np.zeros(self._problem.graph.n_tensors)
+        before, after = _native.downward_ranks(native, seconds, none), _native.upward_ranks(native, seconds, none)
+        return float((before + after)[ops].max())
+
 
 def list_uses(problem: Problem) -> Uses:
-    """The uses of tensors by groups that do not make them."""
-    a, delay = arrays_of(problem), least_delays(problem)
+    """The uses of tensors by groups that do not make them; in `subgraph` execution all, and what calls pay for them."""
+    a = arrays_of(problem)
     maker = a.producer[a.consumed]
+    if problem.objective.execution == "subgraph":
+        costs, used = call_costs(problem), np.flatnonzero(maker >= 0)
+        delay = costs.send + costs.receive + costs.overhead
+        if problem.allowed[:, problem.cluster.is_host].any():
+            delay = np.minimum(costs.send, costs.receive + costs.overhead)
+        return Uses(maker[used], a.consumers[used], delay[a.consumed[used]])
+    delay = least_delays(problem)
     other = np.flatnonzero((maker >= 0) & (problem.block[maker] != problem.block[a.consumers]))
     return Uses(maker[other], a.consumers[other], delay[a.consumed[other]])
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
-from soak import seeds
+from soak import enough, seeds
 from toy_problems import zoo
 
 from placewise._native import StopFlag
@@ -19,8 +19,8 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
 from placewise.placers.auto.placer import _Portfolio, _Searcher
-from placewise.placers.auto.strategy import FEW_BLOCKS
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
+from placewise.placers.auto.strategy import FEW_BLOCKS, Turn
+from placewise.placers.base import Budget, Hints, Progress, SearchContext, Stopwatch, ignore, run_placer
 from placewise.placers.registry import create
 from placewise.reporting.sentences import history_line
 from placewise.simulate import Evaluator, judge_placement
@@ -204,3 +204,23 @@ def test_restarts_go_back_to_the_beginning_and_keep_the_best(monkeypatch: pytest
     result = place(zoo("layered", 400, 0, "4xP100"), "auto", Budget(4.0))
     assert len(reached) > 1 and all(pool == pools[0] for pool in pools) and "local" not in pools[0]
     assert result.value <= min(reached) * (1 + 1e-12)
+
+
+def test_what_no_sets_reach_bounds_chains_of_stages() -> None:
+    """The proof for stages of any shape adds a bound, valid for the best chain, and no placement."""
+    raised = 0
+    for seed in seeds(12):
+        problem = random_problem(seeded(700 + seed), max_ops=8, max_devices=3, objective=Objective("throughput"))
+        problem = problem.with_(constraints=Constraints(contiguous=True))
+        optimum = place(problem, "exhaustive")
+        if optimum.placement is None:
+            continue
+        context = SearchContext(problem, Budget(iterations=3), Hints(), Evaluator(problem), ignore)
+        portfolio = _Portfolio(context)
+        portfolio.history.bounds.append(Bound(0.0, "nonnegative costs"))
+        portfolio._take(Turn("cover", shape="any"), 10.0)
+        bound = portfolio.history.bound
+        assert portfolio.history.best is None
+        assert bound is not None and bound.value <= optimum.value * (1 + 1e-9)
+        raised += bound.value > 0
+    assert raised > enough(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bounded_problems import best_order, best_valid, climb, tangled_problem
+from latency_brute_force import optimum
 from simulate_problems import random_problem, seeded
 from soak import enough, seeds
 
@@ -18,6 +19,7 @@ from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, 
 from placewise.simulate.bounds import sharing, windows
 from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.intervals import PathTimes, solve_intervals
+from placewise.simulate.bounds.paths import path_bound
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
 
@@ -201,3 +203,54 @@ def test_heads_and_tails_follow_what_is_proved():
         assert (head >= plain.head - 1e-9).all() and (tail >= plain.tail - 1e-9).all()
         longer += bool((head > plain.head + 1e-6).any() and (tail > plain.tail + 1e-6).any())
     assert longer > enough(5)
+
+
+def test_no_calls_are_below_what_must_share_one():
+    """In `subgraph` execution, against every placement and, where they are few, every way to cut calls."""
+    bounded = larger = 0
+    for seed in seeds(200):
+        problem = tangled_problem(seeded(91_000 + seed), "subgraph", wide=seed % 4 == 0, n_ops=(4, 4 + seed % 3))
+        classes, paths = device_classes(problem), windows.bound_paths(problem)
+        best = optimum(problem) if seed % 3 == 0 else best_valid(problem)
+        if best == np.inf:
+            continue
+        shared = sharing.sharing_bound(problem, classes, possible_seconds(problem, classes), paths, above=1e-9)
+        assert max(shared.value, lower_bound(problem).value) <= best
+        assert shared.method == "ops that must share a call"
+        bounded, larger = bounded + 1, larger + (shared.value > path_bound(problem).value * (1 + 1e-6))
+    assert bounded > enough(150)
+    assert larger > enough(5)
+
+
+def test_subgraph_schedules_are_no_operator_schedules():
+    """Ten ops of 1 s on a host take 10 s one after the other, and 1 s at once in `subgraph` execution."""
+    builder = GraphBuilder()
+    for op in range(10):
+        builder.add_op(f"op{op}", "Op")
+    cluster = Cluster((Device("cpu", kind="cpu"),))
+    costs = CostTable.given(np.ones((10, 1)), np.zeros((0, 1)))
+    problem = Problem(builder.build(), cluster, costs, OPERATOR)
+    assert lower_bound(problem).value == pytest.approx(10, rel=1e-9)
+    calls = problem.with_(objective=Objective("latency", execution="subgraph"))
+    assert lower_bound(calls).value == pytest.approx(1, rel=1e-9)
+    assert best_valid(calls) == 1
+
+
+def test_an_op_of_a_call_waits_for_all_of_the_call():
+    """b and c (3 s each) read a (1 s), which takes 2 s to send and 2 s to receive: one call of 7 s, not of a and c."""
+    builder = GraphBuilder()
+    for name in "abc":
+        builder.add_op(name, "Op")
+    tensor = builder.add_tensor(0, nbytes=1)
+    builder.add_edge(tensor, 1)
+    builder.add_edge(tensor, 2)
+    names = ("acc0", "acc1")
+    cluster = Cluster(
+        tuple(map(Device, names)), tuple(Link(*pair, 1.0) for n in names for pair in ((n, HOST), (HOST, n)))
+    )
+    costs = CostTable.given(np.array([[1.0] * 2, [3.0] * 2, [3.0] * 2]), np.array([[0.0, 2.0]]))
+    problem = Problem(builder.build(), cluster, costs, Objective("latency", execution="subgraph"))
+    assert path_bound(problem).value == pytest.approx(1 + 3 + 2, rel=1e-9)
+    bound = lower_bound(problem)
+    assert bound.method == "ops that must share a call" and bound.value == pytest.approx(7, rel=1e-3)
+    assert best_valid(problem) == 7

@@ -54,7 +54,8 @@ def test_throughput_bounds_and_values(name: str) -> None:
         methods = KEPT if shape == "free" else KEPT[:3]
         found |= {method: 1e-3 * value_of(recorded[method]) for method in methods if method in recorded}
         for method, value in found.items():
-            assert highest <= value * (1 + 1e-6), f"{shape}: {method} has {value}, and the bound is {highest}"
+            printed = 5e-7 if method == "best_known" else 0.0  # to a thousandth of a millisecond
+            assert highest <= value * (1 + 1e-6) + printed, f"{shape}: {method} has {value}, and the bound is {highest}"
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED["latency"]))
