@@ -25,7 +25,7 @@ FAMILIES = (
 )  # fmt: skip
 LINKS = (
     *(f"nvlink{n}" for n in range(1, 6)), *(f"pcie{n}" for n in range(3, 7)),
-    *(f"ethernet-{n}" for n in (10, 25, 40, 50, 100, 200, 400)), *(f"infiniband-{n}" for n in ("edr", "hdr", "ndr")),
+    *(f"ethernet-{n}" for n in (1, 10, 25, 40, 50, 100, 200, 400)), *(f"infiniband-{n}" for n in ("edr", "hdr", "ndr")),
     *(f"thunderbolt-{n}" for n in (3, 4, 5)),
 )  # fmt: skip
 DENSE = {
