@@ -34,7 +34,7 @@ from placewise.runtimes.llama_cpp.runtime import LlamaTiming, open_llama, summar
 
 NARROW, WIDE = Sizes(1024, 4096, 16, 4, 64, 4096), Sizes(2048, 8192, 32, 8, 64, 4096)
 MIXED, MORE = Sizes(1024, 512, 16, 4, 64, 4096, 32, 4), Sizes(2048, 768, 32, 4, 64, 4096, 64, 8)
-SAME, OTHER = (128, 400), (64, 256)
+SAME, OTHER = (400,), (64, 256)
 Kinds = dict[str, str]
 Model = tuple[str, Sizes, int, Kinds]
 """A name, sizes, layers, and types of matrices."""
@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[Model, ...]] = {
     "Q8_0, experts MXFP4": (("4 layers", MIXED, 4, MX), ("12 layers", MIXED, 12, MX), ("64 wide experts", MORE, 2, MX)),
 }  # fmt: skip
 """By types; the first model is the one that is profiled."""
-ROUNDS, LIMIT = 5, 0.15
+ROUNDS, LIMIT = 2, 0.15
 
 
 def time_models(paths: Sequence[Path], lengths: Sequence[Sequence[int]]) -> list[list[list[LlamaTiming]]]:

@@ -7,6 +7,7 @@ for every type of weights, and for matrices of experts, since each is computed b
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ FLOPS, WEIGHTS, ATTENTION, VALUES, OPS, RUN = "flops", "weights", "attention", "
 bytes of the cache of a token; bytes of other values; ops; and 1 for a micro-batch or a token."""
 EXPERTS = " experts"
 """The end of the type of matrices of experts."""
-_PRODUCTS = ("Gemm", "Experts")
+_PRODUCTS, _ROUTER = ("Gemm", "Experts"), "ffn_gate_inp"
+"""Routers occur with experts only, whose rates count their time: a hundredth."""
+_LAYER, _FEED = re.compile(r"blk\.(\d+)\.(\w+)"), ("ffn", "exp")
 _ATTENTION = ("Attention", "CacheUpdate")
 Terms = Mapping[str, Floats]
 """Work by term: of every op [n_ops], or of a run [1]."""
@@ -49,14 +52,15 @@ def find_types(graph: Graph) -> frozenset[str]:
 
 def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     """The work of a prompt; 0 for ops of generated tokens."""
-    work, prompt = work_of(graph), graph.ops.phase == 0
-    batches = -(-_count_rows(graph) // MICRO_BATCH)
-    read = count_weight_bytes(graph)
-    terms = _split_by_type(graph, {FLOPS: np.where(prompt, work.flops, 0.0), WEIGHTS: batches * prompt * read})
+    work, prompt, rows = work_of(graph), graph.ops.phase == 0, max(_count_rows(graph), 1)
+    batches, read, part = -(-rows // MICRO_BATCH), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
+    values = work.bytes - np.minimum(read, work.bytes)
+    read *= np.where(_find_tail(graph), 1, batches) * _find_touched(graph, work.flops, rows)
+    part[_find_tail(graph)] /= rows
+    terms = _split_by_type(graph, {FLOPS: part * work.flops, WEIGHTS: prompt * read})
     attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
-    used = np.minimum(read, work.bytes)
-    terms[ATTENTION] = np.where(prompt & attends, work.flops, 0.0)
-    terms[VALUES] = np.where(prompt & busy & ~attends, work.bytes - used, 0.0)
+    terms[ATTENTION] = np.where(attends, part * work.flops, 0.0)
+    terms[VALUES] = np.where(busy & ~attends, part * values, 0.0)
     terms[RUN] = np.where(prompt & graph.ops.kind.equals("ArgMax"), float(batches), 0.0)
     return terms
 
@@ -108,12 +112,33 @@ def _list_shares(graph: Graph) -> Iterable[list[tuple[str, float]]]:
     """For every op, the types of its matrices and the share of its work of each; nothing for what is no product."""
     products = _of_kinds(graph, _PRODUCTS)
     for op in range(graph.n_ops):
+        products[op] &= not graph.ops.scope[op].endswith(_ROUTER)
         sizes: defaultdict[str, float] = defaultdict(float)
         types = graph.ops.attributes[op].get("types", ()) if products[op] else ()
         for weight, kind in zip(graph.weights_of(op).tolist(), types, strict=bool(types)):
             if len(graph.weights.shape[weight]) > 1:
                 sizes[f"{kind}{EXPERTS}" if graph.ops.kind[op] == "Experts" else kind] += graph.weights.bytes[weight]
         yield [(kind, size / sum(sizes.values())) for kind, size in sizes.items()]
+
+
+def _find_tail(graph: Graph) -> Bools:
+    """The ops [n_ops] of a prompt after the last layer's attention, which llama.cpp runs for the last token alone."""
+    layers = [_LAYER.match(scope) for scope in graph.ops.scope]
+    last = max((int(match[1]) for match in layers if match), default=-1)
+    tail: Bools = np.array(
+        [bool(match) and match[2][:3] in _FEED and int(match[1]) == last for match in layers], np.bool_
+    )
+    return tail & (graph.ops.phase == 0)
+
+
+def _find_touched(graph: Graph, flops: Floats, rows: int) -> Floats:
+    """The expected share [n_ops] of the weights that a micro-batch reads: of experts, those that a token has chosen."""
+    touched, tail = np.ones(graph.n_ops), _find_tail(graph)
+    for op in np.flatnonzero(graph.ops.kind.equals("Experts") & (graph.ops.phase == 0)).tolist():
+        entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
+        chosen = min(float(flops[op]) / (2 * rows * max(float(entries), 1.0)), 1.0)
+        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows, MICRO_BATCH))
+    return touched
 
 
 def _of_kinds(graph: Graph, kinds: tuple[str, ...]) -> Bools:

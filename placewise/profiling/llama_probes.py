@@ -19,13 +19,14 @@ from placewise.readers.gguf.header import ALIGNMENT, MAGIC, Header
 from placewise.readers.gguf.shape import ModelShape, read_shape
 from placewise.readers.gguf.types import TYPES, find_type
 
-MOST_BYTES, LEAST_BYTES = 512 << 20, 80 << 20
-"""Bytes of a probe: at most, where one layer has more, and at least."""
+MOST_BYTES, LEAST_BYTES = 256 << 20, 80 << 20
+"""Bytes of a layer of experts, at most, and of a probe, at least."""
 BLOCK, HEAD, VOCABULARY = 256, 64, 512
 """Widths are multiples of the largest block of a type, and of the width of a head."""
 PROMPTS, LONG = (16, 128), 1024
 """Tokens of prompts that are timed, and of one whose attention counts."""
-TINY_LAYERS = 16
+TINY_LAYERS, LEAST_LAYERS = 16, 2
+"""The last layer of a prompt runs for one token only: a model of one layer would say little of it."""
 NEGLIGIBLE = 0.002
 """The share of a model's bytes below which a type has no probe."""
 _VERSION = 3
@@ -115,7 +116,7 @@ def _size_experts(header: Header, shape: ModelShape, kind: str, part: int) -> Pr
 
 def _size_probe(probe: Probe) -> Probe:
     """The probe with as many layers as caches cannot hold."""
-    layers = math.ceil(LEAST_BYTES / _probe_bytes(probe))
+    layers = max(math.ceil(LEAST_BYTES / _probe_bytes(probe)), LEAST_LAYERS)
     return replace(probe, layers=layers)
 
 

@@ -58,7 +58,7 @@ def invent_rates(path: Path) -> LlamaRates:
 def test_rates_that_made_the_times_are_found(tmp_path: Path) -> None:
     """Times of probes and models, computed by rates, give these back, and predict another length.
 
-    Routers and experts occur together only: their rates are found as a sum.
+    Rates of experts are found as a sum, where one model has them.
     """
     paths = [write_mixture(tmp_path / "mixture.gguf"), write_mixture(tmp_path / "other.gguf", "Q4_0", 3)]
     paths += [
@@ -77,9 +77,9 @@ def test_rates_that_made_the_times_are_found(tmp_path: Path) -> None:
                 work = count(graph)
                 kept.append(Observation(work, float(add_seconds(work, each).sum())))
     found = fit_rates(*observed)
-    assert found.types == {"Q8_0", "Q4_0", "F32", "Q8_0 experts", "Q4_0 experts"}
+    assert found.types == {"Q8_0", "Q4_0", "Q8_0 experts", "Q4_0 experts"}
     for each, one in ((found.prompt, rates.prompt), (found.token, rates.token)):
-        for term in (term for term in each if "F32" not in term and "experts" not in term):
+        for term in (term for term in each if "experts" not in term):
             assert each[term] == pytest.approx(one[term], rel=1e-3), term
     for path in paths:
         graph = read_size(path, 400, 8)
@@ -116,11 +116,23 @@ def test_seconds_of_ops_add_up(tmp_path: Path) -> None:
     parts = add_seconds(prompt, rates.prompt).sum(), 8 * add_seconds(token, rates.token).sum()
     assert list_op_seconds(graph, rates).sum() == pytest.approx(sum(parts))
     assert list_op_seconds(graph, scale_rates(rates, (2, 3))).sum() == pytest.approx(2 * parts[0] + 3 * parts[1])
-    assert find_types(graph) == {"Q8_0", "Q8_0 experts", "F32"}
+    assert find_types(graph) == {"Q8_0", "Q8_0 experts"}
     assert (
         prompt["weights Q8_0"].sum()
         == 2 * count_prompt_work(read_size(tmp_path / "model.gguf", 300, 8))["weights Q8_0"].sum()
     ), "600 tokens are two micro-batches"
+
+
+def test_the_last_layer_of_a_prompt_runs_for_one_token(tmp_path: Path) -> None:
+    """After its attention, as in llama.cpp; and of experts, a prompt reads those that some token has chosen."""
+    sizes = Sizes(256, 512, 4, 2, 64, 512)
+    graph = read_size(write_published(tmp_path / "dense.gguf", "llama", sizes, layers=2, kind="Q8_0"), 40, 8)
+    flops = dict(zip(graph.ops.name, count_prompt_work(graph)["flops Q8_0"].tolist(), strict=True))
+    assert flops["blk.0.ffn_up"] == pytest.approx(40 * flops["blk.1.ffn_up"])
+    assert flops["blk.0.attn_output"] == flops["blk.1.attn_output"] > 0
+    graph = read_size(write_mixture(tmp_path / "mixture.gguf"), 3, 8)
+    read = dict(zip(graph.ops.name, count_prompt_work(graph)["weights Q8_0 experts"].tolist(), strict=True))
+    assert read["blk.1.ffn_experts"] / read["blk.0.ffn_experts"] == pytest.approx(0.5 / (1 - 0.5**3), rel=0.01)
 
 
 @pytest.fixture
@@ -140,7 +152,7 @@ def test_every_type_has_a_probe_that_llama_cpp_loads(tmp_path: Path) -> None:
     for number, probe in enumerate([*probes, Probe("Q6_K", 512, 256, 1), Probe("MXFP4", 256, 256, 1, 4, 2)]):
         path = write_probe(tmp_path / f"{number}.gguf", probe)
         assert find_types(read_gguf(path).graph) >= {probe.kind}
-        found = run_llama(path, LlamaFlags(context=64), prompt=4, tokens=2, repeats=1)
+        found = run_llama(path, LlamaFlags(context=64, threads=1), prompt=4, tokens=2, repeats=1)
         assert found.token_seconds > 0
 
 
