@@ -26,7 +26,7 @@ EXPERTS = " experts"
 """The end of the type of matrices of experts."""
 _PRODUCTS, _ROUTER = ("Gemm", "Experts"), "ffn_gate_inp"
 """Routers occur with experts only, whose rates count their time: a hundredth."""
-_LAYER, _FEED = re.compile(r"blk\.(\d+)\.(\w+)"), ("ffn", "exp")
+_FEED = re.compile(r"blk\.(\d+)\.(?:ffn|experts)")
 _ATTENTION = ("Attention", "CacheUpdate")
 Terms = Mapping[str, Floats]
 """Work by term: of every op [n_ops], or of a run [1]."""
@@ -123,12 +123,10 @@ def _list_shares(graph: Graph) -> Iterable[list[tuple[str, float]]]:
 
 def _find_tail(graph: Graph) -> Bools:
     """The ops [n_ops] of a prompt after the last layer's attention, which llama.cpp runs for the last token alone."""
-    layers = [_LAYER.match(scope) for scope in graph.ops.scope]
-    last = max((int(match[1]) for match in layers if match), default=-1)
-    tail: Bools = np.array(
-        [bool(match) and match[2][:3] in _FEED and int(match[1]) == last for match in layers], np.bool_
-    )
-    return tail & (graph.ops.phase == 0)
+    fed = [_FEED.match(scope) for scope in graph.ops.scope]
+    layer = np.array([int(match[1]) if match else -1 for match in fed], np.int32)
+    tail: Bools = (layer >= 0) & (layer == layer.max(initial=0)) & (graph.ops.phase == 0)
+    return tail
 
 
 def _find_touched(graph: Graph, flops: Floats, rows: int) -> Floats:

@@ -166,7 +166,8 @@ def test_a_profile_serves_every_model_of_its_types(tmp_path: Path) -> None:
     run("profile", str(path), "-d", "core", "--runtime", "llama.cpp", "--repeats", "3", *dims, "-o", str(file), "-q")
     (device,) = load_profile(file).devices
     record = device.llama
-    assert record is not None and record.prompt["flops Q8_0"] > 0 and min(record.own) > 0
+    assert record is not None and min(record.own) > 0
+    assert max(record.prompt.values()) > 0 and max(record.token.values()) > 0
     assert device.idle.whole is not None and device.idle.whole > 0 and np.isfinite(np.array(device.idle.ops)).all()
     rates = LlamaRates(record.prompt, record.token)
     for model, sizes in ((path, SIZES), (path, {"prompt": 700, "tokens": 3}), (other, SIZES)):
