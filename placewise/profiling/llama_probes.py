@@ -29,6 +29,8 @@ TINY_LAYERS, LEAST_LAYERS = 16, 2
 """The last layer of a prompt runs for one token only: a model of one layer would say little of it."""
 NEGLIGIBLE = 0.002
 """The share of a model's bytes below which a type has no probe."""
+MXFP4_ZEROS = b"\x70" + bytes(16)
+"""A block of zeros whose scale is 2⁻¹⁵: a scale of 0 would be a denormal number, on which processors are slow."""
 _VERSION = 3
 _UINT32, _INT32, _FLOAT32, _STRING, _ARRAY = 4, 5, 6, 8, 9
 
@@ -88,6 +90,8 @@ def write_probe(path: Path, probe: Probe) -> Path:
             if kind == "F32":
                 values = 1.0 + 0.02 * rng.standard_normal(shape) if "norm" in name else rng.standard_normal(shape)
                 file.write(values.astype("<f4").tobytes())
+            elif kind == "MXFP4":
+                file.write(MXFP4_ZEROS * (size // len(MXFP4_ZEROS)))
             file.seek(start + -(-size // ALIGNMENT) * ALIGNMENT)
         file.truncate()
     return path
