@@ -1,10 +1,10 @@
-"""How well the rates that `placewise profile --runtime llama.cpp` fits predict the real llama.cpp at other sizes.
+"""How well the rates that `placewise profile --runtime llama.cpp` fits predict the real llama.cpp on other models.
 
-    nice -n -10 python benchmarks/real/llama_times.py
+    nice -n -19 python benchmarks/real/llama_times.py
 
-On one core, of each type of weights, a model of four layers at the width 1024 is timed at several sizes, and its rates
-are fitted. They predict the same model at other lengths of prompts, a model of eight layers, and one of twice the
-width.
+On one core, for some types of weights, one model is profiled: the probes of its types are timed, and the model itself.
+The rates predict it at other lengths of prompts, and other models of these types: of more layers, of twice the width,
+of one of two types, of more experts.
 All models are loaded, and timed in turns: the rates of a round predict what was timed in the same round, because a busy
 machine is twice as fast in one minute as in the next. Errors are medians over rounds. Writes
 results/real_llama_times.json and .md.
@@ -25,24 +25,37 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 from common import report
 from llama_models import Sizes, write_published
 
-from placewise.profiling.llama_cpp import fit_rates, observe
+from placewise.costing.llama_rates import add_seconds
+from placewise.profiling.llama_cpp import OWN_PROMPTS, TOKENS, fit_rates, observe
+from placewise.profiling.llama_probes import list_probes, write_probe
+from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.runtimes.llama_cpp.runtime import LlamaTiming, open_llama, summarize_rounds, time_round
 
-TYPES = ("Q4_0", "Q8_0")
 NARROW, WIDE = Sizes(1024, 4096, 16, 4, 64, 4096), Sizes(2048, 8192, 32, 8, 64, 4096)
-FITTED, SAME = (16, 64, 256, 768), (128, 400)
-MODELS = (("4 layers", NARROW, 4, FITTED + SAME), ("8 layers", NARROW, 8, (64, 256)),
-          ("twice the width, 2 layers", WIDE, 2, (64, 256)))  # fmt: skip
-TOKENS, ROUNDS, LIMIT = 9, 5, 0.15
+MIXED, MORE = Sizes(1024, 512, 16, 4, 64, 4096, 32, 4), Sizes(2048, 768, 32, 4, 64, 4096, 64, 8)
+SAME, OTHER = (400,), (64, 256)
+Kinds = dict[str, str]
+Model = tuple[str, Sizes, int, Kinds]
+"""A name, sizes, layers, and types of matrices."""
+Q4, Q8, K4, K6 = ({"kind": kind} for kind in ("Q4_0", "Q8_0", "Q4_K", "Q6_K"))
+K4_K6, MX = {"kind": "Q4_K", "down": "Q6_K"}, {"kind": "Q8_0", "experts": "MXFP4"}
+GROUPS: dict[str, tuple[Model, ...]] = {
+    "Q4_0": (("8 layers", NARROW, 8, Q4), ("20 layers", NARROW, 20, Q4), ("twice the width", WIDE, 4, Q4)),
+    "Q8_0": (("8 layers", NARROW, 8, Q8), ("20 layers", NARROW, 20, Q8), ("twice the width", WIDE, 3, Q8)),
+    "Q4_K, Q6_K": (("8 layers", NARROW, 8, K4_K6), ("Q4_K alone", NARROW, 20, K4), ("Q6_K, wide", WIDE, 3, K6)),
+    "Q8_0, experts MXFP4": (("4 layers", MIXED, 4, MX), ("12 layers", MIXED, 12, MX), ("64 wide experts", MORE, 2, MX)),
+}  # fmt: skip
+"""By types; the first model is the one that is profiled."""
+ROUNDS, LIMIT = 2, 0.15
 
 
-def time_models(paths: Sequence[Path]) -> list[list[list[LlamaTiming]]]:
+def time_models(paths: Sequence[Path], lengths: Sequence[Sequence[int]]) -> list[list[list[LlamaTiming]]]:
     """Timings by round, model and size."""
-    sizes = [[(length, TOKENS) for length in lengths] for *_, lengths in MODELS]
-    flags = LlamaFlags(context=1024, threads=1)
+    sizes = [[(length, TOKENS + 1) for length in each] for each in lengths]
     with ExitStack() as stack:
-        workers = [stack.enter_context(open_llama(path, flags)) for path in paths]
+        flags = [LlamaFlags(context=max(each) + TOKENS + 1, threads=1) for each in lengths]
+        workers = [stack.enter_context(open_llama(path, each)) for path, each in zip(paths, flags, strict=True)]
         rounds = []
         for _ in range(ROUNDS + 1):
             found = [time_round(worker, each) for worker, each in zip(workers, sizes, strict=True)]
@@ -50,31 +63,42 @@ def time_models(paths: Sequence[Path]) -> list[list[list[LlamaTiming]]]:
     return rounds[1:]
 
 
-def predict(paths: Sequence[Path], timings: list[list[LlamaTiming]]) -> dict[tuple[str, str, int], tuple[float, float]]:
-    """Measured and predicted seconds of one round, by model, what, and length of the prompt."""
-    first = [timing for timing in timings[0] if timing.prompt in FITTED]
-    rates = fit_rates(*observe(paths[0], "f16", first))
+def predict(
+    names: Sequence[str], paths: Sequence[Path], timings: Sequence[Sequence[LlamaTiming]]
+) -> dict[tuple[str, str, int], tuple[float, float]]:
+    """Measured and predicted seconds of one round, by model, what, and length; `names` are those of the last paths."""
+    probes = len(paths) - len(names)
+    observed = [observe(path, "f16", each) for path, each in zip(paths, timings, strict=True)]
+    rates = fit_rates(*([one for each in observed[:probes] for one in each[part]] for part in range(2)))
     found = {}
-    for (name, *_), path, each in zip(MODELS, paths, timings, strict=True):
-        for what, observations, rate in zip(
-            ("prompt", "token"), observe(path, "f16", each), (rates.prompt, rates.token), strict=True
-        ):
-            for timing, one in zip(each, observations, strict=True):
-                found[name, what, timing.prompt] = one.seconds, float(one.work @ rate)
+    for part, (what, each_rate) in enumerate((("prompt", rates.prompt), ("token", rates.token))):
+        own = [
+            one.seconds / float(add_seconds(one.work, each_rate).sum())
+            for timing, one in zip(timings[probes], observed[probes][part], strict=True) if timing.prompt in OWN_PROMPTS
+        ]  # fmt: skip
+        for place, name in enumerate(names, probes):
+            factor = statistics.median(own) if place == probes else 1.0
+            for timing, one in zip(timings[place], observed[place][part], strict=True):
+                guess = factor * float(add_seconds(one.work, each_rate).sum())
+                found[name, what, timing.prompt] = one.seconds, guess
     return found
 
 
 def main() -> int:
     rows: list[dict[str, Any]] = []
-    for kind in TYPES:
+    for kind, models in GROUPS.items():
+        names = [name for name, *_ in models]
         with tempfile.TemporaryDirectory() as folder:
-            paths = [Path(folder) / f"{number}.gguf" for number in range(len(MODELS))]
-            for path, (_, sizes, layers, _) in zip(paths, MODELS, strict=True):
-                write_published(path, "llama", sizes, layers=layers, kind=kind)
-            rounds = [predict(paths, timings) for timings in time_models(paths)]
+            paths = [Path(folder) / f"{number}.gguf" for number in range(len(models))]
+            for path, (_, sizes, layers, kinds) in zip(paths, models, strict=True):
+                write_published(path, "llama", sizes, layers=layers, **kinds)
+            probes = list_probes(read_header(paths[0]))
+            files = [write_probe(Path(folder) / f"probe{number}.gguf", probe) for number, probe in enumerate(probes)]
+            lengths = [probe.prompts for probe in probes] + [OWN_PROMPTS + SAME] + [OTHER] * (len(models) - 1)
+            rounds = [predict(names, files + paths, timings) for timings in time_models(files + paths, lengths)]
         for name, what, length in rounds[0]:
             pairs = [one[name, what, length] for one in rounds]
-            group = name if name != MODELS[0][0] else "fitted" if length in FITTED else "other lengths"
+            group = name if name != names[0] else "profiled" if length in OWN_PROMPTS else "other lengths"
             off = [guess / seconds - 1 for seconds, guess in pairs]
             rows.append({"type": kind, "model": group, "what": what, "length": length,
                          "seconds": statistics.median(seconds for seconds, _ in pairs),
@@ -85,21 +109,25 @@ def main() -> int:
         off = f"{row['off']:+.1%} | {row['least']:+.0%} to {row['most']:+.0%}"
         lines.append(f"| {row['type']} | {row['model']} | {what} | {1e3 * row['seconds']:.4g} ms | {off} |")
     summary = []
-    for group in dict.fromkeys(row["model"] for row in rows):
+    for kind in GROUPS:
         for what in ("prompt", "token"):
-            off = [abs(row["off"]) for row in rows if (row["model"], row["what"]) == (group, what)]
-            near = sum(each <= LIMIT for each in off)
-            summary.append(
-                f"| {group} | {what} | {statistics.median(off):.1%} | {max(off):.1%} | {near} of {len(off)} |"
-            )
+            for words, known in (("the profiled model", True), ("other models", False)):
+                off = [
+                    abs(row["off"]) for row in rows
+                    if (row["type"], row["what"], row["model"] in ("profiled", "other lengths")) == (kind, what, known)
+                ]  # fmt: skip
+                near = sum(each <= LIMIT for each in off)
+                middle = statistics.median(off)
+                summary.append(f"| {kind} | {words} | {what} | {middle:.1%} | {max(off):.1%} | {near} of {len(off)} |")
     text = f"""# Times of llama.cpp, and what the rates of a profile predict
 
-`nice -n -10 python benchmarks/real/llama_times.py`: one core, {ROUNDS} rounds, in which all models took turns; the
-rates of a round predict that round, and errors are medians over rounds. "Fitted" are the sizes to which the rates were
-fitted.
+`nice -n -19 python benchmarks/real/llama_times.py`: one core, {ROUNDS} rounds, in which all models took turns; the
+rates of a round predict that round, and errors are medians over rounds. "Profiled" are the sizes that were measured of
+the profiled model, "other lengths" other prompts of it. Other models were not measured: rates are those of the types of
+their matrices.
 
-| model | of | median error | largest | within 15 % |
-|---|---|---|---|---|
+| weights | model | of | median error | largest | within 15 % |
+|---|---|---|---|---|---|
 """ + "\n".join((*summary, "", *lines))
     return report("llama_times", rows, [], text, ["xllamacpp", "gguf"])
 

@@ -10,7 +10,7 @@ from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
 from placewise.catalog.entries import DeviceEntry, catalog, describe_family, find_device
 from placewise.errors import ClusterError
-from placewise.model.cluster import ASSUMED, MEANT, Device
+from placewise.model.cluster import ASSUMED, MEANT, Device, is_rpc
 
 MAX_DEVICES = 256
 """The largest number of devices in a cluster; links are stored for every pair."""
@@ -45,10 +45,19 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
     if word == "core":
         core = DeviceSpec(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
         return with_memory(core, memory)
+    if is_rpc(word):
+        return with_memory(_rpc_spec(word, cpu), memory)
     if word == "cpu":
         return with_memory(default_spec(cpu or catalog().defaults.cpu), memory)
     spec, family = _catalog_spec(find_device(name)), describe_family(name)
     return with_memory(replace(spec, device=add_notes(spec.device, MEANT + family)) if family else spec, memory)
+
+
+def _rpc_spec(name: str, cpu: str) -> DeviceSpec:
+    """An RPC server of llama.cpp: of unknown model, and over the Ethernet of a home."""
+    spec = default_spec(cpu or catalog().defaults.cpu)
+    device = replace(spec.device, name=name, kind="accelerator")
+    return replace(spec, device=device, prefix="", host_link=catalog().defaults.rpc_link)
 
 
 def _disk_spec(model: str) -> DeviceSpec:

@@ -119,6 +119,7 @@ class Defaults(Table):
     cpu: str
     desktop_cpu: str
     link: str
+    rpc_link: str
     disk: str
 
 

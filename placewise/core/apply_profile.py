@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise._util.units import format_seconds
-from placewise.costing.llama_rates import LlamaRates, list_op_seconds
+from placewise.costing.llama_rates import LlamaRates, find_types, list_op_seconds, scale_rates
 from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
 from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
-from placewise.files.profile_file import DeviceProfile, LlamaRecord, ProfileFile, RunsRecord
+from placewise.files.profile_file import DeviceProfile, ProfileFile, RunsRecord
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
@@ -43,8 +43,7 @@ def with_profile(
     cluster that was not profiled, but has the same figures as one that was, takes its times. Raises CostError for a
     profile of another model, or of none of these devices.
     """
-    if profile.llama is not None and profile.graph_hash != graph.digest():
-        profile = _at_other_sizes(profile, profile.llama, graph)
+    profile = _at_other_sizes(profile, graph)
     if profile.graph_hash and profile.graph_hash != graph.digest():
         made = f" (it was made from {profile.source.path})" if profile.source else ""
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
@@ -88,23 +87,32 @@ def with_profile(
     return Profiled(table, bordered, together, calls, (*notes, *_describe_runs(table.runs)))
 
 
-def _at_other_sizes(profile: ProfileFile, record: LlamaRecord, graph: Graph) -> ProfileFile:
-    """The profile of the same file at the lengths of `graph`, by its rates; the profile itself for anything else.
+def _at_other_sizes(profile: ProfileFile, graph: Graph) -> ProfileFile:
+    """A profile of llama.cpp at the lengths of `graph`, by its rates; the profile itself for anything else.
 
-    Rates are those of one sequence and of the types of cache that were measured.
+    Rates are those of one sequence and of the types of cache that were measured, and serve all GGUF models of the types
+    of matrices that were measured. Raises CostError for others.
     """
-    made, source = profile.source, graph.source
-    if made is None or source is None or made.sha256 != source.sha256:
+    made, source, rated = profile.source, graph.source, [device.llama for device in profile.devices if device.llama]
+    if not rated or made is None or source is None or source.format != "gguf":
         return profile
     dims = find_run_dims(source)
     if dims is None or dims.streams > 1 or made.options.get("cache_type") != source.options.get("cache_type"):
         return profile
-    seconds = tuple(list_op_seconds(graph, LlamaRates(record.prompt, record.token)).tolist())
-    devices = tuple(
-        device.model_copy(update={"idle": device.idle.model_copy(update={"ops": seconds, "whole": None})})
-        for device in profile.devices
-    )
-    return profile.model_copy(update={"graph_hash": graph.digest(), "ops": graph.ops.name, "devices": devices})
+    missing = {kind for record in rated for kind in find_types(graph) - LlamaRates(record.prompt, record.token).types}
+    if missing:
+        remedy = "profile a model that has matrices of all its types"
+        raise CostError(f"has no rates of llama.cpp for {', '.join(sorted(missing))}", remedy=remedy)
+    devices = list[DeviceProfile]()
+    for device in profile.devices:
+        seconds = device.idle.ops
+        if device.llama is not None:
+            own = device.llama.own if made.sha256 == source.sha256 else (1.0, 1.0)
+            rates = scale_rates(LlamaRates(device.llama.prompt, device.llama.token), own)
+            seconds = tuple(list_op_seconds(graph, rates).tolist())
+        figures = device.idle.model_copy(update={"ops": seconds, "whole": None})
+        devices.append(device.model_copy(update={"idle": figures}))
+    return profile.model_copy(update={"graph_hash": graph.digest(), "ops": graph.ops.name, "devices": tuple(devices)})
 
 
 def apply_to_problem(problem: Problem, profile: ProfileFile) -> Problem:

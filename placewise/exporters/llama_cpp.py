@@ -22,6 +22,7 @@ from placewise.exporters.projection import cut_into_stages, order_devices, stage
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, op_seconds_on
 from placewise.exporters.stages import accelerators, require_stack, shared_weights
+from placewise.model.cluster import RPC, is_rpc
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -30,6 +31,7 @@ from placewise.readers.run_dims import find_run_dims
 
 TARGET, HOST = "llama.cpp", "CPU"
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
+SERVERS = "--rpc"
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
@@ -185,11 +187,17 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
     return line, [place for place in away.tolist() if line[place] != layers.host]
 
 
+def _list_servers(problem: Problem) -> list[int]:
+    """The accelerators that are RPC servers."""
+    return [gpu for gpu in np.flatnonzero(~problem.cluster.is_host).tolist() if is_rpc(problem.cluster.names[gpu])]
+
+
 def _gpu_names(problem: Problem) -> dict[int, str]:
-    """The names of the accelerators in llama.cpp: CUDA1 for cuda:1, else CUDA0 and so on in order."""
-    gpus = np.flatnonzero(~problem.cluster.is_host).tolist()
+    """The names of the accelerators in llama.cpp: CUDA1 for cuda:1, else CUDA0 and so on in order; RPC0 for servers."""
+    servers = _list_servers(problem)
+    gpus = [gpu for gpu in np.flatnonzero(~problem.cluster.is_host).tolist() if gpu not in servers]
     matches = [_CUDA.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
-    return {
+    return {server: f"RPC{place}" for place, server in enumerate(servers)} | {
         gpu: f"CUDA{int(match[1]) if match and all(matches) else place}"
         for place, (gpu, match) in enumerate(zip(gpus, matches, strict=True))
     }
@@ -211,6 +219,8 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
     gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
     words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem)]
+    if servers := _list_servers(problem):
+        words += [SERVERS, ",".join(problem.cluster.names[server].removeprefix(RPC) for server in servers)]
     words += [DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
     if gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -53,6 +54,21 @@ class RunsRecord(Record):
     pilots: tuple[PilotRecord, ...] = ()
 
 
+class LlamaRecord(Record):
+    """Rates of llama.cpp on a device, by which seconds of other sizes and of other models of these types follow."""
+
+    prompt: Mapping[str, Amount] = Field(
+        description="seconds by term: per FLOP of products and per byte of weights that a micro-batch reads, by type, "
+        "per FLOP of attention, per byte of other values, per micro-batch"
+    )
+    token: Mapping[str, Amount] = Field(
+        description="seconds by term: per byte of weights by type, per byte of the cache, per op, per token"
+    )
+    own: tuple[Amount, Amount] = Field(
+        (1.0, 1.0), description="how much longer the profiled file takes than these rates say: prompts, tokens"
+    )
+
+
 class DeviceProfile(Record):
     """The measurements of one device."""
 
@@ -65,6 +81,7 @@ class DeviceProfile(Record):
     fused: tuple[tuple[int, ...], ...] = Field((), description="groups of ops that one kernel computes")
     idle: Figures = Field(description="while the other devices were idle")
     loaded: Figures | None = Field(None, description="while the other devices ran the same model")
+    llama: LlamaRecord | None = Field(None, description="rates of llama.cpp; null: of another runtime")
 
     def figures(self, *, loaded: bool) -> Figures:
         """The loaded figures if wanted and measured, else the idle ones."""
@@ -79,15 +96,6 @@ class BorderFigures(Record):
     latency: float = Field(ge=0, description="seconds of a tensor, whatever its size", allow_inf_nan=False)
     bandwidth: float = Field(gt=0, description="bytes per second", allow_inf_nan=False)
     spread: float = Field(0.0, description="interquartile range of the latency, as a fraction of the median")
-
-
-class LlamaRecord(Record):
-    """Rates of llama.cpp on the device of the profile, by which seconds at other sizes follow."""
-
-    prompt: tuple[Amount, Amount, Amount] = Field(
-        description="seconds per FLOP of products, per FLOP of attention, per byte of weights of a micro-batch"
-    )
-    token: tuple[Amount, Amount] = Field(description="seconds per byte of weights and results, per byte of the cache")
 
 
 class ProfileFile(Record):
@@ -109,7 +117,6 @@ class ProfileFile(Record):
     devices: tuple[DeviceProfile, ...] = Field(min_length=1)
     borders: tuple[BorderFigures, ...] = Field((), description="between stages; runtimes of stages only")
     runs: RunsRecord | None = Field(None, description="runs of whole placements; null: none were made")
-    llama: LlamaRecord | None = Field(None, description="rates of llama.cpp; null: of another runtime")
     notes: tuple[str, ...] = ()
     tool: ToolRecord | None = None
 

@@ -19,10 +19,19 @@ HOST = "host"
 ASSUMED, MEANT = "assumed: ", "meant: "
 """How notes about a device begin that say which model was taken: where none was given, and for a short name."""
 
+RPC = "rpc:"
+"""How names of devices begin that are RPC servers of llama.cpp: rpc:HOST:PORT."""
+
 Transfers = Literal["direct", "staged"]
 
 _VIEWS, _FRAMES = "placewise.reporting.model_views", "placewise.reporting.frames"
 """Where notebooks' views and tables live: imported when they are asked for, since data knows no views."""
+
+
+def is_rpc(name: str) -> bool:
+    """Whether a device of this name is an RPC server of llama.cpp: ``rpc:192.168.1.5:50052``."""
+    host, colon, port = name.removeprefix(RPC).rpartition(":")
+    return name.startswith(RPC) and bool(host and colon) and port.isdecimal()
 
 
 @dataclass(frozen=True, slots=True)

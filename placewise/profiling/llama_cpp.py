@@ -1,52 +1,91 @@
-"""profile_llama(): rates of the real llama.cpp on this machine, fitted to prompts and tokens of several sizes."""
+"""profile_llama(): rates of the real llama.cpp by type of weights, on this machine's processor and on RPC servers."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, combinations
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
-from placewise.costing.llama_rates import LlamaRates, count_prompt_work, count_token_work, list_op_seconds
+from placewise.costing.llama_rates import (
+    RUN,
+    LlamaRates,
+    Terms,
+    add_seconds,
+    count_prompt_work,
+    count_token_work,
+    list_op_seconds,
+    scale_rates,
+)
 from placewise.costing.work import work_of
 from placewise.errors import InputError, MissingExtraError
 from placewise.files.cluster_record import cluster_record
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
-from placewise.files.profile_file import DeviceProfile, Figures, LlamaRecord, ProfileFile
+from placewise.files.profile_file import BorderFigures, DeviceProfile, Figures, LlamaRecord, ProfileFile
 from placewise.model.columns import Floats
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.processes.scratch import scratch_folder
+from placewise.profiling.llama_probes import list_probes, write_probe
+from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import parse_cache_type, read_gguf
 from placewise.readers.run_dims import find_run_dims
 from placewise.runtimes.binding import Place
-from placewise.runtimes.llama_cpp.runtime import LlamaTiming, time_llama
+from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, write_flags
+from placewise.runtimes.llama_cpp.runtime import LlamaProcess, LlamaTiming, open_llama, summarize_rounds, time_round
 
 RUNTIME, PACKAGE = "llama.cpp", "xllamacpp"
-DEPTHS = (16, 1024)
-"""Tokens in the cache before those that are timed."""
-PROMPTS = (64, 256, 1024)
-"""Lengths of the prompts that are timed, beside that of the problem."""
+OWN_PROMPTS = (64, 256)
+"""Lengths of the prompts of the model itself, beside that of the problem."""
 TOKENS = 16
 """Generated tokens that are timed together."""
+ROUNDS, SECONDS = 2, 5.0
+"""The least rounds of a model; after these seconds, none is added."""
+FASTEST = 1e12
+"""Bytes per second of a connection whose bytes take no time that is seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Work [terms] and the seconds that it took."""
+    """Work by term, and the seconds that it took."""
 
-    work: Floats
+    work: Terms
     seconds: float
 
 
+Observations = tuple[list[Observation], list[Observation]]
+"""Those of prompts, and those of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaDevice:
+    """What was measured of a device: its rates, and of an RPC server the seconds of a hop and of a byte sent to it.
+
+    `started` are the seconds in which the probes were loaded. `own` are the factors by which prompts and tokens of the
+    profiled file take longer than its rates say.
+    """
+
+    rates: LlamaRates
+    own: tuple[float, float] = (1.0, 1.0)
+    hop: float = 0.0
+    byte: float = 0.0
+    started: float = 0.0
+    whole: float | None = None
+    spread: float = 0.0
+
+
 def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, processor: str) -> ProfileFile:
-    """The profile of a GGUF model on one processor: rates, and by them the seconds of every op.
+    """The profile of a GGUF model on a processor and RPC servers: rates, and by them the seconds of every op.
 
     Raises InputError for another model or other devices, MissingExtraError, and RunError where it does not run.
     """
@@ -54,49 +93,146 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
     dims = find_run_dims(source)
     if source is None or dims is None or source.format != "gguf":
         raise InputError(f"{RUNTIME} cannot profile this model", remedy="give a GGUF file")
-    if len(places) != 1 or places[0].kind != "cores":
-        raise InputError(f"{RUNTIME} is profiled on one processor", remedy="give -d cpu, or -d core for one thread")
+    if sum(place.kind == "cores" for place in places) > 1 or any(
+        place.kind not in ("cores", "rpc") for place in places
+    ):
+        remedy = "give -d cpu, or -d core for one thread, and rpc:HOST:PORT for every RPC server"
+        raise InputError(f"{RUNTIME} is profiled on one processor and on RPC servers", remedy=remedy)
     if dims.streams > 1:
         raise InputError(f"{RUNTIME} is profiled with one sequence", remedy="leave out batch and sequences")
-    try:
-        release = version(PACKAGE)
-    except PackageNotFoundError:
-        raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp") from None
+    kinds = {device.name: device.kind for device in problem.cluster}
+    places = [replace(each, cores=each.cores[:1]) if kinds[each.device] == "core" else each for each in places]
+    release = find_release(program=len(places) > 1 or places[0].kind == "rpc")
     cache = parse_cache_type(str(source.options.get("cache_type", "")))
-    lengths = sorted({*PROMPTS, *DEPTHS, dims.prompt})
-    sizes = [(length, TOKENS + 1) for length in lengths]
-    flags = LlamaFlags(context=max(lengths) + TOKENS + 1, cache=cache, threads=len(places[0].cores))
-    timings = time_llama(Path(source.path), flags, sizes, repeats=repeats)
-    rates = fit_rates(*observe(Path(source.path), ",".join(cache), timings))
-    seconds = list_op_seconds(graph, rates)
+    measured = measure_devices(Path(source.path), places, cache, repeats)
+    if len(places) == 1 and places[0].kind == "cores":
+        measured = [add_own(measured[0], Path(source.path), places[0], cache, repeats, (dims.prompt, dims.tokens))]
     work = work_of(graph)
-    own = next(timing for timing in timings if timing.prompt == dims.prompt)
-    figures = Figures(
-        whole=own.prompt_seconds + dims.tokens * own.token_seconds, spread=own.spread, runs=repeats,
-        kernels=float(seconds.sum()), outside=0.0, dispatch=0.0, slowdown=1.0, ops=tuple(seconds.tolist()),
-    )  # fmt: skip
-    device = DeviceProfile(
-        name=places[0].device, place=str(places[0]), processor=processor,
-        call_overhead=0.0, measured=datetime.now(UTC).isoformat(timespec="seconds"), cached=False, fused=(),
-        idle=figures, loaded=None,
-    )  # fmt: skip
+    devices, borders = list[DeviceProfile](), list[BorderFigures]()
+    host = next((place.device for place in places if place.kind == "cores"), "")
+    for place, found in zip(places, measured, strict=True):
+        seconds = list_op_seconds(graph, scale_rates(found.rates, found.own))
+        figures = Figures(
+            whole=found.whole, spread=found.spread, runs=repeats, kernels=float(seconds.sum()), outside=0.0,
+            dispatch=0.0, slowdown=1.0, ops=tuple(seconds.tolist()),
+        )  # fmt: skip
+        record = LlamaRecord(prompt=dict(found.rates.prompt), token=dict(found.rates.token), own=found.own)
+        devices.append(DeviceProfile(
+            name=place.device, place=str(place), processor=processor if place.kind == "cores" else place.name,
+            call_overhead=0.0, measured=datetime.now(UTC).isoformat(timespec="seconds"), cached=False, fused=(),
+            idle=figures, loaded=None, llama=record,
+        ))  # fmt: skip
+        if place.kind == "rpc" and host:
+            bandwidth = min(1 / found.byte if found.byte else FASTEST, FASTEST)
+            borders.append(
+                BorderFigures(source=host, target=place.device, latency=found.hop / 2, bandwidth=bandwidth, spread=0.0)
+            )
     return ProfileFile(
         runtime=RUNTIME, runtime_version=release, source=source_record(source), graph_hash=graph.digest(),
         ops=graph.ops.name, kinds=tuple(graph.ops.kind), flops=tuple(work.flops.tolist()),
         bytes=tuple(work.bytes.tolist()), classes=tuple(work.op_class),
         dtypes=tuple(DTYPES[code] for code in work.dtype.tolist()), cluster=cluster_record(problem.cluster),
-        devices=(device,), borders=(), runs=None, llama=LlamaRecord.model_validate(asdict(rates)), notes=(),
+        devices=tuple(devices), borders=tuple(borders), runs=None, notes=(),
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )  # fmt: skip
 
 
-def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming]) -> tuple[list[Observation], list[Observation]]:
+def find_release(*, program: bool) -> str:
+    """The version of llama.cpp: that of the package, or the program itself. Raises MissingExtraError for none."""
+    if not program:
+        try:
+            return version(PACKAGE)
+        except PackageNotFoundError:
+            pass
+    if not find_program(SERVER):
+        raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp")
+    return SERVER
+
+
+def measure_devices(path: Path, places: Sequence[Place], cache: tuple[str, str], repeats: int) -> list[LlamaDevice]:
+    """The rates of every place, from probes of the types of a model's matrices; the processor is measured first."""
+    probes, found = list_probes(read_header(path)), dict[str, LlamaDevice]()
+    program, host = any(place.kind == "rpc" for place in places), LlamaDevice(LlamaRates({}, {}))
+    with scratch_folder() as folder:
+        files = [write_probe(Path(folder) / f"{number}.gguf", probe) for number, probe in enumerate(probes)]
+        for place in sorted(places, key=lambda place: place.kind == "rpc"):
+            prompts, tokens, started = list[Observation](), list[Observation](), 0.0
+            for probe, file in zip(probes, files, strict=True):
+                begun = time.monotonic()
+                with open_on(place, file, set_flags(place, probe.prompts, cache), program=program) as process:
+                    started += time.monotonic() - begun
+                    timings = time_rounds(process, [(length, TOKENS + 1) for length in probe.prompts], repeats)
+                for all_of, more in zip((prompts, tokens), observe(file, ",".join(cache), timings), strict=True):
+                    all_of += more
+            found[place.device] = device = fit_device(prompts, tokens, host if place.kind == "rpc" else None)
+            if place.kind == "cores":
+                host = replace(device, started=started)
+            elif host.started:
+                sent = sum(file.stat().st_size for file in files)
+                found[place.device] = replace(device, byte=max(started - host.started, 0.0) / sent)
+    return [found[place.device] for place in places]
+
+
+def set_flags(place: Place, prompts: Sequence[int], cache: tuple[str, str]) -> LlamaFlags:
+    """The flags under which a place is measured: as many threads as it has cores."""
+    return LlamaFlags(context=max(prompts) + TOKENS + 1, cache=cache, threads=len(place.cores))
+
+
+def fit_device(
+    prompts: Sequence[Observation], tokens: Sequence[Observation], host: LlamaDevice | None = None
+) -> LlamaDevice:
+    """Rates from observations. Of an RPC server, what the `host` spends on each token is no part of a hop."""
+    rates = fit_rates(prompts, tokens)
+    if host is None:
+        return LlamaDevice(rates)
+    drawn = host.rates.token.get(RUN, 0.0)
+    hop = max(rates.token.get(RUN, 0.0) - drawn, 0.0)
+    return LlamaDevice(LlamaRates({**rates.prompt, RUN: 0.0}, {**rates.token, RUN: drawn}), hop=hop)
+
+
+def add_own(
+    device: LlamaDevice, path: Path, place: Place, cache: tuple[str, str], repeats: int, sizes: tuple[int, int]
+) -> LlamaDevice:
+    """The device with the factors of a model itself, and the seconds of a run of `sizes` (prompt, tokens)."""
+    lengths = sorted({*OWN_PROMPTS, sizes[0]})
+    with open_on(place, path, set_flags(place, lengths, cache), program=False) as process:
+        timings = time_rounds(process, [(length, TOKENS + 1) for length in lengths], repeats)
+    observed = observe(path, ",".join(cache), timings)
+    own = [
+        median(one.seconds / float(add_seconds(one.work, rates).sum()) for one in each)
+        for each, rates in zip(observed, (device.rates.prompt, device.rates.token), strict=True)
+    ]
+    run = next(timing for timing in timings if timing.prompt == sizes[0])
+    whole = run.prompt_seconds + sizes[1] * run.token_seconds
+    return replace(device, own=(own[0], own[1]), whole=whole, spread=run.spread)
+
+
+def open_on(place: Place, path: Path, flags: LlamaFlags, *, program: bool) -> AbstractContextManager[LlamaProcess]:
+    """llama.cpp with a model on one place. With `program`, or without the package, it is llama-server."""
+    if place.kind == "cores" and not program and find_spec(PACKAGE) is not None:
+        return open_llama(path, flags)
+    where = ["--device", "none"] if place.kind == "cores" else ["--rpc", place.name, "--device", "RPC0", "-ngl", "999"]
+    return LlamaProgram(path, [*write_flags(flags), *where, "--fit", "off", "--load-mode", "none"])
+
+
+def time_rounds(process: LlamaProcess, sizes: Sequence[tuple[int, int]], repeats: int) -> list[LlamaTiming]:
+    """Medians over `repeats` rounds, or over fewer that take `SECONDS`, after one that does not count."""
+    rounds = [time_round(process, sizes)]
+    started = time.monotonic()
+    while len(rounds) <= min(ROUNDS, repeats) or (len(rounds) <= repeats and time.monotonic() - started < SECONDS):
+        rounds.append(time_round(process, sizes))
+    return summarize_rounds(rounds[1:], sizes)
+
+
+def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming]) -> Observations:
     """What prompts and tokens did, by the terms of their models of time, and how long they took."""
     prompts, tokens = [], []
     for timing in timings:
         graph = read_size(path, timing.prompt, timing.tokens, cache_type)
-        prompts.append(Observation(count_prompt_work(graph).sum(axis=0), timing.prompt_seconds))
-        tokens.append(Observation(count_token_work(graph).sum(axis=0), timing.token_seconds))
+        read = {term: amount.sum(keepdims=True) for term, amount in count_prompt_work(graph).items()}
+        prompts.append(Observation(read, timing.prompt_seconds))
+        written = {term: amount.sum(keepdims=True) for term, amount in count_token_work(graph).items()}
+        tokens.append(Observation(written, timing.token_seconds))
     return prompts, tokens
 
 
@@ -110,17 +246,38 @@ def fit_rates(prompts: Sequence[Observation], tokens: Sequence[Observation]) -> 
     return LlamaRates(_fit(prompts), _fit(tokens))
 
 
-def _fit(observations: Sequence[Observation]) -> tuple[float, ...]:
-    """Non-negative least squares of relative errors: the best of the solutions on every subset of terms."""
+def _fit(observations: Sequence[Observation]) -> dict[str, float]:
+    terms = sorted({term for one in observations for term in one.work})
     seconds = np.array([one.seconds for one in observations])
-    work = np.stack([one.work for one in observations]) / seconds[:, None]
-    terms = work.shape[1]
-    best, least = np.zeros(terms), float(len(observations))
-    for chosen in chain.from_iterable(combinations(range(terms), size) for size in range(1, terms + 1)):
-        scale = np.maximum(work[:, chosen].max(axis=0), np.finfo(float).tiny)
-        found, *_ = np.linalg.lstsq(work[:, chosen] / scale, np.ones(len(seconds)), rcond=None)
-        error = float(np.square(work[:, chosen] / scale @ found - 1).sum())
-        if (found >= 0).all() and error < least:
-            best, least = np.zeros(terms), error
-            best[list(chosen)] = found / scale
-    return tuple(best.tolist())
+    work = np.array(
+        [[float(one.work[term].sum()) if term in one.work else 0.0 for term in terms] for one in observations]
+    )
+    work /= seconds[:, None]
+    scale = np.maximum(work.max(axis=0), np.finfo(float).tiny)
+    found = solve_nonnegative(work / scale, np.ones(len(seconds))) / scale
+    return dict(zip(terms, found.tolist(), strict=True))
+
+
+def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """The x ≥ 0 [columns] with the least |matrix x − target|.
+
+    By active sets: Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23.
+    """
+    columns = matrix.shape[1]
+    found, passive = np.zeros(columns), np.zeros(columns, np.bool_)
+    for _ in range(3 * columns):
+        gradient = np.where(passive, -np.inf, matrix.T @ (target - matrix @ found))
+        if gradient.max(initial=-np.inf) <= 1e-9:
+            break
+        passive[int(np.argmax(gradient))] = True
+        while True:
+            trial = np.zeros(columns)
+            trial[passive] = np.linalg.lstsq(matrix[:, passive], target, rcond=None)[0]
+            if trial[passive].min(initial=1.0) > 0:
+                break
+            falling = passive & (trial <= 0)
+            step = np.min(found[falling] / (found[falling] - trial[falling] + np.finfo(float).tiny))
+            found += step * (trial - found)
+            passive &= found > 1e-12
+        found = trial
+    return found

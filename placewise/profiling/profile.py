@@ -107,7 +107,8 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     source = graph.source
     if how.runtime == LLAMA or (not how.runtime and source is not None and source.format == "gguf"):
         places = bind(problem.cluster, how.binding)
-        return profile_llama(problem, places, how.repeats, describe_processor(places[0], ()))
+        host = next((place for place in places if place.kind != "rpc"), None)
+        return profile_llama(problem, places, how.repeats, describe_processor(host, ()) if host else "")
     runtime = how.runtime or ("" if source is None else default_for(source.format))
     release = installed_version(runtime)
     source = _require_file(source, runtime)
@@ -252,7 +253,6 @@ def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequenc
         cluster=cluster_record(problem.cluster),
         devices=records,
         runs=None,
-        llama=None,
         notes=tuple(dict.fromkeys(_notes(devices))),
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )
@@ -270,6 +270,7 @@ def _record(device: _DeviceState) -> DeviceProfile:
         fused=fused,
         idle=figures,
         loaded=device.results["loaded"][0] if "loaded" in device.results else None,
+        llama=None,
     )
 
 

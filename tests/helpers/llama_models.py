@@ -36,8 +36,13 @@ PUBLISHED = {
 """Architecture and widths of published models, with a smaller vocabulary."""
 
 
-def write_published(path: Path, arch: str, sizes: Sizes, *, layers: int = 1, kind: str = "Q4_0") -> Path:
-    """Write a model whose matrices are of a type."""
+def write_published(
+    path: Path, arch: str, sizes: Sizes, *, layers: int = 1, kind: str = "Q4_0", down: str = "", experts: str = ""
+) -> Path:
+    """Write a model whose matrices are of a type; those into the residual stream, or of experts, of another.
+
+    Matrices of a type that gguf cannot write are zeros.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(path, arch)
@@ -57,7 +62,8 @@ def write_published(path: Path, arch: str, sizes: Sizes, *, layers: int = 1, kin
     rng = np.random.default_rng(0)
     for name, shape in _tensors(arch, sizes, layers):
         plain = len(shape) == 1 or "gate_inp" in name
-        wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
+        other = experts if "_exps" in name else down if "down" in name or "attn_v" in name else ""
+        wanted = gguf.GGMLQuantizationType["F32" if plain else other or kind]
         writer.add_tensor(name, _fill(rng, shape, wanted, plain and "norm" in name), raw_dtype=wanted)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -90,12 +96,13 @@ def _fill(rng: np.random.Generator, shape: tuple[int, ...], kind: Any, norm: boo
     """Random entries, quantized; a large tensor repeats the bytes of its first ones."""
     import gguf
 
-    count = int(np.prod(shape))
+    count, (block, nbytes) = int(np.prod(shape)), gguf.GGML_QUANT_SIZES[kind]
+    if kind.name.endswith("_K"):
+        return np.zeros((*shape[:-1], shape[-1] // block * nbytes), np.uint8)
     if count <= _CHUNK:
         data = (rng.standard_normal(shape) * 0.02).astype(np.float32)
         return gguf.quantize(data + 1 if norm else data, kind)
     chunk = gguf.quantize((rng.standard_normal(_CHUNK) * 0.02).astype(np.float32), kind).reshape(-1)
-    block, nbytes = gguf.GGML_QUANT_SIZES[kind]
     row = shape[-1] // block * nbytes // chunk.itemsize
     return np.resize(chunk, count // shape[-1] * row).reshape(*shape[:-1], row)
 

@@ -1,80 +1,219 @@
-"""Profiles of llama.cpp: the fit finds the rates that made the times, and --costs applies them at any size."""
+"""Profiles of llama.cpp: the fit finds the rates that made the times, and --costs applies them to other models."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_runs import run
 from gguf_models import write_model
+from llama_models import Sizes, write_published
 
 import placewise as pw
-from placewise.costing.llama_rates import LlamaRates, count_prompt_work, count_token_work, list_op_seconds
-from placewise.errors import CostError, InputError
+from placewise.costing.llama_rates import (
+    RUN,
+    LlamaRates,
+    add_seconds,
+    count_prompt_work,
+    count_token_work,
+    find_types,
+    list_op_seconds,
+    scale_rates,
+)
+from placewise.errors import CostError, InputError, MissingExtraError
 from placewise.files.profile_file import load_profile
-from placewise.profiling.llama_cpp import Observation, fit_rates, read_size
+from placewise.profiling import llama_probes
+from placewise.profiling.llama_cpp import Observation, fit_device, fit_rates, read_size, solve_nonnegative
+from placewise.profiling.llama_probes import Probe, list_probes, write_probe
+from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.runtimes.llama_cpp.runtime import time_llama
+from placewise.readers.gguf.reader import read_gguf
+from placewise.runtimes.llama_cpp.program import LlamaProgram, find_port, find_program
+from placewise.runtimes.llama_cpp.runtime import run_llama, time_llama
 
 pytest.importorskip("gguf")
-RATES = LlamaRates((2e-11, 1e-10, 1.5e-10), (2.5e-10, 2e-9))
+MIXTURE = Sizes(256, 512, 4, 2, 64, 512, 4, 2)
 SIZES = {"prompt": 24, "tokens": 8}
 
 
+def write_mixture(path: Path, kind: str = "Q8_0", layers: int = 2) -> Path:
+    return write_published(path, "llama", MIXTURE, layers=layers, kind=kind)
+
+
+def invent_rates(path: Path) -> LlamaRates:
+    """Some rate for every term of a model."""
+    graph, rng = read_size(path, 64, 8), np.random.default_rng(1)
+    prompt, token = (
+        {term: float(rng.uniform(1, 3) * 1e-3 / max(amount.sum(), 1)) for term, amount in count(graph).items()}
+        for count in (count_prompt_work, count_token_work)
+    )
+    return LlamaRates(prompt, token)
+
+
 def test_rates_that_made_the_times_are_found(tmp_path: Path) -> None:
-    """Times of the model itself give its rates back, and a term that takes no time is 0."""
-    path = write_model(tmp_path / "model.gguf", "mixtral")
-    graphs = [read_size(path, length, 8) for length in (16, 64, 256, 600, 1024)]
-    works = [(count_prompt_work(graph).sum(axis=0), count_token_work(graph).sum(axis=0)) for graph in graphs]
-    for rates in (RATES, LlamaRates((2e-11, 0.0, 1.5e-10), (2.5e-10, 0.0))):
-        observed = [
-            [Observation(work[part], float(work[part] @ each)) for work in works]
-            for part, each in enumerate((rates.prompt, rates.token))
-        ]
-        found = fit_rates(*observed)
-        assert found.prompt == pytest.approx(rates.prompt, rel=1e-6, abs=1e-16)
-        assert found.token == pytest.approx(rates.token, rel=1e-6, abs=1e-16)
+    """Times of probes and models, computed by rates, give these back, and predict another length.
+
+    Rates of experts are found as a sum, where one model has them.
+    """
+    paths = [write_mixture(tmp_path / "mixture.gguf"), write_mixture(tmp_path / "other.gguf", "Q4_0", 3)]
+    paths += [
+        write_probe(tmp_path / f"{kind}{width}.gguf", Probe(kind, width, 512, layers))
+        for kind in ("Q8_0", "Q4_0") for width, layers in ((256, 1), (512, 2), (512, 7))
+    ]  # fmt: skip
+    first, second = invent_rates(paths[0]), invent_rates(paths[1])
+    rates = LlamaRates({**second.prompt, **first.prompt}, {**second.token, **first.token})
+    observed: tuple[list[Observation], list[Observation]] = ([], [])
+    for path in paths:
+        for length in (16, 200, 700):
+            graph = read_size(path, length, 8)
+            for kept, count, each in zip(
+                observed, (count_prompt_work, count_token_work), (rates.prompt, rates.token), strict=True
+            ):
+                work = count(graph)
+                kept.append(Observation(work, float(add_seconds(work, each).sum())))
+    found = fit_rates(*observed)
+    assert found.types == {"Q8_0", "Q4_0", "Q8_0 experts", "Q4_0 experts"}
+    for each, one in ((found.prompt, rates.prompt), (found.token, rates.token)):
+        for term in (term for term in each if "experts" not in term):
+            assert each[term] == pytest.approx(one[term], rel=1e-3), term
+    for path in paths:
+        graph = read_size(path, 400, 8)
+        assert list_op_seconds(graph, found).sum() == pytest.approx(list_op_seconds(graph, rates).sum(), rel=1e-6)
 
 
-def test_no_rate_is_negative(tmp_path: Path) -> None:
-    """Times that fall with the size have no rate for it."""
-    path = write_model(tmp_path / "model.gguf")
-    works = [count_token_work(read_size(path, length, 8)).sum(axis=0) for length in (16, 1024)]
-    falling = [Observation(work, seconds) for work, seconds in zip(works, (2e-3, 1e-3), strict=True)]
-    assert min(fit_rates(falling, falling).token) >= 0
+def test_no_rate_is_negative() -> None:
+    """The best solution that is not negative, also where the best of all is."""
+    matrix, target = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([3.0, 2.0, 1.0])
+    assert solve_nonnegative(matrix, target) == pytest.approx([2.0, 0.0])
+    assert solve_nonnegative(matrix, matrix @ np.array([0.5, 2.0])) == pytest.approx([0.5, 2.0])
+    assert solve_nonnegative(matrix, -target) == pytest.approx([0.0, 0.0])
+
+
+def test_a_hop_is_what_a_server_adds_to_each_token(tmp_path: Path) -> None:
+    """What the processor spends on a token stays with the op that draws it; the rest of the constant is the hop."""
+    graphs = [read_size(write_probe(tmp_path / f"{n}.gguf", Probe("Q8_0", 256, 256, n)), 16, 8) for n in (1, 4, 9)]
+    rates = LlamaRates({"flops Q8_0": 1e-11}, {"weights Q8_0": 1e-9, RUN: 5e-4})
+    prompts = [Observation(one, float(add_seconds(one, rates.prompt).sum())) for one in map(count_prompt_work, graphs)]
+    tokens = [Observation(one, float(add_seconds(one, rates.token).sum())) for one in map(count_token_work, graphs)]
+    host = fit_device(prompts, tokens)
+    later = [Observation(one.work, one.seconds + 2e-3) for one in tokens]
+    server = fit_device(prompts, later, host)
+    assert host.hop == 0 and server.hop == pytest.approx(2e-3, rel=0.1)
+    assert server.rates.token[RUN] == pytest.approx(host.rates.token[RUN])
 
 
 def test_seconds_of_ops_add_up(tmp_path: Path) -> None:
-    """The prompt once, and each token: what the terms of the whole model say."""
-    graph = read_size(write_model(tmp_path / "model.gguf"), 600, 8)
-    prompt, token = count_prompt_work(graph), count_token_work(graph)
-    assert not (prompt[graph.ops.phase == 1].any() or token[graph.ops.phase == 0].any())
-    whole = prompt.sum(axis=0) @ RATES.prompt + 8 * (token.sum(axis=0) @ RATES.token)
-    assert list_op_seconds(graph, RATES).sum() == pytest.approx(whole)
-    shorter = count_prompt_work(read_size(tmp_path / "model.gguf", 300, 8)).sum(axis=0)
-    assert prompt.sum(axis=0)[2] == 2 * shorter[2], "600 tokens are two micro-batches"
+    """The prompt once, and each token: what the terms of the whole model say; factors scale either part."""
+    graph = read_size(write_mixture(tmp_path / "model.gguf"), 600, 8)
+    rates, prompt, token = invent_rates(tmp_path / "model.gguf"), count_prompt_work(graph), count_token_work(graph)
+    assert not any(amount[graph.ops.phase == 1].any() for amount in prompt.values())
+    assert not any(amount[graph.ops.phase == 0].any() for amount in token.values())
+    parts = add_seconds(prompt, rates.prompt).sum(), 8 * add_seconds(token, rates.token).sum()
+    assert list_op_seconds(graph, rates).sum() == pytest.approx(sum(parts))
+    assert list_op_seconds(graph, scale_rates(rates, (2, 3))).sum() == pytest.approx(2 * parts[0] + 3 * parts[1])
+    assert find_types(graph) == {"Q8_0", "Q8_0 experts"}
+    assert (
+        prompt["weights Q8_0"].sum()
+        == 2 * count_prompt_work(read_size(tmp_path / "model.gguf", 300, 8))["weights Q8_0"].sum()
+    ), "600 tokens are two micro-batches"
 
 
-def test_a_profile_serves_other_sizes_of_its_file(tmp_path: Path) -> None:
-    """The command measures the real llama.cpp; plans at its sizes and at others take the rates, other files do not."""
+def test_the_last_layer_of_a_prompt_runs_for_one_token(tmp_path: Path) -> None:
+    """After its attention, as in llama.cpp; and of experts, a prompt reads those that some token has chosen."""
+    sizes = Sizes(256, 512, 4, 2, 64, 512)
+    graph = read_size(write_published(tmp_path / "dense.gguf", "llama", sizes, layers=2, kind="Q8_0"), 40, 8)
+    flops = dict(zip(graph.ops.name, count_prompt_work(graph)["flops Q8_0"].tolist(), strict=True))
+    assert flops["blk.0.ffn_up"] == pytest.approx(40 * flops["blk.1.ffn_up"])
+    assert flops["blk.0.attn_output"] == flops["blk.1.attn_output"] > 0
+    graph = read_size(write_mixture(tmp_path / "mixture.gguf"), 3, 8)
+    read = dict(zip(graph.ops.name, count_prompt_work(graph)["weights Q8_0 experts"].tolist(), strict=True))
+    assert read["blk.1.ffn_experts"] / read["blk.0.ffn_experts"] == pytest.approx(0.5 / (1 - 0.5**3), rel=0.01)
+
+
+@pytest.fixture
+def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes that are timed in a moment."""
+    for name, value in (("LEAST_BYTES", 1), ("LONG", 64), ("TINY_LAYERS", 2), ("PROMPTS", (4, 16))):
+        monkeypatch.setattr(llama_probes, name, value)
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_every_type_has_a_probe_that_llama_cpp_loads(tmp_path: Path) -> None:
+    """Of each type of matrices, dense and of experts; the real llama.cpp generates with each, and of K types too."""
     pytest.importorskip("xllamacpp")
-    path, other = write_model(tmp_path / "model.gguf"), write_model(tmp_path / "other.gguf", layers=2)
+    probes = list_probes(read_header(write_mixture(tmp_path / "model.gguf")))
+    assert [(probe.kind, probe.experts) for probe in probes] == [("Q8_0", 0)] * 4 + [("Q8_0", 4)] * 2
+    assert len({probe.width for probe in probes[2:4]}) == 1, "no width is below a block"
+    for number, probe in enumerate([*probes, Probe("Q6_K", 512, 256, 1), Probe("MXFP4", 256, 256, 1, 4, 2)]):
+        path = write_probe(tmp_path / f"{number}.gguf", probe)
+        assert find_types(read_gguf(path).graph) >= {probe.kind}
+        found = run_llama(path, LlamaFlags(context=64, threads=1), prompt=4, tokens=2, repeats=1)
+        assert found.token_seconds > 0
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_a_profile_serves_every_model_of_its_types(tmp_path: Path) -> None:
+    """The command measures the real llama.cpp; its rates price other sizes and files, but no types without a rate."""
+    pytest.importorskip("xllamacpp")
+    path, other = write_mixture(tmp_path / "model.gguf"), write_mixture(tmp_path / "other.gguf", layers=3)
     file = tmp_path / "profile.json"
     dims = ("--dim", "prompt=24", "--dim", "tokens=8")
     run("profile", str(path), "-d", "core", "--runtime", "llama.cpp", "--repeats", "3", *dims, "-o", str(file), "-q")
-    record = load_profile(file).llama
-    assert record is not None and max(record.prompt) > 0 and max(record.token) > 0
+    (device,) = load_profile(file).devices
+    record = device.llama
+    assert record is not None and min(record.own) > 0
+    assert max(record.prompt.values()) > 0 and max(record.token.values()) > 0
+    assert device.idle.whole is not None and device.idle.whole > 0 and np.isfinite(np.array(device.idle.ops)).all()
     rates = LlamaRates(record.prompt, record.token)
-    for sizes in (SIZES, {"prompt": 700, "tokens": 3}):
-        plan = pw.place(path, "core", dims=sizes, costs=file, placer="single", execution="sequential")
-        assert plan.value == pytest.approx(list_op_seconds(plan.problem.graph, rates).sum(), rel=1e-6)
-    with pytest.raises(CostError, match="of another model"):
-        pw.place(other, "core", dims=SIZES, costs=file)
-    saved = json.loads(file.read_text())
-    assert saved["devices"][0]["idle"]["whole"] > 0
-    assert np.isfinite(saved["devices"][0]["idle"]["ops"]).all()
+    for model, sizes in ((path, SIZES), (path, {"prompt": 700, "tokens": 3}), (other, SIZES)):
+        plan = pw.place(model, "core", dims=sizes, costs=file, placer="single", execution="sequential")
+        expected = scale_rates(rates, record.own if model == path else (1.0, 1.0))
+        assert plan.value == pytest.approx(list_op_seconds(plan.problem.graph, expected).sum(), rel=1e-6)
+    with pytest.raises(CostError, match=r"no rates of llama\.cpp for Q4_0"):
+        pw.place(write_mixture(tmp_path / "narrow.gguf", "Q4_0"), "core", dims=SIZES, costs=file)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of an RPC server of llama.cpp on this machine."""
+    program = find_program("ggml-rpc-server", "rpc-server")
+    if not program or not find_program("llama-server"):
+        pytest.skip("llama-server and ggml-rpc-server are not installed")
+    port = find_port()
+    with subprocess.Popen([program, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        time.sleep(0.5)
+        yield f"127.0.0.1:{port}"
+        with suppress(OSError):
+            process.kill()
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_an_rpc_server_is_profiled_and_used(server: str, tmp_path: Path) -> None:
+    """The profile has rates of both devices and the hop between them; the exported command runs on the server."""
+    path, name = write_mixture(tmp_path / "model.gguf"), f"rpc:{server}"
+    profile = pw.profile(path, f"core,{name}@1GiB", tmp_path / "p.json", runtime="llama.cpp", dims=SIZES, repeats=3)
+    assert [device.llama is not None for device in profile.devices] == [True, True]
+    (border,) = profile.borders
+    assert border.target == name and border.bandwidth > 0
+    found = pw.fit(path, f"core,{name}@1GiB", dims=SIZES, costs=tmp_path / "p.json", exclude="core:0", cache=False)
+    words = found.command.split()
+    assert words[words.index("--rpc") + 1] == server and words[words.index("--device") + 1] == "RPC0"
+    with LlamaProgram(path, [*words[3:], "-lv", "5"]) as process:
+        assert min(process.generate([3, 4, 5], 3)) > 0
+        assert f"offloaded {words[words.index('-ngl') + 1]}/3 layers" in process.read_log()
+
+
+def test_a_profile_of_servers_needs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without llama-server, servers are not profiled, and the error says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("placewise.runtimes.llama_cpp.program.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError):
+        pw.profile(write_mixture(tmp_path / "model.gguf"), "core,rpc:10.0.0.1:50052", runtime="llama.cpp", dims=SIZES)
 
 
 def test_what_cannot_be_profiled(tmp_path: Path) -> None:

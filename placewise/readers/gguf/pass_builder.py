@@ -16,6 +16,8 @@ from placewise.readers.gguf.header import Tensor
 from placewise.readers.gguf.types import element_type, find_type
 
 ARITHMETIC, ACTIVATION = "float16", "float32"
+TYPES = "types"
+"""The attribute of an op that has the types of ggml of its weights, in their order."""
 SECOND = "decode/"
 """Prefix of the names of ops in the second pass."""
 Part = Mapping[str, Tensor]
@@ -88,8 +90,12 @@ class PassBuilder:
         """Add an op without results; return it."""
         if group < 0:
             group, self.groups = self.groups, self.groups + 1
+        weights = tuple(weights)
+        known = dict(attributes or {})
+        if weights:
+            known[TYPES] = tuple(weight.type for weight in weights)
         op = self.builder.add_op(
-            self.named(name), kind, scope=scope, attributes=attributes or {}, dtype=ARITHMETIC, group=group,
+            self.named(name), kind, scope=scope, attributes=known, dtype=ARITHMETIC, group=group,
             state_bytes=0 if self.now.number else state_bytes, origin=(self.builder.n_ops,), phase=self.now.number,
         )  # fmt: skip
         for tensor in inputs:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any, Protocol
 
 from placewise.errors import InputError, MissingExtraError
 from placewise.processes.worker import Worker
@@ -19,6 +20,13 @@ from placewise.runtimes.llama_cpp.log import Allocation, parse_log
 _SERVED = "placewise.runtimes.llama_cpp.server:LlamaServer"
 _FIRST, _TOKENS = 3, 200
 """The tokens of prompts: those after the special ones; every vocabulary has as many."""
+
+
+class LlamaProcess(Protocol):
+    """A process that has loaded a model: a `Worker` of the package, or the program llama-server."""
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """The answer of a method: ``generate`` or ``end``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,7 @@ def open_llama(path: Path, flags: LlamaFlags) -> Worker:
     return Worker(_SERVED, str(path.resolve()), flags, name="llama.cpp")
 
 
-def time_round(worker: Worker, sizes: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+def time_round(worker: LlamaProcess, sizes: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
     """Seconds of a prompt and of the tokens after its first one, for every size, one after another."""
     return [worker.ask("generate", _list_prompt(prompt), tokens) for prompt, tokens in sizes]
 
