@@ -40,9 +40,9 @@ LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
 """A proof is tried once each search had this many slices in a row without an improvement."""
-WORTH_GOING_ON, FEW_ROUNDS = 0.01, 3
+WORTH_GOING_ON, FEW_ROUNDS, SECONDS_PER_OP = 0.01, 3, 5e-4
 """A search for latency begins again once twice its time made the value smaller by less than this share, but not before
-it had so many rounds of slices."""
+it had so many rounds of slices, and so many seconds per op: on large graphs a search is slow, not converged."""
 SOON_SEARCHED = 30
 """With this many groups of ops or fewer, searches end after `PATIENCE` slices; with more, when the time is over."""
 
@@ -164,7 +164,7 @@ class _Portfolio:
         proofs = tuple(turn for turn in proofs if self._placer(turn))
         until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
         objective, few = self.problem.objective, self.problem.n_blocks <= SOON_SEARCHED
-        if objective.kind == "latency" and objective.execution == "operator" and not few:
+        if objective.kind == "latency" and objective.op_by_op and not few:
             self._restart(searchers)
         self._rotate(searchers, until, PATIENCE)
         for turn in proofs:
@@ -199,7 +199,8 @@ class _Portfolio:
             spent, value = self.watch.elapsed - begun, self.history.recent_value
             earlier = min(value for when, value in reached if when <= spent / 2)
             reached.append((spent, value))
-            converged = len(reached) > FEW_ROUNDS and earlier - value < WORTH_GOING_ON * earlier
+            long = len(reached) > FEW_ROUNDS and spent > SECONDS_PER_OP * self.problem.n_ops
+            converged = long and earlier - value < WORTH_GOING_ON * earlier
             if converged or self.watch.left < spent:
                 return
 
