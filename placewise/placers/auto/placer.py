@@ -170,6 +170,8 @@ class _Portfolio:
         for turn in proofs:
             self._take(turn, self.watch.left)
         patience = PATIENCE if few else np.inf
+        for searcher in searchers:
+            searcher.idle = 0
         self._rotate(searchers, self.watch.budget.seconds, patience)
 
     def _restart(self, searchers: Sequence[_Searcher]) -> None:
@@ -193,9 +195,7 @@ class _Portfolio:
         """Run slices until twice the time brings less than `WORTH_GOING_ON`, or until half of the time is over."""
         begun, reached = self.watch.elapsed, [(0.0, self.history.recent_value)]
         while any(np.isfinite(searcher.idle) for searcher in searchers):
-            for searcher in searchers:
-                if np.isfinite(searcher.idle):
-                    self._run_slice(searcher, searchers)
+            self._run_round(searchers)
             spent, value = self.watch.elapsed - begun, self.history.recent_value
             earlier = min(value for when, value in reached if when <= spent / 2)
             reached.append((spent, value))
@@ -209,14 +209,15 @@ class _Portfolio:
 
         Slices grow. A search without improvements is skipped while others make some.
         """
-        for searcher in searchers:
-            searcher.idle = 0
         while self.watch.elapsed < until and any(searcher.idle < patience for searcher in searchers):
-            for searcher in searchers:
-                if self.watch.elapsed >= until:
-                    return
-                if searcher.idle >= PATIENCE and any(other.idle == 0 for other in searchers):
-                    continue
+            self._run_round(searchers, until)
+
+    def _run_round(self, searchers: Sequence[_Searcher], until: float = np.inf) -> None:
+        """Run a slice of each search before `until`, but of those without improvements only while none makes any."""
+        for searcher in searchers:
+            if self.watch.elapsed >= until:
+                return
+            if searcher.idle < PATIENCE or not any(other.idle == 0 for other in searchers):
                 self._run_slice(searcher, searchers)
 
     def _run_slice(self, searcher: _Searcher, searchers: Sequence[_Searcher]) -> None:

@@ -27,7 +27,7 @@ COLDEST, HOTTEST = 1e-5, 1e-2
 """Temperatures as shares of the best value known; fewer chains have the colder ones."""
 DEPTH, MAX_SCOPES = 6, 50_000
 """The longest prefixes of scopes that form groups; graphs with more scopes get no groups, which would take too long."""
-CHAINS, CHAIN_OPS = 8, 8_000
+CHAINS, CHAIN_OPS = 8, 24_000
 """The most chains, and how many ops they may have together: on larger graphs many chains would hardly move each. At
 least two chains run."""
 ROUND_WORK, ROUND_MOVES = 300_000, 64
