@@ -199,8 +199,8 @@ def text(found: Found, command: str) -> str:
         "# Doppler on graphs like those of its paper", "",
         f"`{command}`; milliseconds in execution `contention-free`, medians over seeds (smallest–largest). Policies "
         f"and `temper` price as many distinct placements, `auto` has {AUTO_SECONDS:g} s. *critical path*: the median "
-        f"of {DRAWN} schedules whose ties are drawn. *rate 0*: the default without learning, imitation included. "
-        f"*paper*: one seed, {UPDATES} updates after 2,000 steps of imitation.", "",
+        f"of {DRAWN} schedules whose ties are drawn. *rate 0*: the default, where neither imitation nor rewards change "
+        f"the weights. *paper*: one seed, {UPDATES} updates after 2,000 steps of imitation.", "",
         f"| graph | {' | '.join(METHODS)} |", "|---|" + "--:|" * len(METHODS),
     ]  # fmt: skip
     for name in WORKLOADS:

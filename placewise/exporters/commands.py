@@ -74,6 +74,13 @@ def read_option(text: str, name: str) -> str:
     return values[0]
 
 
+def require_stages(text: str, name: str, count: int) -> None:
+    """Raise ExportError unless the option `name` of the command says that there are `count` stages."""
+    asked = read_option(text, name)
+    if asked != str(count):
+        raise ExportError(f"the command has {name} {asked}, but layers for {count} stages")
+
+
 def parse_numbers(text: str, what: str) -> list[int]:
     """``4,5`` → [4, 5]. Raises ExportError."""
     if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):

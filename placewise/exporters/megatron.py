@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
-from placewise.exporters.commands import heading, read_devices, read_option
+from placewise.exporters.commands import heading, read_devices, read_option, require_stages
 from placewise.exporters.stages import (
     LayerExporter,
     Stages,
@@ -62,13 +62,13 @@ class MegatronExporter(LayerExporter):
 
     def _split_arguments(self, problem: Problem, stages: Stages) -> str:
         """What else a run of split ops is told: sequence parallelism, batches and recomputation."""
-        said, batch, ways = "", micro_batch_size(problem), problem.require_ways()
+        arguments, batch, ways = "", micro_batch_size(problem), problem.require_ways()
         if problem.constraints.sequence_parallel and stages.degree > 1:
-            said += " --sequence-parallel"
+            arguments += " --sequence-parallel"
         if ways.trains:
-            said += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
+            arguments += f" --micro-batch-size {batch} --global-batch-size {batch * ways.microbatches}"
         again = max((len(layers) for layers in stages.recomputed_layers(problem)), default=0)
-        return said + (f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}" if again else "")
+        return arguments + (f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}" if again else "")
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
@@ -76,8 +76,9 @@ class MegatronExporter(LayerExporter):
         if problem.ways is not None:
             replicas = _WORLD.search(text)
             size = int(read_option(text, _TENSOR)) * (int(replicas[1]) if replicas else 0)
-        bounds = entry_bounds(read_layout(read_option(text, LAYOUT)))
-        return read_stages(problem, self.info.name, read_devices(text), bounds, size)
+        layers = read_layout(read_option(text, LAYOUT))
+        require_stages(text, SIZE, len(layers))
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers), size)
 
 
 def write_layout(layers: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from placewise.exporters.commands import (
     parse_numbers,
     read_devices,
     read_option,
+    require_stages,
     set_visible_devices,
 )
 from placewise.exporters.stages import LayerExporter, entry_bounds, read_stages, shared_weights
@@ -69,6 +70,7 @@ class VllmExporter(LayerExporter):
         """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
         layers = parse_numbers(read_option(text, PARTITION), PARTITION)
+        require_stages(text, _PIPELINE, len(layers))
         size = int(read_option(text, _TENSOR)) * (int(read_option(text, _DATA)) if _DATA in text else 1)
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers), size)
 

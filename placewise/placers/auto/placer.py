@@ -168,7 +168,7 @@ class _Portfolio:
             self._restart(searchers)
         self._rotate(searchers, until, PATIENCE)
         for turn in proofs:
-            self._take(turn, self.watch.left)
+            self._take(turn, turn.share * self.watch.left)
         patience = PATIENCE if few else np.inf
         for searcher in searchers:
             searcher.idle = 0
@@ -217,7 +217,8 @@ class _Portfolio:
         for searcher in searchers:
             if self.watch.elapsed >= until:
                 return
-            if searcher.idle < PATIENCE or not any(other.idle == 0 for other in searchers):
+            waits = searcher.idle >= PATIENCE and any(other.idle == 0 for other in searchers)
+            if not waits and np.isfinite(searcher.idle):
                 self._run_slice(searcher, searchers)
 
     def _run_slice(self, searcher: _Searcher, searchers: Sequence[_Searcher]) -> None:
@@ -259,15 +260,19 @@ class _Portfolio:
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
         known = () if turn.shape else history.placements
-        bound = (
-            history.bounds[0] if turn.shape == "any" else history.bound
-        )  # the first one holds for stages of any shape
+        looser = turn.shape == "any"
+        bound = history.bounds[0] if looser else history.bound  # the first one holds for stages of any shape
         hints = replace(self.hints, placements=known, by=(), baselines={}, bound=bound)
         proposal = run_placer(
-            placer, self._problem(turn), budget, hints=hints, evaluate=history.price, on_progress=history.report
+            placer,
+            self._problem(turn),
+            budget,
+            hints=hints,
+            evaluate=history.price,
+            on_progress=(lambda state: history.report(replace(state, value=None))) if looser else history.report,
         )
         proposal = make_sound(placer.info, self.problem, proposal)
-        if turn.shape == "any":
+        if looser:
             proposal = replace(proposal, placement=None)
         elif turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")

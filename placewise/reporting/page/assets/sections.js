@@ -49,7 +49,7 @@
     const {kind, how} = data.mode, {compute = 0, send = 0, receive = 0, sync = 0} = device;
     const own = ["compute", compute], sent = ["send", send], got = ["receive", receive], same = ["synchronization", sync];
     if (how === "overlap") return [[own], [got, sent, same]];
-    if (how === "duplex" || (kind === "latency" && how === "operator")) return [[own], [got], [sent]];
+    if (how === "duplex" || (kind === "latency" && ["operator", "contention-free"].includes(how))) return [[own], [got], [sent]];
     return [[got, own, sent, same]];
   }
 
