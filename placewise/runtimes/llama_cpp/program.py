@@ -9,10 +9,9 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -75,8 +74,8 @@ class LlamaProgram:
         if not program:
             raise MissingExtraError(f"running {SERVER}", "llama-cpp")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._address = f"http://127.0.0.1:{(port := find_port())}"
-        command = [program, "-m", str(path.resolve()), *words, "--port", str(port)]
+        self._port = find_port()
+        command = [program, "-m", str(path.resolve()), *words, "--port", str(self._port)]
         command += ["--no-warmup", "--no-webui", "--cache-ram", "0"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, close_fds=True
@@ -112,15 +111,14 @@ class LlamaProgram:
         """Seconds for a prompt [tokens] and for `tokens` more, without what an earlier prompt left in the cache."""
         asked: dict[str, Any] = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
         asked["logit_bias"] = _BARRED
-        request = urllib.request.Request(
-            f"{self._address}/completion", json.dumps(asked).encode(), {"Content-Type": "application/json"}
-        )
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER) as answer:
-                timings = json.load(answer)["timings"]
-        except urllib.error.HTTPError as error:
-            raise RunError(f"llama.cpp did not answer: {error.read(300).decode('utf-8', 'replace')}") from None
-        except (OSError, ValueError, KeyError) as error:
+            with closing(HTTPConnection("127.0.0.1", self._port, timeout=ANSWER)) as server:
+                server.request("POST", "/completion", json.dumps(asked), {"Content-Type": "application/json"})
+                text = server.getresponse().read().decode("utf-8", "replace")
+            timings = json.loads(text)["timings"]
+        except (ValueError, KeyError):
+            raise RunError(f"llama.cpp did not answer: {text[:300]}") from None
+        except (OSError, HTTPException) as error:
             raise RunError(f"llama.cpp did not answer: {error}") from None
         return timings["prompt_ms"] / 1000, timings["predicted_ms"] / 1000
 
