@@ -94,10 +94,13 @@ CHANGES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"devices": ["acc9"]}, "stage 0: there is no device 'acc9'; the cluster has acc0, acc1, acc2, acc3"),
     ({"ops": ["0", "9"]}, "stage 0: the model has no op '9'; use the plan of this model"),
     ({"ops": ["0", "0"]}, "stage 0: op '0' is in another stage already; list it once"),
-    ({"ways": {}}, "stage 0: op '0' has no way; name the way of every op in 'ways'"),
-    ({"ways": {"0": "fast"}}, "stage 0: op '0' has no way 'fast' for degree "),
+    ({"ways": {}, "ops": list("0123")}, "stage 0: op '0' has no way; name the way of every op in 'ways'"),
+    ({"ways": {"0": "fast"}, "ops": list("0123")}, "stage 0: op '0' has no way 'fast' for degree "),
     ({"ways": {"0": "vanilla", "3": "vanilla"}}, "stage 0: has a way for op '3', which is not in it; leave it out"),
-    ({"tensor_parallel": 3}, "stage 0: op '0' has no way 'vanilla' for degree 3; it has activation recomp (1), "),
+    (
+        {"tensor_parallel": 3, "ops": list("0123")},
+        "stage 0: op '0' has no way 'vanilla' for degree 3; it has activation recomp (1), ",
+    ),
     ({"ops": ["0"]}, "op '1' has no stage; a plan with stages names every op in one"),
 )
 
