@@ -63,6 +63,13 @@ def arrays_of(problem: Problem) -> ProblemArrays:
     )
 
 
+def find_crossing_uses(problem: Problem) -> Longs:
+    """The entries of `consumers` where an op reads a tensor that an op of another group makes, ascending."""
+    a = arrays_of(problem)
+    maker = a.producer[a.consumed]
+    return np.flatnonzero((maker >= 0) & (problem.block[maker] != problem.block[a.consumers]))
+
+
 def native_problem(a: ProblemArrays) -> _native.Problem:
     """The same columns for the C++ kernels: checked once, never copied."""
     return _native.Problem(

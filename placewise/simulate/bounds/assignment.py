@@ -55,21 +55,6 @@ def price_blocks(
     return value, prices[: len(machines)]
 
 
-def prices_bound(
-    spread: Callable[[Floats, Floats], tuple[float, Floats, Floats]],
-    machines: Longs,
-    room: Floats,
-    scale: float,
-    unit: float,
-    *,
-    rounds: int = 60,
-    least: float = 0.0,
-    go_on: Callable[[], bool] = lambda: True,
-) -> float:
-    """The best bound over prices, in seconds; see `find_prices`."""
-    return find_prices(spread, machines, room, scale, unit, rounds=rounds, least=least, go_on=go_on)[0]
-
-
 def find_prices(
     spread: Callable[[Floats, Floats], tuple[float, Floats, Floats]],
     machines: Longs,

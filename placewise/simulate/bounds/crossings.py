@@ -25,16 +25,15 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
 from placewise.simulate.bounds.assignment import block_prices_bound, round_down
+from placewise.simulate.bounds.bisection import find_refuted
 from placewise.simulate.bounds.cheapest_call import call_costs
 from placewise.simulate.bounds.host_cut import HostCut, Traffic
 from placewise.simulate.bounds.sharing import join_sets
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 METHOD, ALONE = "groups that cannot part", "largest group with its transfers"
 LARGEST = 100_000
 """The most uses of tensors of a problem whose crossings are looked at."""
-_CLOSE = 5e-4
-"""The share of the bound at which bisection ends."""
 _STEEP = 1e6
 """No step of the bisection is larger: what is refuted then can run nowhere."""
 _SURE = 1 + 1e-9
@@ -70,18 +69,10 @@ def parting_bound(
 
     `times` [n_blocks, n_classes] is inf where a block may not run. It holds for one device per stage.
     """
-    low, high, best, step = above, np.inf, 0.0, 4 * _CLOSE
-    if low <= 0 or len(arrays_of(problem).consumers) > LARGEST or not go_on():
+    if above <= 0 or len(arrays_of(problem).consumers) > LARGEST or not go_on():
         return Bound(0.0, METHOD)
     test = _Parting(problem, classes, times)
-    while high - low > _CLOSE * low and step < _STEEP and go_on():
-        middle = low * (1 + step) if np.isinf(high) else (low + high) / 2
-        if test.refutes(middle):
-            best = low = middle
-            step *= 2
-        else:
-            high = middle
-    return Bound(best, METHOD)
+    return Bound(find_refuted(above, test.refutes, go_on, steepest=_STEEP), METHOD)
 
 
 class _Parting:
@@ -89,11 +80,10 @@ class _Parting:
 
     def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats) -> None:
         a = arrays_of(problem)
-        maker = a.producer[a.consumed]
-        made = np.flatnonzero(maker >= 0)
-        one, other, tensor = problem.block[maker[made]], problem.block[a.consumers[made]], a.consumed[made]
-        apart = one != other
-        self._maker, self._reader, self._tensor = (column[apart].astype(np.int64) for column in (one, other, tensor))
+        uses = find_crossing_uses(problem)
+        self._tensor = a.consumed[uses].astype(np.int64)
+        self._maker = problem.block[a.producer[self._tensor]].astype(np.int64)
+        self._reader = problem.block[a.consumers[uses]].astype(np.int64)
         self._routes = list_routes(problem, classes)
         self._times, self._held = times, unshared_bytes(problem)
         self._capacity, self._count = problem.capacity[classes.example], classes.count

@@ -19,7 +19,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
-from placewise.simulate.bounds.assignment import prices_bound, round_down
+from placewise.simulate.bounds.assignment import find_prices, round_down
 from placewise.simulate.problem_arrays import arrays_of
 
 METHOD = "minimum cut to the host"
@@ -47,7 +47,9 @@ def cut_bound(
         least, seconds, moved, held = sides.assign(np.repeat(pace, len(classes.count)), np.repeat(pace, 2), per_byte)
         return least, np.array([seconds.sum() + moved.sum()]), held
 
-    value = prices_bound(spread, np.ones(1, np.int64), sides.room, sides.scale, sides.unit, rounds=_ROUNDS, go_on=go_on)
+    value, _ = find_prices(
+        spread, np.ones(1, np.int64), sides.room, sides.scale, sides.unit, rounds=_ROUNDS, go_on=go_on
+    )
     return Bound(round_down(value, problem.n_ops), METHOD)
 
 

@@ -30,17 +30,16 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, best_seconds, unshared_bytes
+from placewise.simulate.bounds.bisection import find_refuted
 from placewise.simulate.bounds.cheapest_call import call_costs
 from placewise.simulate.bounds.intervals import least_delays
 from placewise.simulate.bounds.propagation import one_machine_end
 from placewise.simulate.bounds.windows import PathBounds
-from placewise.simulate.problem_arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses, native_problem
 
 METHOD, IN_CALLS = "ops that must share a device", "ops that must share a call"
 WORK = 0.1
 """The work of all values of T: about as many seconds."""
-_CLOSE = 5e-4
-"""The share of the bound at which bisection ends."""
 _SURE = 1 + 1e-9
 """What a sum must exceed T by, as it is computed in floating point."""
 _SETS = 40
@@ -72,15 +71,8 @@ def sharing_bound(
     `times` [n_blocks, n_classes] is inf where a block may not run. It ends after `work` or when `go_on` is False.
     """
     test = _Test(problem, classes, times, paths, work, go_on)
-    low, high, step = max(above, float(np.sum(paths, axis=0).max(initial=0.0))), np.inf, 4 * _CLOSE
-    best = 0.0
-    while low > 0 and high - low > _CLOSE * low and test.goes_on():
-        middle = low * (1 + step) if np.isinf(high) else (low + high) / 2
-        if test.refutes(middle):
-            best = low = middle
-            step *= 2
-        else:
-            high = middle
+    low = max(above, float(np.sum(paths, axis=0).max(initial=0.0)))
+    best = find_refuted(low, test.refutes, test.goes_on)
     return Bound(best, IN_CALLS if problem.objective.execution == "subgraph" else METHOD)
 
 
@@ -189,7 +181,7 @@ def list_uses(problem: Problem) -> Uses:
             delay = np.minimum(costs.send, costs.receive + costs.overhead)
         return Uses(maker[used], a.consumers[used], delay[a.consumed[used]])
     delay = least_delays(problem)
-    other = np.flatnonzero((maker >= 0) & (problem.block[maker] != problem.block[a.consumers]))
+    other = find_crossing_uses(problem)
     return Uses(maker[other], a.consumers[other], delay[a.consumed[other]])
 
 

@@ -25,13 +25,13 @@ import numpy as np
 from ortools.linear_solver import pywraplp
 
 from placewise import _native
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs, offsets_of
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
 from placewise.simulate.bounds.assignment import price_blocks, round_down
 from placewise.simulate.bounds.crossings import Route, list_routes
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 METHOD = "fractional assignment and transfers"
 LARGEST = 40_000
@@ -129,14 +129,14 @@ def _list_prices(
 def _list_crossings(problem: Problem, prices: Floats) -> Crossings | None:
     """The sets of groups that pass tensors of some price, equal ones once; None if there are none."""
     a = arrays_of(problem)
-    maker = a.producer[a.consumed]
-    used = np.flatnonzero((maker >= 0) & (prices[a.consumed] > _CHEAP * prices.max()))
-    used = used[problem.block[maker[used]] != problem.block[a.consumers[used]]]
+    used = find_crossing_uses(problem)
+    used = used[prices[a.consumed[used]] > _CHEAP * prices.max()]
     if not len(used):
         return None
+    tensors = a.consumed[used]
     members: dict[int, set[int]] = {}
     for tensor, one, other in zip(
-        a.consumed[used].tolist(), problem.block[maker[used]].tolist(), problem.block[a.consumers[used]].tolist(),
+        tensors.tolist(), problem.block[a.producer[tensors]].tolist(), problem.block[a.consumers[used]].tolist(),
         strict=True,
     ):  # fmt: skip
         members.setdefault(tensor, {one}).add(other)
@@ -148,12 +148,9 @@ def _list_crossings(problem: Problem, prices: Floats) -> Crossings | None:
     size = np.array([len(key) for key in joined])
     edge = np.repeat(np.arange(len(size), dtype=np.int32), size)
     order = np.argsort(edge_nodes, kind="stable")
-    count = np.bincount(edge_nodes, minlength=problem.n_blocks)
-    return Crossings(_offsets(size), edge_nodes, _offsets(count), edge[order], np.array(list(joined.values())))
-
-
-def _offsets(counts: Longs) -> Longs:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    node_offsets = offsets_of(edge_nodes[order], problem.n_blocks)
+    price = np.array(list(joined.values()))
+    return Crossings(offsets_of(edge, len(size)), edge_nodes, node_offsets, edge[order], price)
 
 
 class _Spreading:

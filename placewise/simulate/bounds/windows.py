@@ -28,7 +28,7 @@ from placewise.model.columns import Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, best_seconds, block_sums
-from placewise.simulate.bounds.assignment import prices_bound
+from placewise.simulate.bounds.assignment import find_prices
 from placewise.simulate.bounds.host_cut import Sides, list_traffic
 from placewise.simulate.bounds.intervals import NOTHING, PathTimes
 from placewise.simulate.problem_arrays import arrays_of, native_problem
@@ -170,7 +170,7 @@ class _Spread:
 
         each = _ROUND_WORK + _UNIT_WORK * (times.size + 4 * (len(traffic.tensor) if traffic else 0))
         rounds = max(min(int(work / each), _ROUNDS), 1)
-        value = prices_bound(
+        value, _ = find_prices(
             spread, self._machines, sides.room, sides.scale, sides.unit, rounds=rounds, least=least, go_on=go_on
         )
         return value, done * each
