@@ -50,6 +50,12 @@ def write_flags(flags: LlamaFlags) -> list[str]:
     return [*words, "-t", str(flags.threads)] if flags.threads else words
 
 
+def completion_request(prompt: list[int], tokens: int) -> dict[str, Any]:
+    """What llama.cpp is asked for: exactly `tokens` after a prompt, without what an earlier one left in the cache."""
+    asked = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
+    return asked | {"logit_bias": _BARRED}
+
+
 class LlamaProgram:
     """llama-server with a model, until `close` or the end of a ``with`` block.
 
@@ -109,8 +115,7 @@ class LlamaProgram:
 
     def generate(self, prompt: list[int], tokens: int) -> tuple[float, float]:
         """Seconds for a prompt [tokens] and for `tokens` more, without what an earlier prompt left in the cache."""
-        asked: dict[str, Any] = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
-        asked["logit_bias"] = _BARRED
+        asked = completion_request(prompt, tokens)
         try:
             with closing(HTTPConnection("127.0.0.1", self._port, timeout=ANSWER)) as server:
                 server.request("POST", "/completion", json.dumps(asked), {"Content-Type": "application/json"})

@@ -8,6 +8,7 @@ from typing import Any
 
 from placewise.errors import RunError
 from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.runtimes.llama_cpp.program import completion_request
 
 _VERBOSE = 5
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
@@ -37,8 +38,7 @@ class LlamaServer:
 
     def generate(self, prompt: list[int], tokens: int) -> tuple[float, float]:
         """Seconds for a prompt [tokens] and for `tokens` more, without what an earlier prompt left in the cache."""
-        asked = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
-        answer = self._server.handle_completions(asked)
+        answer = self._server.handle_completions(completion_request(prompt, tokens))
         timings = answer.get("timings") if isinstance(answer, dict) else None
         if timings is None or timings["prompt_n"] != len(prompt):
             raise RunError(f"llama.cpp did not answer: {str(answer)[:200]}")

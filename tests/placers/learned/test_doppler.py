@@ -28,7 +28,7 @@ from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
 from placewise.simulate import evaluate, why_infeasible
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 from placewise.training.train import TrainingSetting, train
 from placewise.zoo.random import random_graph
 
@@ -80,13 +80,19 @@ def test_a_schedule_by_hand() -> None:
 @examples(12)
 @given(st.integers(0, 2**20))
 def test_ranks_are_those_of_heft(seed: int) -> None:
-    """Where every op is a unit, the heuristic's ranks are the upward ranks of the list schedulers."""
+    """Where every op is a unit, the heuristic's ranks are the upward ranks of the list schedulers.
+
+    Where an op sends another one several tensors, these add up, and ranks are no smaller.
+    """
     problem = random_problem(seeded(seed), max_ops=8, training=False)
     policy = some_policy(problem)
     assume(policy.view.n == problem.n_ops and problem.allowed.any(axis=1).all())
-    np.testing.assert_allclose(
-        policy.graph.rank, upward_ranks(problem, arrays_of(problem))[np.argsort(policy.view.unit)]
-    )
+    a, uses = arrays_of(problem), find_crossing_uses(problem)
+    ranks = upward_ranks(problem, a)[np.argsort(policy.view.unit)]
+    assert (policy.graph.rank >= ranks * (1 - 1e-7)).all()
+    pairs = list(zip(a.producer[a.consumed[uses]].tolist(), a.consumers[uses].tolist(), strict=True))
+    if len(set(pairs)) == len(pairs):
+        np.testing.assert_allclose(policy.graph.rank, ranks)
 
 
 @pytest.mark.parametrize("seed", range(6))
