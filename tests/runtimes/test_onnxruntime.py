@@ -195,15 +195,33 @@ def test_all_ways_of_cutting_agree(branches):
         OnnxRuntime().prepare(job_of(branches, device, pieces="none"))
 
 
+@contextmanager
+def killing(prepared, name):
+    """Kills whichever process is the worker of the device, again and again, until the block ends."""
+    ended = threading.Event()
+
+    def kill():
+        while not ended.wait(0.3):
+            for worker in tuple(prepared._workers):
+                if worker.name == name and worker.alive:
+                    os.kill(worker.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        killer.join()
+
+
 def test_a_killed_worker_fails_one_measurement(branches):
     """Whoever is killed is named; afterwards everything works again, in new processes."""
     inputs = fresh_inputs(branches.graph, 0)
     with OnnxRuntime().prepare(job_of(branches, np.arange(branches.n_ops) % 2)) as prepared:
         wanted, before = prepared.run(inputs), prepared.pids
-        killer = threading.Timer(0.3, os.kill, (before["core:1"], signal.SIGKILL))
-        killer.start()
-        with pytest.raises(RunError, match=r"core:1 was killed"):
-            for _ in range(500):  # long ones: who is killed between two of them is only replaced
+        with killing(prepared, "core:1"), pytest.raises(RunError, match=r"core:1 was killed"):
+            for _ in range(500):  # who is killed between two measurements is only replaced, so it is killed again
                 prepared.time([inputs] * 1_000)
         assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
         equal(prepared.run(inputs), wanted)
