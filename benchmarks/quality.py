@@ -5,8 +5,9 @@
 Every problem of benchmarks/instances.py is placed by `auto` and by each method of the literature, all under the same
 time limit (`--time-limit`, 10 s) and seed; a row is saved as soon as it is done and run again only with `--afresh`.
 The best known are those of best_known.py, which looks for better ones; every run of this file adds to them. Writes
-results/quality.json and quality.md. Exits with 1 if `auto` is more than 1 % above the best known or worse than a
-method of the literature, or if such a method got weaker than in the committed results.
+results/quality.json and quality.md; under a limit of 60 s, quality_60s.json and quality_60s.md. Exits with 1 if `auto`
+is more than 1 % above the best known or worse than a method of the literature, or if such a method got weaker than in
+the committed results.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "quality.json"
+RESULTS, SECONDS = HERE / "results", 10.0
 LITERATURE = ("expert", "topo", "etf", "sct", "heft", "critical_path", "metis", "mincut", "pipedream", "single")
 """Who is compared with auto; `single` is the best device alone."""
 WITHIN, WEAKER = 1.01, 1.02
@@ -44,11 +45,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only problems whose name contains this")
     parser.add_argument("--placers", default=",".join(("auto", *LITERATURE)), help="names with commas")
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each placer and problem")
+    parser.add_argument("--time-limit", type=float, default=SECONDS, help="seconds for each placer and problem")
     parser.add_argument("--afresh", action="store_true", help="run again what is saved")
     options = parser.parse_args()
     placers = options.placers.split(",")
-    before: Rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
+    path = RESULTS / ("quality.json" if options.time_limit == SECONDS else f"quality_{options.time_limit:g}s.json")
+    before: Rows = json.loads(path.read_text())["rows"] if path.exists() else {}
     done: Rows = {name: dict(row) for name, row in before.items()}
     for name in rows(options.only):
         row = done.setdefault(name, {})
@@ -56,9 +58,9 @@ def main() -> int:
             if options.afresh or row.get(placer, {}).get("limit") != options.time_limit:
                 row[placer] = _figures(name, placer, options.time_limit)
         print(_line(name, row), flush=True)
-        _save(done)
+        _save(done, path, options.time_limit)
     faults = [*_faults(done), *_weaker(before, done)]
-    print("\n".join([_text(done), *faults]))
+    print("\n".join([_text(done, options.time_limit), *faults]))
     return 1 if faults else 0
 
 
@@ -118,14 +120,14 @@ def _weaker(before: Rows, done: Rows) -> Iterator[str]:
                 yield f"{name}: {placer} got weaker, {now} after {was}"
 
 
-def _save(done: Rows) -> None:
+def _save(done: Rows, path: Path, limit: float) -> None:
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in done.items())
-    about = {"command": "python benchmarks/quality.py", "unit": "seconds", "seed": 0}
-    RESULTS.write_text(f'{json.dumps(about)[:-1]}, "rows": {{\n{lines}\n}}}}\n')
-    RESULTS.with_suffix(".md").write_text(_text(done) + "\n")
+    about = {"command": f"python benchmarks/quality.py --time-limit {limit:g}", "unit": "seconds", "seed": 0}
+    path.write_text(f'{json.dumps(about)[:-1]}, "rows": {{\n{lines}\n}}}}\n')
+    path.with_suffix(".md").write_text(_text(done, limit) + "\n")
 
 
-def _text(done: Rows) -> str:
+def _text(done: Rows, limit: float) -> str:
     """The table and what it comes to, as Markdown."""
     best = read_known()
     head = f"| problem | auto, ms | took, s | gap | best known, ms | auto / best | {' | '.join(LITERATURE)} |"
@@ -142,7 +144,8 @@ def _text(done: Rows) -> str:
                 f"- against `{placer}`: {statistics.geometric_mean(gains):.3f}× as fast in the geometric mean of "
                 f"{len(gains)} problems that both solve; worse on {worse}"
             )
-    made = "Made by `python benchmarks/quality.py`: milliseconds; other columns are a method's value / auto's."
+    command = f"python benchmarks/quality.py --time-limit {limit:g}"
+    made = f"Made by `{command}`: milliseconds; other columns are a method's value / auto's."
     return "\n".join(["# Quality", "", made, "", *summary, "", *lines])
 
 
