@@ -7,6 +7,7 @@ of layer 3.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_firsts
 
+PIECES = (1, 4, 16)
+"""Into how many runs of equal length repetitions are cut, from coarse to fine; each number divides the next."""
 DEEPEST = 12
 """How many names of a scope become modules; the rest of the path is one name."""
 _SEPARATORS = re.compile(r"[./]+")
@@ -32,6 +35,35 @@ def scope_labels(problem: Problem) -> Ints:
     code = np.array([known.setdefault(_cut_scope(path), len(known)) for path in scope.values], np.int32)
     first = block_firsts(problem)
     return renumber(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
+
+
+def repeated_labels(problem: Problem) -> list[Ints]:
+    """Labels [n_ops] from fine to coarse: each repetition of a part, runs of repetitions, and all that repeats a part.
+
+    Repetitions are scopes that differ only in their last number: ``decoder.layer.3.step.0``, ``decoder.layer.3.step.1``
+    and so on. Empty if nothing repeats. Groups may be scattered over the graph, and cycles between them are common.
+    """
+    each, scope, first = scope_labels(problem), problem.graph.ops.scope, block_firsts(problem)
+    paths = dict(zip(each[first].tolist(), scope.codes[first].tolist(), strict=True))
+    parts = [_split_number(_cut_scope(scope.values[paths[group]])) for group in range(len(paths))]
+    rank, count = np.zeros(len(parts), np.int64), Counter[str]()
+    for group in sorted(range(len(parts)), key=lambda group: parts[group][1]):
+        part = parts[group][0]
+        rank[group], count[part] = count[part], count[part] + 1
+    numbers = {part: number for number, part in enumerate(count)}
+    number, repeats = np.array([(numbers[part], count[part]) for part, _ in parts], np.int64).reshape(-1, 2).T
+    labels: list[Ints] = [each]
+    for pieces in reversed(PIECES):
+        runs = np.unique([number, rank * pieces // np.maximum(repeats, 1)], axis=1, return_inverse=True)[1].ravel()
+        if runs.max(initial=-1) < labels[-1].max(initial=-1):
+            labels.append(renumber(runs)[each])
+    return labels if len(labels) > 1 else []
+
+
+def _split_number(path: str) -> tuple[str, int]:
+    """A path without its last name, and that as a number; or all of it and 0."""
+    head, _, last = path.rpartition(".")
+    return (head, int(last)) if last.isdigit() else (f"{path}.", 0)
 
 
 def _cut_scope(path: str) -> str:

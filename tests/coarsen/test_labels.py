@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from soak import examples, seeds
 
 from placewise.coarsen.hierarchy import Grouping, cut_intervals, heavy_edges, hierarchy, sole_children, sole_parents
 from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
-from placewise.coarsen.scopes import scope_labels
+from placewise.coarsen.scopes import repeated_labels, scope_labels
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
@@ -103,6 +105,25 @@ def test_scopes_group_steps_and_layers() -> None:
     """The path up to its last number, or to its first."""
     problem = line(16)
     assert np.bincount(scope_labels(problem)).tolist() == [2] * 8
+
+
+def test_repetitions_are_grouped_in_runs() -> None:
+    """Steps of a layer, sixteen and four runs of steps, and the layer: nested, in order of the numbers."""
+    builder = GraphBuilder()
+    scopes = [f"layer.{layer}.step.{step}" for step in range(32) for layer in range(2)] + ["head", "head", ""]
+    for number, scope in enumerate(scopes):
+        builder.add_op(f"op{number}", "Op", scope=scope)
+    cluster = Cluster((Device("a", "cpu"), Device("b", "cpu")))
+    costs = CostTable.given(np.ones((len(scopes), 2)), np.zeros((0, 1)))
+    problem = Problem(builder.build(), cluster, costs, Objective("latency"))
+    labels = repeated_labels(problem)
+    assert [len(np.unique(label)) for label in labels] == [66, 34, 10, 4]
+    for finer, coarser in pairwise(labels):
+        assert len(np.unique(np.stack((finer, coarser)), axis=1)[0]) == finer.max() + 1
+    layer, runs = labels[-1][:64:2], labels[-2][:64:2]
+    assert len(set(layer.tolist())) == 1
+    assert runs.tolist() == np.repeat(list(dict.fromkeys(runs.tolist())), 8).tolist()
+    assert repeated_labels(line(1)) == []
 
 
 @given(st.data(), problems(max_ops=24, rules=True))

@@ -35,6 +35,9 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
+REPEATED_SHARE, REPEATED_OPS = 0.75, 10_000
+"""Of the time, for moving all repetitions of a part together for latency. On smaller graphs a search that moves single
+ops gets further."""
 CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
 """Of the time, for stages in a chain where any sets are allowed: often a better start on graphs of some thousand ops.
 On larger ones the search for a chain takes longer than that."""
@@ -96,7 +99,9 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
-        return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
+        large = problem.objective.op_by_op and problem.n_ops > REPEATED_OPS
+        repeated = (Turn("multilevel", {"repeated": "only"}, share=REPEATED_SHARE),) if large else ()
+        return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT), *repeated)
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
     if not isfinite(seconds):
@@ -119,7 +124,7 @@ def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
 
 def searches(problem: Problem) -> tuple[Turn, ...]:
     """Searches from the best placements so far, repeated while there is time."""
-    many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
+    many = (Turn("multilevel", {"repeated": "never"}),) if problem.n_ops > MANY_OPS else ()
     if problem.objective.kind == "latency":
         operator = problem.objective.op_by_op
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)

@@ -41,6 +41,13 @@ class Level:
         home[block] = placed
         return placed if np.array_equal(home[block][self.op], device) else None
 
+    def nearest(self, device: Ints, seconds: Floats) -> Ints:
+        """The placement that takes each group to where most of its `seconds` [n_ops] are in a placement of the ops."""
+        spent = np.zeros((self.problem.n_blocks, self.problem.n_devices))
+        np.add.at(spent, (self.problem.block[self.op], device), seconds)
+        home: Ints = spent.argmax(axis=1).astype(np.int32)[self.problem.block]
+        return home
+
     def mean(self, rows: Floats) -> Floats:
         """The mean of rows of ops [n_ops, k] over each group [n, k]."""
         sums = np.zeros((self.problem.n_ops, rows.shape[1]))

@@ -4,18 +4,20 @@ The room `coarsen` makes groups of groups, from fine to coarse: chains, heavy ed
 solve the coarsest problem and then search on from its placement, level after level, down to the ops where time allows.
 With time left, a new hierarchy respects the best placement (no group spans two devices), and the search starts again
 from the top. Every candidate is priced on the ops. A group's priors are the means over its ops.
+
+For latency, the first descent moves what a model repeats: a layer in all steps, then in runs of steps, then in each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from placewise.coarsen.hierarchy import hierarchy
-from placewise.coarsen.scopes import scope_labels
+from placewise.coarsen.scopes import repeated_labels, scope_labels
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -29,6 +31,7 @@ from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.starting_placements import find_starting_placements
 from placewise.simulate import Evaluator
 from placewise.simulate.judge.memory import device_memory
+from placewise.simulate.judge.ranks import mean_op_seconds
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 SEARCHES: dict[str, Calls] = {
@@ -58,15 +61,23 @@ BUSY_SHARE, IDLE_DESCENTS = 0.2, 2
 """The search ends after this many descents in a row that use less than this share of their time and find nothing."""
 GROUPS = {"throughput": (2000, 100), "latency": (400, 40)}
 """The size of the coarsest problem: at least this many groups, and this many per device."""
+MOST_PARTS, REPEATED_SHARE = 64, 0.9
+"""With more parts that repeat, nothing is gained by moving them as a whole; and the share of the time for that."""
+SWEEPS = 16
+"""How often, on the mean, repetitions of a part may be tried on each device before those of smaller parts are."""
 FITTING_DESCENTS = 6
 """Descents until a placement fits in memory: groups hide the live activations inside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultilevelOptions:
-    """`groups`: about how many groups the coarsest problem has (0: the placer chooses)."""
+    """`groups`: about how many groups the coarsest problem has (0: the placer chooses).
+
+    `repeated`: for latency, whether all repetitions of a part are moved together `first`, `only` so, or `never`.
+    """
 
     groups: int = 0
+    repeated: Literal["first", "only", "never"] = "first"
 
     def __post_init__(self) -> None:
         if self.groups < 0:
@@ -94,7 +105,8 @@ class MultilevelPlacer:
         """The best placement found on any level, hints included."""
         problem = search.problem
         least, each = GROUPS[problem.objective.kind]
-        run = _Descents(search, self.options.groups or max(least, each * problem.n_devices), bound=search.hints.bound)
+        wanted = self.options.groups or max(least, each * problem.n_devices)
+        run = _Descents(search, wanted, bound=search.hints.bound)
         try:
             for hint in search.hints.placements:
                 run.offer(hint.device)
@@ -102,7 +114,10 @@ class MultilevelPlacer:
             if problem.objective.kind == "latency" and run.best is None:
                 run.start_from_ops()
                 run.refines = run.best is not None and problem.n_ops > FEW_OPS
-            run.search_levels()
+            if self.options.repeated != "never" and problem.objective.kind == "latency" and run.best is not None:
+                run.search_repetitions()
+            if self.options.repeated != "only":
+                run.search_levels()
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.infeasible:
@@ -166,6 +181,26 @@ class _Descents:
         for device in starts.devices:
             self.offer(device)
 
+    def search_repetitions(self) -> None:
+        """One descent over what the model repeats, where time allows to schedule all ops some times."""
+        ops = levels_of(self.problem, [])[0]
+        labels = repeated_labels(self.problem) if self._affords(ops) else []
+        if not labels or labels[-1].max() >= MOST_PARTS:
+            return
+        levels, share = levels_of(self.problem, labels, exact=True)[1:], REPEATED_SHARE * self.watch.left
+        end, seconds = self.watch.elapsed + share, mean_op_seconds(self.problem)
+        for depth in range(len(levels) - 1, -1, -1):
+            if self.finished or self.best is None:
+                break
+            level, left = levels[depth], max(end - self.watch.elapsed, 0.0)
+            start = level.down(self.best)
+            starts = [level.nearest(self.best, seconds) if start is None else start]
+            timed = np.isfinite(self.watch.budget.seconds)
+            tried = SWEEPS * level.problem.n_blocks * level.problem.n_devices if timed else None
+            current = self._refine(level, left / (depth + 1), starts, tried)
+            if current is not None:
+                self.offer(current)
+
     def search_levels(self) -> None:
         """Descend until the time is over or nothing is left to do; without a time limit, once.
 
@@ -209,10 +244,12 @@ class _Descents:
         refines = self.best is not None and (self.refines or self.number > 0)
         start = scope_labels(problem) if (self.number % 2 == 1) == latency else None
         labels = hierarchy(problem, wanted=self.wanted, key=self.best if refines else None, start=start)
-        pricing = EXACT_SETUP * levels_of(problem, [])[0].size
-        affordable = self.watch.budget.seconds * DESCENT_SHARE >= PRICINGS * pricing
-        levels = levels_of(problem, labels, exact=latency and refines and affordable)
-        return [*levels_of(self.problem, []), *levels[1:]]
+        ops = levels_of(self.problem, [])[0]
+        return [ops, *levels_of(problem, labels, exact=latency and refines and self._affords(ops))[1:]]
+
+    def _affords(self, ops: Level) -> bool:
+        """Whether a descent has the time to schedule all ops for each candidate."""
+        return self.watch.budget.seconds * DESCENT_SHARE >= PRICINGS * EXACT_SETUP * ops.size
 
     def _descend(self, levels: list[Level], seconds: float) -> None:
         """From the coarsest problem to the finest that time allows: start there, search on from level to level."""
@@ -245,8 +282,11 @@ class _Descents:
             self.offer(level.up(device))
         return devices
 
-    def _refine(self, level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
-        """The best placement [n_ops] that searches on a level find from starts, or the first of these."""
+    def _refine(self, level: Level, seconds: float, starts: list[Ints], tried: int | None = None) -> Ints | None:
+        """The best placement [n_ops] that searches on a level find from starts, or the first of these.
+
+        Each prices at most `tried` placements, if given.
+        """
         objective, shaped = self.problem.objective.kind, level.problem.constraints.shaped
         devices, end = starts[:], self.watch.elapsed + seconds
         calls = _supporting(SEARCHES[objective], level.problem)[:1]
@@ -257,8 +297,10 @@ class _Descents:
                 break
             mine = max(end - self.watch.elapsed, 0.0) / (len(calls) - number)
             placer, context = create(name, options), self._context_of(level, mine, name, devices)
+            limits = [limit for limit in (tried, context.budget.evaluations) if limit is not None]
+            budget = replace(context.budget, evaluations=min(limits, default=None))
             proposal = run_placer(
-                placer, level.problem, context.budget,
+                placer, level.problem, budget,
                 hints=context.hints, evaluate=context.evaluate, on_progress=context.on_progress,
             )  # fmt: skip
             finest = level.problem is self.problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulate_problems import random_placement, random_problem, seeded
@@ -135,6 +137,47 @@ def test_tightened_devices_hold_less() -> None:
     """Bytes that are taken away are missing from the capacity."""
     problem = chain(4, memory=24.0)
     assert tightened(problem, np.array([4.0, 0.0])).capacity.tolist() == [20.0, 24.0]
+
+
+def waves(layers: int, steps: int) -> Problem:
+    """A recurrent network: each cell waits for the same layer one step before, and the layer below in the same step."""
+    builder = GraphBuilder()
+    tensors: dict[tuple[int, int], int] = {}
+    for step in range(steps):
+        for layer in range(layers):
+            op = builder.add_op(f"cell{layer}.{step}", "Op", scope=f"layer.{layer}.step.{step}")
+            for before in ((layer, step - 1), (layer - 1, step)):
+                if before in tensors:
+                    builder.add_edge(tensors[before], op)
+            tensors[layer, step] = builder.add_tensor(op, nbytes=1)
+    cluster = Cluster(tuple(Device(f"d{layer}", "cpu") for layer in range(layers)))
+    n = layers * steps
+    seconds = np.full((n, layers), 1.0)
+    return Problem(builder.build(), cluster, CostTable.given(seconds, np.zeros((n, 1))), Objective("latency"))
+
+
+def test_layers_of_a_recurrent_network_are_moved_as_a_whole() -> None:
+    """A layer per device is found by moving layers alone: the last cell ends layers + steps − 1 cells later."""
+    problem = waves(3, 40)
+    found = run_placer(
+        create("multilevel", {"repeated": "only"}), problem, Budget(iterations=50),
+        hints=Hints((Placement(np.zeros(problem.n_ops, np.int32)),)),
+    )  # fmt: skip
+    assert found.placement is not None
+    assert evaluate(problem, found.placement.device[None])[0] == 42
+
+
+def test_repetitions_that_do_not_fit_stay_where_they_are() -> None:
+    """Two layers do not fit on one device: what moves them there is no answer."""
+    problem = waves(2, 8)
+    devices = tuple(replace(device, memory=20.0) for device in problem.cluster)
+    ops = replace(problem.graph.ops, state_bytes=np.full(problem.n_ops, 1, np.int64))
+    tight = problem.with_(graph=replace(problem.graph, ops=ops), cluster=replace(problem.cluster, devices=devices))
+    hint = Placement(np.repeat([0, 1], 8).astype(np.int32))
+    found = run_placer(create("multilevel", {"repeated": "only"}), tight, Budget(iterations=9), hints=Hints((hint,)))
+    assert found.placement is not None and not find_broken_rule(tight, found.placement.device)
+    values = evaluate(tight, np.stack((found.placement.device, hint.device)))
+    assert values[0] <= values[1]
 
 
 def test_an_option_that_makes_no_sense_is_refused() -> None:
