@@ -41,9 +41,9 @@ from placewise.placers.base import (
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.bounds.paths import WORK
 
-BOUND_SHARE = 0.1
+BOUND_SHARE = 0.15
 """Of the time, for the first bound, where that can take long."""
-BOUND_PACE, BOUND_OPS = 0.1, 1000
+BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
 

@@ -184,7 +184,7 @@ class _Descents:
     def search_repetitions(self) -> None:
         """One descent over what the model repeats, where time allows to schedule all ops some times."""
         ops = levels_of(self.problem, [])[0]
-        labels = repeated_labels(self.problem) if self._affords(ops) else []
+        labels = repeated_labels(self.problem) if self._affords(ops, REPEATED_SHARE) else []
         if not labels or labels[-1].max() >= MOST_PARTS:
             return
         levels, share = levels_of(self.problem, labels, exact=True)[1:], REPEATED_SHARE * self.watch.left
@@ -245,11 +245,11 @@ class _Descents:
         start = scope_labels(problem) if (self.number % 2 == 1) == latency else None
         labels = hierarchy(problem, wanted=self.wanted, key=self.best if refines else None, start=start)
         ops = levels_of(self.problem, [])[0]
-        return [ops, *levels_of(problem, labels, exact=latency and refines and self._affords(ops))[1:]]
+        return [ops, *levels_of(problem, labels, exact=latency and refines and self._affords(ops, DESCENT_SHARE))[1:]]
 
-    def _affords(self, ops: Level) -> bool:
-        """Whether a descent has the time to schedule all ops for each candidate."""
-        return self.watch.budget.seconds * DESCENT_SHARE >= PRICINGS * EXACT_SETUP * ops.size
+    def _affords(self, ops: Level, share: float) -> bool:
+        """Whether this share of the time is enough to schedule all ops for each candidate."""
+        return self.watch.budget.seconds * share >= PRICINGS * EXACT_SETUP * ops.size
 
     def _descend(self, levels: list[Level], seconds: float) -> None:
         """From the coarsest problem to the finest that time allows: start there, search on from level to level."""
