@@ -19,8 +19,9 @@ from placewise.errors import InputError, RunError
 from placewise.files.training_checkpoint import WEIGHTS, TrainingCheckpoint
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers, find_dead, name_interfaces
+from placewise.processes.worker import START, Worker, collect_answers, find_dead
 from placewise.runtimes.base import Closing, Job
 from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
@@ -325,7 +326,7 @@ class _Run:
         place = job.places[self._training.stages.devices[0]]
         with Worker(
             _WHOLE, self._payload, self._training.document(), torch_device(place), dict(self._training.data),
-            name="the whole program", cores=place.cores,
+            name="the whole program", cores=place.cores, quota=place.quota,
         ) as whole:  # fmt: skip
             if whole.ask("is_random", timeout=job.seconds):
                 note = "the program draws random numbers, so its losses are not compared with those of one process"
@@ -359,17 +360,19 @@ class TrainingProcesses(Closing):
         self._seconds, self._ranks = job.seconds, len(training.stages.devices)
         self._workers: list[Worker] = []
         self._folder = ScratchFolder()
+        self._network: Network | None = None
         meeting, document = str(self._folder.path / "meeting"), training.document()
-        environment = name_interfaces()
         names = job.problem.cluster.names
         with self._all_or_none():
+            network = self._network = Network([job.places[device].bandwidth for device in training.devices])
             for rank, device in enumerate(training.devices):
                 place = job.places[device]
                 self._workers.append(
                     Worker(
                         _RANK, payload, document, rank, len(training.devices), meeting, job.seconds,
                         dict(training.data), name=f"process {rank} ({names[device]})", cores=place.cores,
-                        environment=environment, start=None,
+                        quota=place.quota, network=network.namespaces[rank], environment=network.environment,
+                        start=None,
                     )
                 )  # fmt: skip
             collect_answers(self._workers, START + job.seconds)
@@ -419,6 +422,8 @@ class TrainingProcesses(Closing):
         """End the processes."""
         for worker in self._workers:
             worker.kill()
+        if self._network is not None:
+            self._network.close()
         self._folder.close()
 
     def _ask(self, method: str, *args: Any) -> list[Any]:
