@@ -199,6 +199,22 @@ def find_dead(workers: Sequence[Worker]) -> Worker | None:
         time.sleep(0.01)
 
 
+def waited_seconds() -> float:
+    """The seconds that the threads of all running children of this process have waited for a processor; 0 if unknown.
+
+    What a thread runs is not in it, nor what it waits for something else: so it grows while more threads want to run
+    than there are processors for them. Where it waits for its quota, it waits for nothing here.
+    """
+    total = 0
+    with suppress(OSError):
+        for own in Path("/proc/self/task").iterdir():
+            for pid in (own / "children").read_text().split():
+                with suppress(OSError, ValueError, IndexError):
+                    for thread in Path(f"/proc/{pid}/task").iterdir():
+                        total += int((thread / "schedstat").read_text().split()[1])
+    return total * 1e-9
+
+
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:
     limit = "" if memory == float("inf") else str(int(memory))
     tied = "tied" if threading.current_thread() is threading.main_thread() else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from placewise.model.placement import Placement
 torch = pytest.importorskip("torch")
 from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
-from placewise.analysis.train_plan import TrainingSetting, train_placement  # noqa: E402
+from placewise.analysis.train_plan import TrainingSetting, tabulate_training, train_placement  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task, device_orders  # noqa: E402
 
@@ -197,6 +199,18 @@ def test_training_goes_on_from_a_checkpoint(blocks: Path, tmp_path: Path, undist
     (tmp_path / "kept" / "step-00000009" / "rank-1.pt").write_bytes(b"no checkpoint")
     with pytest.raises(RunError, match=r"the checkpoint rank-1.pt cannot be read"):
         train(problem, placement, steps=10, resume=True, **common)
+
+
+def test_steps_in_which_threads_waited_are_not_counted(blocks: Path) -> None:
+    """The median is that of the steps as calm as the calmest, without the first; a note says how many were left out."""
+    problem = build_forward(blocks, "1xcore")
+    trained = train(problem, Placement.on(0, problem.n_ops), steps=4, compared=0)
+    assert len(trained.record.waited) == 4 and min(trained.record.waited) >= 0
+    record = replace(trained.record, seconds=(9.0, 1.0, 3.0, 2.0, 1.5), waited=(5.0, 0.1, 0.9, 0.2, 0.8))
+    table = tabulate_training(replace(trained, record=record))
+    assert table.seconds == 1.5 and "2 steps in which other programs had the processor are not counted" in table.notes
+    resumed = replace(trained, record=replace(record, seconds=(), waited=()))
+    assert resumed.seconds == math.inf and not tabulate_training(resumed).notes
 
 
 def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

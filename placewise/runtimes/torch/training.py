@@ -21,7 +21,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers, find_dead
+from placewise.processes.worker import START, Worker, collect_answers, find_dead, waited_seconds
 from placewise.runtimes.base import Closing, Job
 from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
@@ -129,8 +129,9 @@ class TrainingRecord:
 
     `runtime` is the part of these bytes that processes took before the first step, beyond their weights. `order` is
     what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says what ended a
-    process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
-    seconds, and the differences the largest ones: of losses as a share, of gradients as a share of the largest entry.
+    process, once per restart. `waited` are the seconds that threads waited for a processor, by step. `compared` are the
+    losses of the whole program in one process, `alone` its seconds, and the differences the largest ones: of losses as
+    a share, of gradients as a share of the largest entry.
     """
 
     losses: tuple[float, ...]
@@ -145,6 +146,7 @@ class TrainingRecord:
     gradient_difference: float = 0.0
     notes: tuple[str, ...] = ()
     runtime: tuple[int, ...] = ()
+    waited: tuple[float, ...] = ()
 
 
 OnStep = Callable[[int, float, float], None]
@@ -261,6 +263,7 @@ class _Run:
         self._losses: list[float] = list(checkpoint.last.losses) if checkpoint and checkpoint.last else []
         self._first = len(self._losses) + 1
         self._seconds: list[float] = []
+        self._waited: list[float] = []
         self._restarts: list[str] = []
         self._order: Any = ()
         self._memory: list[int] = []
@@ -288,6 +291,7 @@ class _Run:
             seconds=tuple(self._seconds),
             memory=tuple(self._memory),
             runtime=tuple(self._runtime),
+            waited=tuple(self._waited),
             order=self._order,
             first=self._first,
             restarts=tuple(self._restarts),
@@ -301,7 +305,9 @@ class _Run:
         self._order = processes.order()
         while len(self._losses) < options.steps:
             number = len(self._losses) + 1
+            before = waited_seconds()
             loss, seconds = processes.step(number)
+            self._waited.append(waited_seconds() - before)
             if not math.isfinite(loss):
                 raise RunError(f"the loss of step {number} is {loss}: give a smaller --learning-rate")
             self._losses.append(loss)
