@@ -203,7 +203,7 @@ def waited_seconds() -> float:
     """The seconds that the threads of all running children of this process have waited for a processor; 0 if unknown.
 
     What a thread runs is not in it, nor what it waits for something else: so it grows while more threads want to run
-    than there are processors for them. Where it waits for its quota, it waits for nothing here.
+    than there are processors for them, and while threads wait for a quota.
     """
     total = 0
     with suppress(OSError):

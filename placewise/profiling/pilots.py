@@ -147,6 +147,8 @@ def _run_batches(
 ) -> list[_Run]:
     """Run placements a few at a time, in turns with what is `ready`; the ratio of the plain runtime goes to `own`."""
     fresh, found = input_source(job.problem.graph), list[_Run]()
+    limited = any(place.quota < 1 for place in job.places)  # who waits for a quota is not disturbed
+    protocol = replace(PROTOCOL, wait=float("inf")) if limited else PROTOCOL
     for first in range(0, max(len(placements), 1 if not own else 0), BATCH):
         with ExitStack() as stack:
             some: dict[str, tuple[Placement, PreparedPlacement]] = {}
@@ -157,7 +159,7 @@ def _run_batches(
                     some[str(number)] = placement, prepared
             timed = {
                 one.name: one
-                for one in measure(ready | {name: one for name, (_, one) in some.items()}, fresh, PROTOCOL)
+                for one in measure(ready | {name: one for name, (_, one) in some.items()}, fresh, protocol)
             }
         if timed[_SINGLE].failure:
             raise RunError(timed[_SINGLE].failure)
