@@ -72,9 +72,11 @@ class TrainedPlan:
     @property
     def calm_steps(self) -> tuple[float, ...]:
         """The seconds of the steps but the first, which prepares buffers, and but those in which threads waited longer
-        for a processor, by `WAIT` of the step, than in the calmest: other programs ran.
+        for a processor, by `WAIT` of the step, than in the calmest: other programs ran. Under a quota, they all count.
         """
-        seconds, waited = self.record.seconds, self.record.waited or (0.0,) * len(self.record.seconds)
+        job, seconds = self.training.job, self.record.seconds
+        known = self.record.waited and all(job.places[device].quota == 1 for device in self.training.devices)
+        waited = self.record.waited if known else (0.0,) * len(seconds)
         shares = [wait / step for wait, step in zip(waited, seconds, strict=True)][1:] or [0.0] * len(seconds)
         steps = seconds[1:] or seconds
         return tuple(step for step, share in zip(steps, shares, strict=True) if share <= min(shares) + WAIT)

@@ -213,6 +213,9 @@ def test_steps_in_which_threads_waited_are_not_counted(blocks: Path) -> None:
     record = replace(trained.record, seconds=(9.0, 1.0, 3.0, 2.0, 1.5), waited=(5.0, 0.1, 0.9, 0.2, 0.8))
     table = tabulate_training(replace(trained, record=record))
     assert table.seconds == 1.5 and "2 steps in which other programs had the processor are not counted" in table.notes
+    slow = replace(trained.training.job, places=(replace(trained.training.job.places[0], quota=0.5),))
+    limited = replace(trained, record=record, training=replace(trained.training, job=slow))
+    assert limited.calm_steps == record.seconds[1:]
     resumed = replace(trained, record=replace(record, seconds=(), waited=()))
     assert resumed.seconds == math.inf and not tabulate_training(resumed).notes
 
