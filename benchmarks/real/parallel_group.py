@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 import placewise
+from placewise.processes.limits import name_interfaces
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers, name_interfaces
+from placewise.processes.worker import START, Worker, collect_answers
 from placewise.runtimes.base import Closing
 from placewise.runtimes.torch.runtime import require_torch
 

@@ -36,7 +36,7 @@ from placewise.runtimes.base import (
     match_execution,
     require_as_written,
 )
-from placewise.runtimes.binding import Place, bind, bind_remotely
+from placewise.runtimes.binding import Place, bind, bind_remotely, require_limits
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
@@ -155,6 +155,7 @@ def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContex
         if runtime.info.remote and setting.binding:
             raise InputError(f"the runtime {runtime.info.name!r} chooses places itself", remedy="leave out --bind")
         places = bind_remotely(problem.cluster) if runtime.info.remote else bind(problem.cluster, setting.binding)
+        require_limits(places, runtime.info.name, runtime.info.limits)
         fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_place_on_one_device(executed))
     job = Job(

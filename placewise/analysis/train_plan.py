@@ -38,6 +38,8 @@ from placewise.transform.training import is_training, planned_optimizer
 
 TOLERANCE = 1e-5
 """How far losses, and gradients as a share of the largest entry, may be from those of one process."""
+WAIT = 0.05
+"""The share of a step by which threads may wait longer for a processor than in the calmest."""
 ALL_MICROBATCHES = 2
 """Micro-batches per process, where their number is not given."""
 
@@ -64,9 +66,20 @@ class TrainedPlan:
 
     @property
     def seconds(self) -> float:
-        """The median of the steps but the first, which prepares buffers; inf if none ran."""
-        steps = self.record.seconds[1:] or self.record.seconds
-        return float(np.median(steps)) if steps else math.inf
+        """The median of the calm steps; inf if none ran."""
+        return float(np.median(self.calm_steps)) if self.calm_steps else math.inf
+
+    @property
+    def calm_steps(self) -> tuple[float, ...]:
+        """The seconds of the steps but the first, which prepares buffers, and but those in which threads waited longer
+        for a processor, by `WAIT` of the step, than in the calmest: other programs ran. Under a quota, they all count.
+        """
+        job, seconds = self.training.job, self.record.seconds
+        known = self.record.waited and all(job.places[device].quota == 1 for device in self.training.devices)
+        waited = self.record.waited if known else (0.0,) * len(seconds)
+        shares = [wait / step for wait, step in zip(waited, seconds, strict=True)][1:] or [0.0] * len(seconds)
+        steps = seconds[1:] or seconds
+        return tuple(step for step, share in zip(steps, shares, strict=True) if share <= min(shares) + WAIT)
 
 
 def run_training(
@@ -238,8 +251,10 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
         predicted = own_bytes + runtime if prediction.memory else math.nan
         place = str(training.job.places[device])
         rows.append(TrainingRow(process, problem.cluster.names[device], place, tuple(own), float(memory), predicted))
-    quartiles = np.percentile(record.seconds[1:] or record.seconds or (math.nan,), (25, 75))
+    quartiles = np.percentile(trained.calm_steps or (math.nan,), (25, 75))
     notes = [*record.notes, *([prediction.note] if prediction.note else [])]
+    if disturbed := len(record.seconds[1:] or record.seconds) - len(trained.calm_steps):
+        notes.append(f"{disturbed} steps in which other programs had the processor are not counted")
     if options.schedule == "interleaved" and len(stages.ranks) == ranks:
         notes.append("every device has one stage, so interleaved does what 1f1b does")
     return TrainingTable(

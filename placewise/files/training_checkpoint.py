@@ -54,9 +54,12 @@ class TrainingCheckpoint:
             self.last = self._read()
 
     def files(self, step: int) -> list[str]:
-        """Where the processes of a replica write their state after a step."""
+        """Where the processes of a replica write their state after a step. Raises OutputError."""
         folder = self._folder(step)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot be written ({describe_os_error(error)})", where=str(folder)) from None
         return [str(folder / f"rank-{rank}.pt") for rank in range(self._ranks)]
 
     def commit(self, step: int, losses: list[float]) -> None:

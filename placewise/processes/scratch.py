@@ -14,16 +14,16 @@ _PREFIX = "placewise-scratch-"
 
 
 class ScratchFolder:
-    """An empty folder that exists until `close`.
+    """An empty folder in `parent` (the system's folder of temporary files by default) that exists until `close`.
 
     Its process holds a lock on it. However the process ends, the lock goes with it, and the next call of
     `remove_stale_folders` removes the folder. Where nothing can be locked, nobody removes it after a kill.
     """
 
-    def __init__(self) -> None:
-        remove_stale_folders()
+    def __init__(self, parent: Path | None = None) -> None:
+        remove_stale_folders(parent)
         while True:  # another process may remove the folder before it is locked
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             self._lock = lock_path(self.path, wait=True)
             if self.path.exists():
                 break
@@ -46,7 +46,7 @@ def scratch_folder() -> Iterator[Path]:
         folder.close()
 
 
-def remove_stale_folders() -> None:
-    """Remove the scratch folders whose processes have ended."""
+def remove_stale_folders(parent: Path | None = None) -> None:
+    """Remove the scratch folders in `parent` whose processes have ended."""
     with suppress(OSError):
-        remove_abandoned(Path(tempfile.gettempdir()), _PREFIX)
+        remove_abandoned(parent or Path(tempfile.gettempdir()), _PREFIX)

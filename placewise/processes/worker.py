@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from placewise.errors import PlacewiseError, RunError
+from placewise.processes.limits import ProcessorQuota, enter_network
 from placewise.processes.scratch import remove_stale_folders
 
 START, ANSWER, GRACE = 120.0, 300.0, 2.0
@@ -36,7 +37,8 @@ class Worker:
     """A process that creates an object from `served` (``module:Class``) and calls its methods on request.
 
     `cores` are the processors that the process and its threads may use, `fds` file descriptors that it inherits under
-    the same numbers, and `memory` the most bytes that it may allocate. `name` identifies it in messages. A worker ends
+    the same numbers, and `memory` the most bytes that it may allocate. Once it is ready, it gets the share `quota` of
+    the time of its cores; it is in the network namespace `network`. `name` identifies it in messages. A worker ends
     when `close` is called, when the last reference to it goes, and when this process ends in whatever way.
 
     Raises RunError if the worker does not start within `start` seconds. With `start` None the constructor does not
@@ -52,27 +54,37 @@ class Worker:
         cores: Sequence[int] = (),
         fds: Sequence[int] = (),
         memory: float = float("inf"),
+        quota: float = 1.0,
+        network: int = -1,
         environment: Mapping[str, str] | None = None,
         start: float | None = START,
     ) -> None:
         self.name, self.ready = name, False
+        self._quota = None if quota >= 1 else ProcessorQuota(quota * max(len(cores), 1))
         ours, theirs = socket.socketpair()
         alive, self._lifeline = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            self._process = subprocess.Popen(
-                _command(theirs.fileno(), alive, cores, memory),
-                pass_fds=(theirs.fileno(), alive, *fds),
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env=_environment(len(cores), environment),
-            )
+            with enter_network(network):
+                self._process = subprocess.Popen(
+                    _command(theirs.fileno(), alive, cores, memory),
+                    pass_fds=(theirs.fileno(), alive, *fds),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    env=_environment(len(cores), environment),
+                )
+        except BaseException:
+            if self._quota is not None:
+                self._quota.close()
+            raise
         finally:
             theirs.close()
             os.close(alive)
         self._link = Connection(ours.detach())
-        self._end = weakref.finalize(self, _end_process, self._process, self._link, self._lifeline, self._errors)
+        self._end = weakref.finalize(
+            self, _end_process, self._process, self._link, self._lifeline, self._errors, self._quota
+        )
         try:
             self.tell(served, *args)
             if start is not None:
@@ -121,6 +133,8 @@ class Worker:
         except (EOFError, OSError):
             raise self.failure() from None
         if kind == "ok":
+            if self._quota is not None and not self.ready:
+                self._quota.add(self.pid)
             self.ready = True
             return value
         if isinstance(value, PlacewiseError):
@@ -185,9 +199,20 @@ def find_dead(workers: Sequence[Worker]) -> Worker | None:
         time.sleep(0.01)
 
 
-def name_interfaces() -> dict[str, str]:
-    """The network interfaces over which gloo and NCCL join processes: those of this environment, or loopback."""
-    return {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+def waited_seconds() -> float:
+    """The seconds that the threads of all running children of this process have waited for a processor; 0 if unknown.
+
+    What a thread runs is not in it, nor what it waits for something else: so it grows while more threads want to run
+    than there are processors for them, and while threads wait for a quota.
+    """
+    total = 0
+    with suppress(OSError):
+        for own in Path("/proc/self/task").iterdir():
+            for pid in (own / "children").read_text().split():
+                with suppress(OSError, ValueError, IndexError):
+                    for thread in Path(f"/proc/{pid}/task").iterdir():
+                        total += int((thread / "schedstat").read_text().split()[1])
+    return total * 1e-9
 
 
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:
@@ -204,7 +229,9 @@ def _environment(threads: int, extra: Mapping[str, str] | None) -> dict[str, str
     return {**QUIET, **os.environ, **limits, "PYTHONPATH": path, **(extra or {})}
 
 
-def _end_process(process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes]) -> None:
+def _end_process(
+    process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes], quota: ProcessorQuota | None
+) -> None:
     link.close()
     os.close(lifeline)
     try:
@@ -213,6 +240,8 @@ def _end_process(process: subprocess.Popen[bytes], link: Connection, lifeline: i
         process.kill()
         process.wait()
     errors.close()
+    if quota is not None:
+        quota.close()
     remove_stale_folders()
 
 

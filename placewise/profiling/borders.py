@@ -9,8 +9,9 @@ from itertools import combinations
 import numpy as np
 
 from placewise.files.profile_file import BorderFigures
+from placewise.processes.limits import Network
 from placewise.processes.scratch import scratch_folder
-from placewise.processes.worker import START, Worker, collect_answers, name_interfaces
+from placewise.processes.worker import START, Worker, collect_answers
 from placewise.runtimes.binding import Place
 
 SMALL, LARGE = 16, 1 << 18
@@ -21,14 +22,16 @@ _RANK = "placewise.profiling.servers.border:BorderRank"
 
 
 def measure_borders(places: Sequence[Place], *, seconds: float = 120.0) -> tuple[BorderFigures, ...]:
-    """The figures of the borders between devices on cores, both directions alike; of many pairs, some are measured.
+    """The figures of the borders between devices on cores, both directions alike; of many pairs, some are measured,
+    or all where devices have limits.
 
     Two stages that compute nothing hand on a stream of tensors, as the runtime `pipelining` does, so that the
     conversions, gloo, and Python's part of a micro-batch count. Raises RunError.
     """
     on_cores = [place for place in places if place.kind == "cores"]
     pairs = list(combinations(on_cores, 2))
-    rows = sorted({row * len(pairs) // MAX_PAIRS for row in range(MAX_PAIRS)}) if pairs else []
+    some = len(pairs) if any(place.limits for place in on_cores) else MAX_PAIRS
+    rows = sorted({row * len(pairs) // some for row in range(some)}) if pairs else []
     figures = []
     for one, other in (pairs[row] for row in rows):
         small, large = _time_pair((one, other), seconds)
@@ -44,14 +47,15 @@ def measure_borders(places: Sequence[Place], *, seconds: float = 120.0) -> tuple
 
 def _time_pair(pair: tuple[Place, Place], seconds: float) -> tuple[list[float], list[float]]:
     """Seconds per tensor of streams of small and of large ones."""
-    environment = name_interfaces()
     with ExitStack() as stack:
+        network = stack.enter_context(Network([place.bandwidth for place in pair]))
         meeting = str(stack.enter_context(scratch_folder()) / "meeting")
         workers = [
             stack.enter_context(
                 Worker(
                     _RANK, rank, meeting, seconds,
-                    name=str(place), cores=place.cores, environment=environment, start=None,
+                    name=str(place), cores=place.cores, quota=place.quota, network=network.namespaces[rank],
+                    environment=network.environment, start=None,
                 )
             )
             for rank, place in enumerate(pair)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from placewise.processes.worker import Worker
 from placewise.profiling.hops import measure_hops, write_chain
 from placewise.profiling.servers.memory import BOARD
 from placewise.profiling.servers.window import TimeWindow
-from placewise.runtimes.binding import Place
+from placewise.runtimes.binding import Place, require_limits
 
 LARGE = 64 << 20
 """Bytes of a copy that fits no cache."""
@@ -74,6 +75,7 @@ def measure_links(cluster: Cluster, places: Sequence[Place], *, seconds: float =
     on_cores = [place for place in places if place.kind == "cores"]
     if not on_cores:
         raise InputError("none of these devices is on cores of this machine", remedy="give 'cores', or --bind")
+    require_limits(on_cores, "onnxruntime", ("quota",))
     names = [place.device for place in on_cores]
     with ExitStack() as stack:
         memory = SharedMemory(BOARD + MIDDLE)
@@ -86,6 +88,7 @@ def measure_links(cluster: Cluster, places: Sequence[Place], *, seconds: float =
                     MIDDLE,
                     name=str(place),
                     cores=place.cores,
+                    quota=place.quota,
                     fds=(memory.fd,),
                     start=seconds,
                 )
@@ -165,7 +168,8 @@ def _measure_calls(places: Sequence[Place], seconds: float) -> dict[str, Figure]
     with scratch_folder() as folder:
         path = write_chain(folder / "tiny.onnx", 1, ops=1)
         for place in places:
-            with Worker(_CALL_SERVER, path, {}, place, name=str(place), cores=place.cores, start=seconds) as worker:
+            limits: dict[str, Any] = {"cores": place.cores, "quota": place.quota}
+            with Worker(_CALL_SERVER, path, {}, place, name=str(place), start=seconds, **limits) as worker:
                 calls[place.device] = _figure(worker.ask("call_seconds", CALLS, timeout=seconds))
     return calls
 

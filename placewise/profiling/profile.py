@@ -40,10 +40,10 @@ from placewise.profiling.profile_cache import (
 from placewise.profiling.servers.registry import OPS_OF, installed_version, start_profiler
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
 from placewise.runtimes.base import require_as_written, warn_of_trust
-from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.binding import Place, bind, require_limits
 from placewise.runtimes.gpus import Gpu, list_gpus
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.registry import default_for
+from placewise.runtimes.registry import create, default_for
 from placewise.transform.training import is_training
 
 CALLS = 200
@@ -107,6 +107,7 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     source = graph.source
     if how.runtime == LLAMA or (not how.runtime and source is not None and source.format == "gguf"):
         places = bind(problem.cluster, how.binding)
+        require_limits(places, LLAMA)
         host = next((place for place in places if place.kind != "rpc"), None)
         return profile_llama(problem, places, how.repeats, describe_processor(host, ()) if host else "")
     runtime = how.runtime or ("" if source is None else default_for(source.format))
@@ -114,6 +115,7 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     source = _require_file(source, runtime)
     require_as_written(graph)
     places = bind(problem.cluster, how.binding)
+    require_limits(places, runtime, create(runtime).info.limits)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
     contexts = op_contexts(graph)
     gpus, ops_of = _list_gpus(places), OPS_OF.get(runtime, runtime)
@@ -314,7 +316,7 @@ def describe_processor(place: Place, gpus: Sequence[Gpu], tf32: str = "nothing")
     if place.kind == "cuda":
         gpu = next((gpu for gpu in gpus if str(gpu.number) == place.name), None)
         where = f"{where} ({gpu or 'unknown'}), {tf32} in TF32"
-    options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
+    options = "".join(f"; {name}={value}" for name, value in sorted({**place.options, **place.limits}.items()))
     return f"{processor_title()}; {where}{options}"
 
 

@@ -29,7 +29,7 @@ class RuntimeInfo:
     flight, and `extra` the package extra to install. `remote`: its devices may be on other machines, so that they are
     not bound to places of this one. A runtime of `stages` runs a line of them, one process each, from an empty pipeline
     to an empty one; its transfers do not overlap with compute. A runtime that `emulates` needs neither the devices nor
-    the model, and follows the execution of the plan.
+    the model, and follows the execution of the plan. `limits` are those of places that it can keep.
     """
 
     name: str
@@ -41,6 +41,7 @@ class RuntimeInfo:
     remote: bool = False
     stages: bool = False
     emulates: bool = False
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

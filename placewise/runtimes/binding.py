@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from placewise._util.cores import pinnable_cores
+from placewise._util.units import parse_bandwidth, parse_fraction
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, is_rpc
 
@@ -24,7 +26,8 @@ class Place:
 
     `kind` is ``cores`` (of the processor), ``cuda``, ``openvino`` or ``rpc`` (llama.cpp's server on another machine);
     `name` is the number of the GPU, OpenVINO's name of the device, or the server's address. `cores` are the processors
-    that its process may use. `options` are the runtime's own, by name.
+    that its process may use, `quota` the share of their time that it gets, and `bandwidth` the bytes per second that
+    may leave it. `options` are the runtime's own, by name.
     """
 
     device: str
@@ -32,10 +35,19 @@ class Place:
     name: str = ""
     cores: tuple[int, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    quota: float = 1.0
+    bandwidth: float = math.inf
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """The limits that make it slower than its cores, as text by name."""
+        found = {} if self.quota == 1 else {"quota": f"{self.quota:.4g}"}
+        return found if self.bandwidth == math.inf else {**found, "bandwidth": f"{self.bandwidth / 1e6:.4g}MB/s"}
 
     def __str__(self) -> str:
         if self.kind == "cores":
-            return f"{self.device} (cores {', '.join(map(str, self.cores))})"
+            limits = "".join(f"; {name}={value}" for name, value in self.limits.items())
+            return f"{self.device} (cores {', '.join(map(str, self.cores))}{limits})"
         return f"{self.device} ({self.kind}:{self.name})"
 
 
@@ -43,9 +55,10 @@ def bind(cluster: Cluster, bindings: Mapping[str, str] | None = None) -> tuple[P
     """A place for every device of `cluster`, in its order.
 
     `bindings` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
-    semicolons. By default, devices of the kinds ``cpu`` and ``core`` share the unbound cores in equal parts and in
-    order, with the threads of one core side by side, and ``cuda:1`` is the GPU with this number. Raises ClusterError
-    for a device that is not on this machine and for a disk, InputError for a place that cannot be parsed.
+    semicolons; on cores, ``quota=0.4`` and ``bandwidth=25MB/s`` make slower devices of them. By default, devices of the
+    kinds ``cpu`` and ``core`` share the unbound cores in equal parts and in order, with the threads of one core side by
+    side, and ``cuda:1`` is the GPU with this number. Raises ClusterError for a device that is not on this machine and
+    for a disk, InputError for a place that cannot be parsed.
     """
     bindings = dict(bindings or {})
     for name in bindings:
@@ -88,12 +101,29 @@ def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     kind, _, name = where.partition(":")
     kind = kind.lower()
     if kind in ("cores", "core"):
-        return Place(device, "cores", cores=_parse_cores(device, name, allowed), options=pairs)
+        quota = parse_fraction(pairs.pop("quota", "1"))
+        bandwidth = parse_bandwidth(pairs.pop("bandwidth")) if "bandwidth" in pairs else math.inf
+        if not quota or not bandwidth:
+            raise InputError(f"{text!r} leaves nothing for {device!r}", remedy="give more than 0")
+        return Place(device, "cores", "", _parse_cores(device, name, allowed), pairs, quota, bandwidth)
+    if limit := next((limit for limit in ("quota", "bandwidth") if limit in pairs), None):
+        raise InputError(f"{device!r} is on no cores, so it has no {limit}", remedy=f"leave out {limit}")
     if kind == "cuda" and (name or "0").isdecimal():
         return Place(device, "cuda", name or "0", options=pairs)
     if kind == "openvino" and name:
         return Place(device, "openvino", name, options=pairs)
     raise InputError(f"{text!r} is no place for the device {device!r}", remedy=f"write it like {_EXAMPLE}")
+
+
+def require_limits(places: Sequence[Place], name: str, limits: Sequence[str] = ()) -> None:
+    """Raise InputError for a place with limits other than those that the runtime `name` can keep."""
+    for place in places:
+        for limit in place.limits:
+            if limit not in limits:
+                raise InputError(
+                    f"the runtime {name!r} gives devices no {limit} of their own, and {place.device!r} has one",
+                    remedy="give --runtime pipelining, or leave it out",
+                )
 
 
 def physical_core(core: int) -> tuple[int, int]:

@@ -11,13 +11,14 @@ import numpy as np
 
 from placewise.errors import RunError
 from placewise.model.graph import Graph
+from placewise.processes.worker import waited_seconds
 from placewise.runtimes.base import PreparedPlacement
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 
 InputSource = Callable[[int], Arrays]
 """Returns the inputs of the sample with this number."""
-INPUTS = 8
+INPUTS, ATTEMPTS = 8, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class Protocol:
     """How to measure: `rounds` of all placements in turn, after `warm_up` samples of each that are not counted.
 
     With `in_flight` above 1, a round is a stream of `samples` and gives its seconds per sample; else it is `samples`
-    single runs and gives their median. After `seconds` no further round starts, once there are `least`.
+    single runs and gives their median. After `seconds` no further round starts, once there are `least`. A round in
+    which workers waited for a processor for more than the share `wait` of a time is repeated: of up to `ATTEMPTS` times
+    as many rounds the calm ones count, or the `least` calmest.
     """
 
     rounds: int = 10
@@ -34,15 +37,17 @@ class Protocol:
     warm_up: int = 3
     seconds: float = float("inf")
     least: int = 3
+    wait: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds per sample of every round, or the reason why there are none (`failure`)."""
+    """Seconds per sample of every round, or the reason why there are none (`failure`); how many rounds were dropped."""
 
     name: str
     rounds: tuple[float, ...] = ()
     failure: str = ""
+    dropped: int = 0
 
     @property
     def seconds(self) -> float:
@@ -94,27 +99,52 @@ def measure(
     A machine that is slow for a while slows all of them alike.
     """
     times: dict[str, list[float]] = {name: [] for name in prepared}
+    waits: list[float] = []
     failures: dict[str, str] = {}
     numbers, began = count(1), time.monotonic()
 
     def attempt(name: str, length: int, *, counts: bool) -> None:
         samples = [source(next(numbers)) for _ in range(length)]
+        start, waited = time.perf_counter(), waited_seconds() if counts else 0.0
         try:
             seconds = prepared[name].time(samples, in_flight=protocol.in_flight)
         except RunError as error:
             failures[name] = str(error)
             return
         if counts:
+            end = time.perf_counter()
+            waits[-1] = max(waits[-1], (waited_seconds() - waited) / (end - start))
             times[name].append(float(np.median(seconds)))
 
     for name in prepared:
         attempt(name, max(protocol.warm_up, protocol.in_flight), counts=False)
-    for round_ in range(protocol.rounds):
-        if round_ >= protocol.least and time.monotonic() - began > protocol.seconds:
+    for round_ in range(protocol.rounds * ATTEMPTS):
+        late = round_ >= protocol.least and time.monotonic() - began > protocol.seconds
+        if late or sum(wait <= protocol.wait for wait in waits) >= protocol.rounds:
             break
+        waits.append(0.0)
         for name in _rotate([name for name in prepared if name not in failures], round_):
             attempt(name, protocol.samples, counts=True)
-    return [Measurement(name, () if name in failures else tuple(times[name]), failures.get(name, "")) for name in times]
+    calm = choose_calm(waits, protocol)
+    return [
+        Measurement(name, failure=failures[name])
+        if name in failures
+        else Measurement(name, tuple(own[row] for row in calm), dropped=len(waits) - len(calm))
+        for name, own in times.items()
+    ]
+
+
+def choose_calm(waits: Sequence[float], protocol: Protocol) -> list[int]:
+    """The rounds that count, in order, by the share of each that workers waited for a processor.
+
+    >>> choose_calm([0.0, 0.3, 0.01, 0.2], Protocol(least=2, wait=0.05))
+    [0, 2]
+    >>> choose_calm([0.2, 0.3, 0.01], Protocol(least=2, wait=0.05))
+    [0, 2]
+    """
+    calm = [row for row, wait in enumerate(waits) if wait <= protocol.wait][: protocol.rounds]
+    least = min(protocol.least, protocol.rounds)
+    return calm if len(calm) >= least else sorted(sorted(range(len(waits)), key=waits.__getitem__)[:least])
 
 
 def _rotate(names: Sequence[str], by: int) -> Sequence[str]:

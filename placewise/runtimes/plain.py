@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,13 +59,16 @@ def _on_cores(job: Job, cores: tuple[int, ...]) -> Job:
     row = next(row for row, place in enumerate(job.places) if place.kind == "cores" and set(place.cores) & set(cores))
     options = {name: value for name, value in job.places[row].options.items() if name != "threads"}
     places = list(job.places)
-    places[row] = replace(job.places[row], cores=cores, options=options)
+    shares = [place.quota * len(place.cores) for place in places if set(place.cores) & set(cores)]
+    quota = min(1.0, sum(shares) / len(cores))
+    places[row] = replace(job.places[row], cores=cores, options=options, quota=quota, bandwidth=math.inf)
     return replace(job.alone(row), places=tuple(places))
 
 
 def _are_apart(places: Sequence[Place]) -> bool:
-    """Whether no two places share a core."""
-    return len(places) > 1 and len(all_cores(places)) == sum(len(place.cores) for place in places)
+    """Whether all places can be busy at once: no two share a core, but by quotas."""
+    used = [sum(place.quota for place in places if core in place.cores) for core in all_cores(places)]
+    return len(places) > 1 and max(used, default=0.0) <= 1 + 1e-9
 
 
 class Copies(Closing):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +17,13 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
+from placewise.processes.worker import waited_seconds
+from placewise.profiling.profile import describe_processor
 from placewise.runtimes.base import Realised
-from placewise.runtimes.binding import bind, physical_core
+from placewise.runtimes.binding import bind, physical_core, require_limits
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs, load_inputs
-from placewise.runtimes.measure import Measurement, Protocol, check_outputs, measure
+from placewise.runtimes.measure import ATTEMPTS, Measurement, Protocol, check_outputs, choose_calm, measure
 
 CORES = pinnable_cores()
 
@@ -55,6 +61,17 @@ def test_places_are_found_by_name_or_as_they_are_said():
     assert places[2].options == {"PRECISION": "bf16"} and str(places[1]) == "npu (openvino:NPU)"
 
 
+def test_limits_make_slower_devices_of_cores():
+    """A share of the time of its cores, and a bandwidth; they are part of what a profile measured."""
+    place = bind(cluster("c0"), {"c0": f"cores:{CORES[0]};quota=40%;bandwidth=200Mb/s;threads=1"})[0]
+    assert (place.quota, place.bandwidth, place.options) == (0.4, 25e6, {"threads": "1"})
+    assert str(place) == f"c0 (cores {CORES[0]}; quota=0.4; bandwidth=25MB/s)"
+    assert describe_processor(place, ()).endswith("; bandwidth=25MB/s; quota=0.4; threads=1")
+    with pytest.raises(InputError, match="'onnxruntime' gives devices no bandwidth of their own, and 'c0' has one"):
+        require_limits([place], "onnxruntime", ("quota",))
+    require_limits([place, *bind(cluster("c0"))], "pipelining", ("quota", "bandwidth"))
+
+
 @pytest.mark.parametrize(
     ("names", "said", "message"),
     [
@@ -66,6 +83,10 @@ def test_places_are_found_by_name_or_as_they_are_said():
         (("cpu",), {"cpu": "cores:0-999999999999"}, "is not here"),
         (("cpu",), {"cpu": "the moon"}, "is no place"),
         (("cpu",), {"cpu": "cuda:first"}, "is no place"),
+        (("cpu",), {"cpu": f"cores:{CORES[0]};quota=0"}, "leaves nothing"),
+        (("cpu",), {"cpu": f"cores:{CORES[0]};quota=2"}, "is not a share"),
+        (("cpu",), {"cpu": f"cores:{CORES[0]};bandwidth=fast"}, "is not a bandwidth"),
+        (("cpu",), {"cpu": "cuda:0;quota=0.5"}, "is on no cores, so it has no quota"),
         (tuple(f"c{number}" for number in range(len(CORES) + 1)), {}, "free cores of this machine"),
     ],
 )
@@ -177,6 +198,40 @@ def test_rounds_are_interleaved_in_changing_order():
     ]  # fmt: skip
     rounds = [log[start : start + 3] for start in range(3, len(log), 3)]
     assert all(sorted(one) == ["a", "b", "c"] for one in rounds) and len({one[0] for one in rounds}) > 1
+
+
+def test_rounds_in_which_workers_waited_are_repeated(monkeypatch):
+    """The calm ones count, of all placements together; where there are too few, the calmest do."""
+    log: list[str] = []
+    waits = iter([0.0, 0.0, 0.0, 9.0, *[9.0] * 200])  # before and after each time: the second of round 1 waited
+    monkeypatch.setattr("placewise.runtimes.measure.waited_seconds", lambda: next(waits))
+    ready = {name: Clockwork(name, 1.0, log) for name in "ab"}
+    protocol = Protocol(rounds=4, samples=1, warm_up=1, wait=1e-3)
+    found = measure(ready, lambda number: {"x": np.ones(1)}, protocol)
+    assert [(len(one.rounds), one.dropped) for one in found] == [(4, 1), (4, 1)] and len(log) == 2 + 2 * 5
+    always = iter(range(10**6))
+    monkeypatch.setattr("placewise.runtimes.measure.waited_seconds", lambda: float(next(always)))
+    found = measure(ready, lambda number: {"x": np.ones(1)}, replace(protocol, least=3))
+    assert [(len(one.rounds), one.dropped) for one in found] == [(3, 4 * ATTEMPTS - 3)] * 2
+    assert choose_calm([0.3, 0.1, 0.2], Protocol(least=2, wait=0.05)) == [1, 2]
+
+
+def test_waiting_for_a_processor_is_seen():
+    """Of the processes that this one has started, all threads together: two that want the same core."""
+    code = f"import os\nos.sched_setaffinity(0, [{CORES[0]}])\nprint(flush=True)\nwhile True: pass"
+    before = waited_seconds()
+    burning = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for process in burning:
+            assert process.stdout is not None and process.stdout.readline()
+        until = time.monotonic() + 60
+        while waited_seconds() <= before + 0.02 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert waited_seconds() > before + 0.02
+    finally:
+        for process in burning:
+            process.kill()
+            process.communicate()
 
 
 def test_one_that_fails_drops_out_and_the_others_go_on():

@@ -62,6 +62,19 @@ def branches(tmp_path_factory) -> Problem:
     return problem_of(written(tmp_path_factory.mktemp("branches"), branching()))
 
 
+def test_pieces_run_on_quotas(branches):
+    """In control groups of their own, without polling; the outputs are those of the whole model."""
+    job = job_of(branches, [int(number % 2) for number in range(branches.n_ops)], apart=False)
+    slow = replace(job, places=tuple(replace(place, quota=0.4) for place in job.places))
+    try:
+        prepared = OnnxRuntime().prepare(slow)
+    except RunError as error:
+        pytest.skip(str(error)) if "can be made here" in str(error) else pytest.fail(str(error))
+    with prepared, OnnxRuntime().prepare(job.alone(0)) as whole:
+        assert all(prepared._spec.worker(row, 0, 0, (0, 0)).spin == 0 for row in range(2)) and not prepared.notes
+        assert check_outputs(whole, prepared, input_source(branches.graph), who="it") < 1
+
+
 def test_another_placement_takes_the_place_of_one(branches):
     """In the same processes: outputs of the whole model, more pieces and fewer; also after a worker has died."""
     names = list(branches.graph.ops.name)

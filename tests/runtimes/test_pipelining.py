@@ -65,6 +65,27 @@ def test_stages_hand_on_values_of_every_kind(tmp_path: Path) -> None:
     require_outputs(model, problem, device)
 
 
+def test_stages_run_on_quotas_over_links_of_a_bandwidth(tmp_path: Path) -> None:
+    """In network namespaces and control groups of their own: the same outputs, and nothing is left of either."""
+    model = export_model(Residuals(), {"x": torch.randn(4, 16)}, tmp_path / "slow.pt2")
+    problem = pw.build(model.path, "2xcore")
+    job = job_here(problem, even_cut(problem, 2))
+    places = tuple(replace(place, quota=0.8, bandwidth=50e6) for place in job.places)
+    here = os.readlink("/proc/self/ns/net")
+    try:
+        prepared = registry.create("pipelining").prepare(replace(job, places=places))
+    except RunError as error:
+        pytest.skip(str(error)) if "can be made here" in str(error) else pytest.fail(str(error))
+    with prepared:
+        groups = [worker._quota.path for worker in prepared._workers]
+        networks = {os.readlink(f"/proc/{worker.pid}/ns/net") for worker in prepared._workers}
+        assert len(networks | {here}) == 3 and all(group.is_dir() for group in groups)
+        sample = fresh_inputs(problem.graph, 0)
+        for found, wanted in zip(prepared.run(sample).values(), model.outputs(sample), strict=True):
+            torch.testing.assert_close(torch.as_tensor(found), wanted, rtol=1e-4, atol=1e-5)
+    assert not any(group.exists() for group in groups)
+
+
 @pytest.mark.parametrize("cores", [2, 4])
 @pytest.mark.parametrize("placer", ["balanced", "auto"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak) for name in MODELS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,20 @@ def test_all_cores_are_those_of_all_places(path):
     assert whole is not None and whole.places[0].cores == (0, 1) and not whole.places[0].options
     assert set(whole.placement.device.tolist()) == {0}
     assert on_all_cores(job_on(path, (0, 1), (1,))) is None and on_all_cores(job_on(path, (0,))) is None
+
+
+def test_plain_answers_get_the_quotas_of_their_places(path):
+    """All cores for as much of their time as the devices have together, and a copy each with its own; four devices
+    that share two cores by quotas can be busy at once.
+    """
+    job = job_on(path, (0,), (0,), (1,), (1,))
+    shares = (0.6, 0.3, 0.4, 0.1)
+    job = replace(job, places=tuple(replace(p, quota=q) for p, q in zip(job.places, shares, strict=True)))
+    whole = on_all_cores(job)
+    assert whole is not None and whole.places[0].quota == pytest.approx(0.7)
+    copies = copies_by_device(job)
+    assert [copy.places[int(copy.placement.device[0])].quota for copy in copies] == list(shares)
+    assert not copies_by_device(replace(job, places=(*job.places[:3], replace(job.places[3], quota=0.7))))
 
 
 def test_copies_are_made_by_device_and_by_core(path):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,16 @@ import numpy as np
 import pytest
 from soak import later, seeds
 
-from placewise.errors import InputError, ModelFileError, RunError
+from placewise.errors import InputError, ModelFileError, OutputError, RunError
+from placewise.files.training_checkpoint import TrainingCheckpoint
 from placewise.model.placement import Placement
 
 torch = pytest.importorskip("torch")
 from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
-from placewise.analysis.train_plan import TrainingSetting, train_placement  # noqa: E402
+from placewise.analysis.train_plan import TrainingSetting, tabulate_training, train_placement  # noqa: E402
+from placewise.readers.torch.pipeline_trainer import Rows  # noqa: E402
+from placewise.readers.torch.training_stages import TrainedProgram  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task, device_orders  # noqa: E402
 
@@ -199,6 +205,21 @@ def test_training_goes_on_from_a_checkpoint(blocks: Path, tmp_path: Path, undist
         train(problem, placement, steps=10, resume=True, **common)
 
 
+def test_steps_in_which_threads_waited_are_not_counted(blocks: Path) -> None:
+    """The median is that of the steps as calm as the calmest, without the first; a note says how many were left out."""
+    problem = build_forward(blocks, "1xcore")
+    trained = train(problem, Placement.on(0, problem.n_ops), steps=4, compared=0)
+    assert len(trained.record.waited) == 4 and min(trained.record.waited) >= 0
+    record = replace(trained.record, seconds=(9.0, 1.0, 3.0, 2.0, 1.5), waited=(5.0, 0.1, 0.9, 0.2, 0.8))
+    table = tabulate_training(replace(trained, record=record))
+    assert table.seconds == 1.5 and "2 steps in which other programs had the processor are not counted" in table.notes
+    slow = replace(trained.training.job, places=(replace(trained.training.job.places[0], quota=0.5),))
+    limited = replace(trained, record=record, training=replace(trained.training, job=slow))
+    assert limited.calm_steps == record.seconds[1:]
+    resumed = replace(trained, record=replace(record, seconds=(), waited=()))
+    assert resumed.seconds == math.inf and not tabulate_training(resumed).notes
+
+
 def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the run and all processes, and the error says which one died."""
     monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
@@ -320,6 +341,37 @@ def test_micro_batches_that_do_not_fit_are_refused(blocks: Path) -> None:
     copies = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))
     with pytest.raises(InputError, match="3 micro-batches do not divide among 2 replicas"):
         train(problem, copies, steps=1, microbatches=3)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (np.zeros((8, 6)), r"the target of a micro-batch has shape \(2, 6\), and the output gives it \(2, 6, 20\)"),
+        (np.zeros((8, 1), np.int64), r"has shape \(2, 1\), and the output gives it \(2, 6\)"),
+        (np.zeros((0, 6), np.int64), "the target has 0 rows, and the inputs make 4 micro-batches"),
+        (np.array(1.0), "the target has 0 rows, and the inputs make 4 micro-batches"),
+        (np.zeros((9, 6), np.int64), "the target has 9 rows, and the inputs make 4 micro-batches"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(blocks: Path, target: Any, message: str) -> None:
+    """Instead of being repeated over the output, which trains something else; one that fits is taken."""
+    trained = TrainedProgram(torch.export.load(blocks), shapes={}, frozen=())
+    ids = torch.zeros((8, 6), dtype=torch.int64)
+    with pytest.raises(ValueError, match=message):
+        Rows(trained, 0, 4, {"ids": ids, "target": torch.from_numpy(target)})
+    assert Rows(trained, 0, 4, {"ids": ids, "target": ids}).microbatch(1, 3).target.shape == (2, 6)
+    assert Rows(trained, 0, 4, {"target": torch.zeros(2, 6, 20)}).microbatch(1, 0).target.shape == (2, 6, 20)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Also where the folder was there when training began; one that was removed meanwhile is made again."""
+    kept = TrainingCheckpoint(tmp_path / "kept", "run", 2, resume=False)
+    shutil.rmtree(tmp_path / "kept")
+    assert [Path(name).name for name in kept.files(3)] == ["rank-0.pt", "rank-1.pt"]
+    shutil.rmtree(tmp_path / "kept")
+    (tmp_path / "kept").write_text("a file")
+    with pytest.raises(OutputError, match=r"cannot be written \(.+\)"):
+        kept.files(6)
 
 
 @pytest.mark.soak

@@ -61,10 +61,10 @@ def start_profiler(
         args = source.path, source.format, graph, place
     elif is_training(graph):
         args = source.path, list_trained_ops(graph), place, trust_model, find_tf32(graph)
-        return Worker(_TRAINING, *args, name=str(place), cores=place.cores, start=start)
+        return Worker(_TRAINING, *args, name=str(place), cores=place.cores, quota=place.quota, start=start)
     else:
         args = source.path, _ops_of_calls(graph), place, trust_model, find_tf32(graph)
-    return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, start=start)
+    return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, quota=place.quota, start=start)
 
 
 def list_trained_ops(graph: Graph) -> TrainedOps:

@@ -275,8 +275,8 @@ class Rows:
     """The inputs and targets of every micro-batch of every step: `data` in turn, or numbers drawn from `seed`.
 
     Arrays of `data` have the shape of one micro-batch, and are then used for all of them, or the rows of several
-    micro-batches one after the other. Raises ValueError for unknown inputs, for arrays of other shapes, and for rows
-    that the micro-batches do not divide.
+    micro-batches one after the other. Raises ValueError for unknown inputs, for arrays of other shapes, also of the
+    target, and for rows that the micro-batches do not divide.
     """
 
     def __init__(self, trained: TrainedProgram, seed: int, microbatches: int, data: Data | None) -> None:
@@ -293,10 +293,12 @@ class Rows:
             if name in self._data:
                 self._check(name, shape)
         if self.has_target and self._rows():
-            rows, found = self._rows(), len(self._data[TARGET])
-            most = max(rows.values())
-            if found % most:
+            target, most = self._data[TARGET], max(self._rows().values())
+            found = len(target) if target.dim() else 0
+            if not found or found % most:
                 raise ValueError(f"the target has {found} rows, and the inputs make {most} micro-batches")
+        if self.has_target:
+            trained.loss.check_target(self._take_target(0))
 
     def microbatch(self, step: int, number: int) -> Row:
         """The inputs and the target of micro-batch `number` of a step, from 1."""

@@ -5,6 +5,7 @@ This module and those that it imports depend on PyTorch only: exports contain co
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -185,6 +186,7 @@ class Loss:
         ]
         if not self.floats:
             raise ValueError("all outputs of the program are whole numbers, which have no gradient")
+        self.shape = tuple(outputs[self.floats[0]].shape)
         single = [number for number in self.floats if outputs[number].numel() == 1]
         self.own = single[0] if single else None
 
@@ -198,6 +200,16 @@ class Loss:
         if target.is_floating_point():
             return (first - target).square().mean()
         return nn.functional.cross_entropy(first.reshape(-1, first.shape[-1]), target.reshape(-1))
+
+    def check_target(self, target: torch.Tensor) -> None:
+        """Raise ValueError for a target of a micro-batch that is not as large as the output: it would be repeated."""
+        wanted = self.shape if target.is_floating_point() else self.shape[:-1]
+        known = all(isinstance(size, int) for size in wanted)
+        fits = tuple(target.shape) == wanted if target.is_floating_point() else target.numel() == math.prod(wanted)
+        if known and not fits:
+            raise ValueError(
+                f"the target of a micro-batch has shape {tuple(target.shape)}, and the output gives it {wanted}"
+            )
 
     @property
     def name(self) -> str:

@@ -129,7 +129,9 @@ class Dataflow(Closing):
         try:
             for row, name in enumerate(spec.names):
                 own = spec.worker(row, counters.fd, tensors.fd, eventfds)
-                self._workers += (Worker(_SERVER, own, name=name, cores=spec.places[row].cores, fds=fds),)
+                place = spec.places[row]
+                worker = Worker(_SERVER, own, name=name, cores=place.cores, quota=place.quota, fds=fds)
+                self._workers += (worker,)
             missing = next(filter(None, self._ask("missing_provider", *[()] * len(spec.names), seconds=START)), None)
             if missing is not None:
                 raise ClusterError(missing, remedy="install an onnxruntime that has it, or bind the device elsewhere")

@@ -56,6 +56,7 @@ class OnnxRuntime:
         "operator",
         ("onnx",),
         "onnxruntime",
+        limits=("quota",),
     )
 
     def prepare(self, job: Job) -> PreparedPieces:
@@ -146,7 +147,8 @@ def _specify_pieces(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) 
     needs = predict_device_needs(graph, pieces, members, on_host)
     places = [with_tf32(place, find_tf32(graph)) for place in job.places]
     spec = specify_workers(graph, parts, members, places, load_models, _parse_options(job), needs)
-    crowded = [place.device for row, place in enumerate(spec.places) if shares_cores(spec.places, row)]
+    whole = [(row, place) for row, place in enumerate(spec.places) if place.quota == 1]
+    crowded = [place.device for row, place in whole if shares_cores(spec.places, row)]
     if crowded:
         notes = (*notes, f"{' and '.join(crowded)} share cores, so they disturb each other")
     return spec, (*notes, *_memory_warnings(job.problem, spec))

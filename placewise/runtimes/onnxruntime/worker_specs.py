@@ -27,8 +27,8 @@ Tasks = tuple[tuple[PieceTask, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How many seconds workers with cores of their own poll before they sleep, and whether they get real-time
-    priority (`first`).
+    """How many seconds workers with cores of their own poll before they sleep, unless they have a quota of them, and
+    whether they get real-time priority (`first`).
     """
 
     spin: float = 5e-3
@@ -64,7 +64,7 @@ class DataflowSpec:
         """The specification of one worker, given the descriptors that all of them share."""
         place = self.places[row]
         provider, options, settings = session_settings(place)
-        own = bool(place.cores) and not shares_cores(self.places, row)
+        own = bool(place.cores) and place.quota == 1 and not shares_cores(self.places, row)
         return WorkerSpec(
             row, counters_fd, self.n_counters, tensors_fd, eventfds, self.last, place.device, provider, options,
             settings, thread_count(place), self.options.spin if own else 0.0, self.options.first,

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers, find_dead, name_interfaces
+from placewise.processes.worker import START, Worker, collect_answers, find_dead
 from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
@@ -38,6 +39,7 @@ class Pipelining:
         formats=FORMATS,
         extra="torch",
         stages=True,
+        limits=("quota", "bandwidth"),
     )
 
     def prepare(self, job: Job) -> PreparedPlacement:
@@ -55,9 +57,11 @@ class PreparedStages(Closing):
         self._folder = ScratchFolder()
         self._workers: list[Worker] = []
         self._program: ProgramFile | None = None
+        self._network: Network | None = None
         try:
+            self._network = Network([job.places[device].bandwidth for device in order])
             self._program = ProgramFile(job)
-            self._start(job, order, self._program.payload(job.problem, job.placement))
+            self._start(job, order, self._program.payload(job.problem, job.placement), self._network)
             self._connect(fresh_inputs(job.problem.graph, 0))
         except BaseException:
             self.close()
@@ -86,20 +90,22 @@ class PreparedStages(Closing):
             worker.kill()
         if self._program is not None:
             self._program.close()
+        if self._network is not None:
+            self._network.close()
         self._folder.close()
 
-    def _start(self, job: Job, order: Sequence[int], payload: Payload) -> None:
+    def _start(self, job: Job, order: Sequence[int], payload: Payload, network: Network) -> None:
         """Start a worker per stage; all of them load at the same time."""
         stage = {device: number for number, device in enumerate(order)}
         device = {call: stage[device] for call, device in payload.device.items()}
         payload = replace(payload, device=device, start={})
         meeting = str(self._folder.path / "meeting")
-        environment = name_interfaces()
         backend = choose_backend([torch_device(job.places[device]) for device in order])
         for number, place in enumerate(job.places[device] for device in order):
             worker = Worker(
                 _RANK, payload, number, len(order), torch_device(place), meeting, self._seconds, backend,
-                name=str(place), cores=place.cores, environment=environment, start=None,
+                name=str(place), cores=place.cores, quota=place.quota, network=network.namespaces[number],
+                environment=network.environment, start=None,
             )  # fmt: skip
             self._workers.append(worker)
         with self._all_or_none():

@@ -19,8 +19,9 @@ from placewise.errors import InputError, RunError
 from placewise.files.training_checkpoint import WEIGHTS, TrainingCheckpoint
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
-from placewise.processes.worker import START, Worker, collect_answers, find_dead, name_interfaces
+from placewise.processes.worker import START, Worker, collect_answers, find_dead, waited_seconds
 from placewise.runtimes.base import Closing, Job
 from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
@@ -128,8 +129,9 @@ class TrainingRecord:
 
     `runtime` is the part of these bytes that processes took before the first step, beyond their weights. `order` is
     what every process of a replica does in a step: stage, kind of action and micro-batch. `restarts` says what ended a
-    process, once per restart. `compared` are the losses of the whole program in one process, `alone` its
-    seconds, and the differences the largest ones: of losses as a share, of gradients as a share of the largest entry.
+    process, once per restart. `waited` are the seconds that threads waited for a processor, by step. `compared` are the
+    losses of the whole program in one process, `alone` its seconds, and the differences the largest ones: of losses as
+    a share, of gradients as a share of the largest entry.
     """
 
     losses: tuple[float, ...]
@@ -144,6 +146,7 @@ class TrainingRecord:
     gradient_difference: float = 0.0
     notes: tuple[str, ...] = ()
     runtime: tuple[int, ...] = ()
+    waited: tuple[float, ...] = ()
 
 
 OnStep = Callable[[int, float, float], None]
@@ -260,6 +263,7 @@ class _Run:
         self._losses: list[float] = list(checkpoint.last.losses) if checkpoint and checkpoint.last else []
         self._first = len(self._losses) + 1
         self._seconds: list[float] = []
+        self._waited: list[float] = []
         self._restarts: list[str] = []
         self._order: Any = ()
         self._memory: list[int] = []
@@ -287,6 +291,7 @@ class _Run:
             seconds=tuple(self._seconds),
             memory=tuple(self._memory),
             runtime=tuple(self._runtime),
+            waited=tuple(self._waited),
             order=self._order,
             first=self._first,
             restarts=tuple(self._restarts),
@@ -300,7 +305,9 @@ class _Run:
         self._order = processes.order()
         while len(self._losses) < options.steps:
             number = len(self._losses) + 1
+            before = waited_seconds()
             loss, seconds = processes.step(number)
+            self._waited.append(waited_seconds() - before)
             if not math.isfinite(loss):
                 raise RunError(f"the loss of step {number} is {loss}: give a smaller --learning-rate")
             self._losses.append(loss)
@@ -325,7 +332,7 @@ class _Run:
         place = job.places[self._training.stages.devices[0]]
         with Worker(
             _WHOLE, self._payload, self._training.document(), torch_device(place), dict(self._training.data),
-            name="the whole program", cores=place.cores,
+            name="the whole program", cores=place.cores, quota=place.quota,
         ) as whole:  # fmt: skip
             if whole.ask("is_random", timeout=job.seconds):
                 note = "the program draws random numbers, so its losses are not compared with those of one process"
@@ -359,17 +366,19 @@ class TrainingProcesses(Closing):
         self._seconds, self._ranks = job.seconds, len(training.stages.devices)
         self._workers: list[Worker] = []
         self._folder = ScratchFolder()
+        self._network: Network | None = None
         meeting, document = str(self._folder.path / "meeting"), training.document()
-        environment = name_interfaces()
         names = job.problem.cluster.names
         with self._all_or_none():
+            network = self._network = Network([job.places[device].bandwidth for device in training.devices])
             for rank, device in enumerate(training.devices):
                 place = job.places[device]
                 self._workers.append(
                     Worker(
                         _RANK, payload, document, rank, len(training.devices), meeting, job.seconds,
                         dict(training.data), name=f"process {rank} ({names[device]})", cores=place.cores,
-                        environment=environment, start=None,
+                        quota=place.quota, network=network.namespaces[rank], environment=network.environment,
+                        start=None,
                     )
                 )  # fmt: skip
             collect_answers(self._workers, START + job.seconds)
@@ -419,6 +428,8 @@ class TrainingProcesses(Closing):
         """End the processes."""
         for worker in self._workers:
             worker.kill()
+        if self._network is not None:
+            self._network.close()
         self._folder.close()
 
     def _ask(self, method: str, *args: Any) -> list[Any]:
