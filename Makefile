@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.?pp')
 # Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
 export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
+# Tests start hundreds of processes: each would compile the whole package where the environment forbids byte code.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test audit docs soak fuzz build stub native-check
 

@@ -97,9 +97,9 @@ def test_a_killed_middle_rank_is_named_at_once(residuals: Any) -> None:
     problem = pw.build(residuals.path, "3xcore")
     with registry.create("pipelining").prepare(job_here(problem, even_cut(problem, 3))) as prepared:
         pids = [worker.pid for worker in prepared._workers]
-        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 3000
+        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 500
         prepared.time(samples[:8], in_flight=2)
-        threading.Timer(1.0, os.kill, (pids[1], signal.SIGKILL)).start()
+        threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
         with pytest.raises(RunError, match=r"core:1 \(.*\) was killed") as caught:
             for _ in range(100):
                 prepared.time(samples, in_flight=2)

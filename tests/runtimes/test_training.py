@@ -119,7 +119,10 @@ class Deaths(runs.TrainingProcesses):
         if Deaths.moment is not None and Deaths.moment[0] == number:
             _, rank, delay = Deaths.moment
             Deaths.moment = None
-            threading.Timer(delay, os.kill, (self.pids[rank], signal.SIGKILL)).start()
+            if delay:
+                threading.Timer(delay, os.kill, (self.pids[rank], signal.SIGKILL)).start()
+            else:
+                os.kill(self.pids[rank], signal.SIGKILL)
         return super().step(number)
 
 
