@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from soak import later
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
@@ -79,7 +78,8 @@ def test_nine_models_run_in_stages(name: str, placer: str, cores: int, tmp_path:
     require_outputs(model, problem, device)
 
 
-@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), later("mixture", 4)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), ("mixture", 4)])
 def test_models_run_in_even_stages(name: str, cores: int, tmp_path: Path) -> None:
     """Two of the nine, cut where the ops fall, in so many stages that hand something on."""
     model = export_named(name, tmp_path / "model.pt2")
