@@ -117,7 +117,7 @@ def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
     said["devices"][1], said["names"][1] = "cuda:0", "gpu"
     (tmp_path / "stages.json").write_text(json.dumps(said))
     command = [*torchrun(tmp_path, 3), str(path), "2"]
-    done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "stage 1 on gpu failed: it is on cuda:0, and PyTorch sees no GPU here\n" in done.stderr
 
@@ -151,7 +151,7 @@ def test_bad_starts_are_refused(
             port.close()
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(number), **environment} if environment else {}
         command = [sys.executable, str(tmp_path / "run_pipeline.py"), str(path), *args]
-        done = subprocess.run(command, env={**HERE, **where}, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env={**HERE, **where}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert re.search(f"error: .*{message}", done.stderr) and "Traceback" not in done.stderr
 

@@ -212,7 +212,7 @@ def test_a_walk_ends_when_it_is_told() -> None:
     with pytest.raises(InternalError, match="under way"):
         walk.run(1, 0.02, 2e-5)
     stop.set()
-    thread.join(1)
+    thread.join(60)
     assert not thread.is_alive() and walk.quality == (0, walk.feasible_max_load)
 
 
