@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.?pp')
 # Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
 export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
+# Tests start hundreds of processes: each would compile the whole package where the environment forbids byte code.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test audit docs soak fuzz build stub native-check
 
@@ -15,14 +17,14 @@ demo: $(VENV)/.installed
 	$(BIN)/placewise place examples/models/bert_base.onnx -d 2xL4,cpu --dim batch=8 --dim seq=128 \
 		--objective throughput -o plan.json
 
+# mypy, which keeps one core busy for a minute, runs beside the tests.
 test: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE) tests/native/containers.cpp
-	$(BIN)/mypy
 	$(BIN)/python scripts/write_native_stub.py --check
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 2 --dist worksteal; tests=$$?; wait $$types && exit $$tests
 
 # What bandit finds in the code, and pip-audit in the packages that are installed (it asks a service on the network, and
 # lists what it could not ask about).

@@ -57,7 +57,7 @@ def test_pieces_run_without_us_and_give_the_same(tmp_path, view):
         str(tmp_path / "in.npz"),
         str(tmp_path / "out.npz"),
     ]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True)
     with np.load(tmp_path / "out.npz") as found:
         require_equal(onnx_branches.reference(branching(), inputs), dict(found), who="the export")
 

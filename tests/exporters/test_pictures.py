@@ -152,7 +152,7 @@ def drawn(text: str, problem: Problem) -> None:
     """Graphviz itself finds every box in the cluster of its device; nothing is checked where it is not installed."""
     if shutil.which("dot") is None:
         return
-    done = subprocess.run(["dot", "-Tdot_json"], input=text.encode(), capture_output=True, check=True, timeout=60)
+    done = subprocess.run(["dot", "-Tdot_json"], input=text.encode(), capture_output=True, check=True, timeout=300)
     document = json.loads(done.stdout)
     clusters = [node for node in document["objects"] if node["name"].startswith("cluster_")]
     boxes = {number: node for number, node in enumerate(document["objects"]) if not node["name"].startswith("cluster")}

@@ -61,22 +61,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_torchrun_runs_the_stages(path: Path, tmp_path: Path) -> None:
-    """Three processes, cut by hand; the last stage compares with the whole program and says so."""
-    problem = pw.build(path, "3xcore")
-    scopes = list(problem.graph.ops.scope)
-    cuts = [scopes.index("blocks.1"), scopes.index("blocks.3")]
+    """Two processes, cut by hand; the last stage compares with the whole program and says so."""
+    problem = pw.build(path, "2xcore")
+    cuts = [list(problem.graph.ops.scope).index("blocks.1")]
     placement = Placement(np.searchsorted(cuts, np.arange(problem.n_ops), side="right").astype(np.int32))
     made = export_placement(problem, placement, "pipelining")
     assert not made.projected
     for name, text in made.exported.files.items():
         (tmp_path / name).write_text(str(text))
     said = json.loads((tmp_path / "stages.json").read_text())
-    assert said["split_points"] == ["blocks.1", "blocks.3"] and said["devices"] == ["cpu"] * 3
+    assert said["split_points"] == ["blocks.1"] and said["devices"] == ["cpu"] * 2
     done = subprocess.run(
-        [*torchrun(tmp_path, 3), str(path), "2"], env=HERE, capture_output=True, text=True, timeout=120, check=False
+        [*torchrun(tmp_path, 2), str(path), "2"], env=HERE, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "3 stages, outputs as those of the whole program" in done.stdout
+    assert "2 stages, outputs as those of the whole program" in done.stdout
     times = [StageTime(*row) for row in said["stage_seconds"]]
     finite, full = stream_seconds(times, 2) / 2 * 1e3, steady_seconds(times) * 1e3
     assert f"predicted: {finite:.3f} ms in a run of 2, {full:.3f} ms when the pipeline is full" in done.stdout
@@ -118,7 +117,7 @@ def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
     said["devices"][1], said["names"][1] = "cuda:0", "gpu"
     (tmp_path / "stages.json").write_text(json.dumps(said))
     command = [*torchrun(tmp_path, 3), str(path), "2"]
-    done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "stage 1 on gpu failed: it is on cuda:0, and PyTorch sees no GPU here\n" in done.stderr
 
@@ -152,7 +151,7 @@ def test_bad_starts_are_refused(
             port.close()
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(number), **environment} if environment else {}
         command = [sys.executable, str(tmp_path / "run_pipeline.py"), str(path), *args]
-        done = subprocess.run(command, env={**HERE, **where}, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env={**HERE, **where}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert re.search(f"error: .*{message}", done.stderr) and "Traceback" not in done.stderr
 

@@ -105,7 +105,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.soak)])
 def test_sequence_parallelism_exchanges_what_the_plan_counts(name: str) -> None:
     """As many all-gathers and reduce-scatters in each pass as the rules say, and no all-reduce of activations."""
     problem = problem_of(name, "2xcore", sequence_parallel=True)
@@ -155,13 +155,20 @@ def test_tokens_of_weights_are_refused() -> None:
         export_placement(problem, plan, "torch")
 
 
-def test_torchrun_runs_a_hugging_face_configuration(tmp_path: Path) -> None:
-    """The script needs no function, for it makes the configured model; fused queries, keys and values are split."""
+def test_fused_matrices_are_split_in_parts(tmp_path: Path) -> None:
+    """Queries, keys and values of GPT-2: each process has its rows of all three."""
     pytest.importorskip("transformers", reason="configurations are built with transformers")
     _, plan = export_family(tmp_path, "gpt2", [StageGroup((0, 1), 1, 2)])
     split = {"style": "colwise", "weights": {"bias": 0, "weight": 1}, "gathers": False}
     parts = {"bias": [32, 32, 32], "weight": [32, 32, 32]}
     assert plan["splits"]["transformer.h.0.attn.c_attn"] == {**split, "parts": parts}
+
+
+@pytest.mark.soak
+def test_torchrun_runs_a_hugging_face_configuration(tmp_path: Path) -> None:
+    """The script needs no function, for it makes the configured model."""
+    pytest.importorskip("transformers", reason="configurations are built with transformers")
+    export_family(tmp_path, "gpt2", [StageGroup((0, 1), 1, 2)])
     printed = run(tmp_path, "", 2)
     assert "1 stages × 1 replicas × 2 devices, outputs and gradients as those of the whole model" in printed
 
@@ -218,14 +225,22 @@ def test_arguments_of_one_shape_and_several_layouts_are_refused() -> None:
         export_placement(problem, staged(problem, [StageGroup((0, 1), 1, 2)], []), "torch")
 
 
-@pytest.mark.parametrize("name", ["bert", pytest.param("resnet", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["bert", "resnet"])
 def test_torchrun_runs_replicas(name: str, tmp_path: Path) -> None:
     """Two cores take micro-batches in turns, and average their gradients."""
-    said, printed = export_and_run(name, [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")
-    assert said["data_parallel"] == 2 and said["stages"][0]["modules"] == [""]
+    _, printed = export_and_run(name, [StageGroup((0, 1), 2, 1)], [], tmp_path / "out")
     assert "1 stages × 2 replicas × 1 devices, outputs and gradients as those" in printed
     if name == "resnet":
         assert "outputs and gradients as those" in run(tmp_path / "out", name, 2, "--float64")
+
+
+def test_a_plan_of_replicas_has_one_stage_of_the_whole_model() -> None:
+    """Two cores, no splits."""
+    problem = problem_of("bert", "2xcore")
+    made = export_placement(problem, staged(problem, [StageGroup((0, 1), 2, 1)], [], again=True), "torch")
+    said = json.loads(str(made.exported.files["parallel.json"]))
+    assert not made.projected and said["data_parallel"] == 2 and said["stages"][0]["modules"] == [""]
 
 
 def test_the_plan_names_modules_and_their_styles() -> None:

@@ -172,7 +172,7 @@ def send(process: subprocess.Popen[str], numbers: tuple[signal.Signals, ...], be
             (os.killpg if to_all else os.kill)(process.pid, number)
 
 
-def left_behind(place: Place, session: int, within: float = 8.0) -> list[str]:
+def left_behind(place: Place, session: int, within: float = 60.0) -> list[str]:
     """What a command has left: processes, shared memory, temporary files, hidden files beside its output."""
     until = time.monotonic() + within
     while (running := alive_in(session)) and time.monotonic() < until:

@@ -6,14 +6,18 @@ import time
 from pathlib import Path
 
 
-def gone(pid: int, within: float = 5.0) -> bool:
-    """Whether a process ends in time (one that is dead and not yet waited for counts as gone)."""
+def gone(pid: int, within: float = 60.0) -> bool:
+    """Whether a process ends within so many seconds (one that is dead and not yet waited for counts as gone)."""
     until = time.monotonic() + within
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
+    while _runs(pid):
+        if time.monotonic() >= until:
+            return False
         time.sleep(0.02)
-    return False
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

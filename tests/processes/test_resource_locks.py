@@ -37,7 +37,7 @@ def test_shared_resources_are_used_one_after_another():
         with lock_resources("core-3"):
             thread.join(0.2)
             said.append("first")
-    thread.join(10)
+    thread.join()
     assert said == ["first", "second"]
 
 

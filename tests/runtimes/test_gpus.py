@@ -52,7 +52,7 @@ def build_library(folder: Path, name: str, source: str, **defined: int) -> None:
     (folder / f"{name}.c").write_text(source)
     flags = [f"-D{key}={value}" for key, value in defined.items()]
     subprocess.run(
-        [compiler, "-shared", "-fPIC", *flags, "-o", folder / name, folder / f"{name}.c"], check=True, timeout=60
+        [compiler, "-shared", "-fPIC", *flags, "-o", folder / name, folder / f"{name}.c"], check=True, timeout=300
     )
 
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 pytest.importorskip("openvino")
 
 from openvino_models import branching, classifier, job, mixed, two
+from processes_seen import gone
 
 from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError, RunError
@@ -320,10 +321,7 @@ def test_a_killed_worker_fails_this_placement_only(model, alone):
         outputs(prepared, base.problem)
     prepared.close()
     assert outputs(alone, base.problem)
-    until = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    assert gone(pid)
 
 
 def test_ops_follow_who_reads_them_then_whom_they_read():

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from soak import later
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
@@ -100,7 +99,8 @@ def test_nine_models_run_in_stages(name: str, placer: str, cores: int, tmp_path:
     require_outputs(model, problem, device)
 
 
-@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), later("mixture", 4)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "cores"), [("transposed", 2), ("mixture", 4)])
 def test_models_run_in_even_stages(name: str, cores: int, tmp_path: Path) -> None:
     """Two of the nine, cut where the ops fall, in so many stages that hand something on."""
     model = export_named(name, tmp_path / "model.pt2")
@@ -118,9 +118,9 @@ def test_a_killed_middle_rank_is_named_at_once(residuals: Any) -> None:
     problem = pw.build(residuals.path, "3xcore")
     with registry.create("pipelining").prepare(job_here(problem, even_cut(problem, 3))) as prepared:
         pids = [worker.pid for worker in prepared._workers]
-        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 3000
+        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 500
         prepared.time(samples[:8], in_flight=2)
-        threading.Timer(1.0, os.kill, (pids[1], signal.SIGKILL)).start()
+        threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
         with pytest.raises(RunError, match=r"core:1 \(.*\) was killed") as caught:
             for _ in range(100):
                 prepared.time(samples, in_flight=2)

@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
 from placewise.analysis.train_plan import TrainingSetting, tabulate_training, train_placement  # noqa: E402
-from placewise.readers.torch.pipeline_trainer import Rows  # noqa: E402
+from placewise.readers.torch.pipeline_trainer import Rows, require_schedule  # noqa: E402
 from placewise.readers.torch.training_stages import TrainedProgram  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task, device_orders  # noqa: E402
@@ -44,9 +44,9 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         later("gpipe", (0, 1), "sgd"),
         later("1f1b", (0, 1), "adam"),
-        ("interleaved", (0, 1, 0, 1), "momentum"),
+        later("interleaved", (0, 1, 0, 1), "sgd"),
         later("zero-bubble", (0, 1), "adam"),
-        ("zero-bubble", (0, 1, 1, 0), "sgd"),
+        ("zero-bubble", (0, 1, 1, 0), "momentum"),
     ],
 )
 def test_losses_and_gradients_are_those_of_one_process(
@@ -125,7 +125,10 @@ class Deaths(runs.TrainingProcesses):
         if Deaths.moment is not None and Deaths.moment[0] == number:
             _, rank, delay = Deaths.moment
             Deaths.moment = None
-            threading.Timer(delay, os.kill, (self.pids[rank], signal.SIGKILL)).start()
+            if delay:
+                threading.Timer(delay, os.kill, (self.pids[rank], signal.SIGKILL)).start()
+            else:
+                os.kill(self.pids[rank], signal.SIGKILL)
         return super().step(number)
 
 
@@ -336,8 +339,8 @@ def test_micro_batches_that_do_not_fit_are_refused(blocks: Path) -> None:
     inputs = TrainingSetting(inputs={"ids": np.zeros((10, 6), np.int64)})
     with pytest.raises(RunError, match="'ids' has 10 rows, which 4 micro-batches of 2 rows do not divide"):
         train(problem, placement, inputs, steps=1)
-    with pytest.raises(RunError, match="1f1b needs as many micro-batches as stages, 2, and there are 1"):
-        train(problem, placement, steps=1, microbatches=1)
+    with pytest.raises(ValueError, match="1f1b needs as many micro-batches as stages, 2, and there are 1"):
+        require_schedule("1f1b", (0, 1), 1)  # in every process, as for the rows
     copies = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))
     with pytest.raises(InputError, match="3 micro-batches do not divide among 2 replicas"):
         train(problem, copies, steps=1, microbatches=3)

