@@ -21,8 +21,8 @@ from placewise.model.graph import Graph
 
 FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = "flops", "weights", "attention", "cache", "values", "ops", "run"
 """Terms of work: FLOPs of products and bytes of their weights, both by type; FLOPs of attention; of a token bytes of
-the cache too, since heads that share keys compute with them one by one; bytes of other values; ops; and 1 for a micro-batch
-or a token."""
+the cache too, since heads that share keys compute with them one by one; bytes of other values; ops; and 1 for a
+micro-batch or a token."""
 EXPERTS = " experts"
 """The end of the type of matrices of experts."""
 _PRODUCTS, _ROUTER = ("Gemm", "Experts"), "ffn_gate_inp"
