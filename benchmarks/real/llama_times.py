@@ -130,9 +130,9 @@ def main() -> int:
     text = f"""# Times of llama.cpp, and what the rates of a profile predict
 
 `nice -n -19 python benchmarks/real/llama_times.py`: one core, the least times of {ROUNDS} rounds, in which all models
-took turns; "worst round" is the largest over the least. "Profiled" are the sizes that were
-measured of the profiled model, "other lengths" other prompts of it. Other models were not measured: rates are those of the types of
-their matrices.
+took turns; "worst round" is the largest over the least. "Profiled" are the sizes that were measured of the profiled
+model, "other lengths" other prompts of it. Other models were not measured: rates are those of the types of their
+matrices.
 
 | weights | model | of | median error | largest | within 15 % |
 |---|---|---|---|---|---|
