@@ -40,7 +40,7 @@ from placewise.runtimes.llama_cpp.runtime import summarize_rounds, time_round
 
 CONTROL, PERIOD, SHARES = Path("/sys/fs/cgroup/cpu"), 5000, "200000"
 """The quota is of so many microseconds; a group takes no part in priorities, and so has a weight beyond all others'."""
-PROMPT, TOKENS, ROUNDS, REPEATS = 64, 24, 5, 3
+PROMPT, TOKENS, ROUNDS, REPEATS = 64, 24, 5, 6
 SLOWER, FASTER = 0.95, 1.2
 SLOW, FAST = 0.2, 0.6
 HOST, MEMORY = 0.4, "8GiB"

@@ -5,9 +5,9 @@
 On one core, for some types of weights, one model is profiled: the probes of its types are timed, and the model itself.
 The rates predict it at other lengths of prompts, and other models of these types: of more layers, of twice the width,
 of one of two types, of more experts.
-All models are loaded, and timed in turns: the rates of a round predict what was timed in the same round, because a busy
-machine is twice as fast in one minute as in the next. Errors are medians over rounds. Writes
-results/real_llama_times.json and .md.
+All models are loaded, and timed in turns; the least times of all rounds count, as in a profile, since other work on the
+machine only adds to them. "Worst round" is the largest time of a round over the least one, which shows how busy it was.
+Writes results/real_llama_times.json and .md.
 """
 
 from __future__ import annotations
@@ -47,26 +47,31 @@ GROUPS: dict[str, tuple[Model, ...]] = {
     "Q8_0, experts MXFP4": (("4 layers", MIXED, 4, MX), ("12 layers", MIXED, 12, MX), ("64 wide experts", MORE, 2, MX)),
 }  # fmt: skip
 """By types; the first model is the one that is profiled."""
-ROUNDS, LIMIT = 2, 0.15
+ROUNDS, LIMIT = 4, 0.15
 
 
-def time_models(paths: Sequence[Path], lengths: Sequence[Sequence[int]]) -> list[list[list[LlamaTiming]]]:
-    """Timings by round, model and size."""
+def time_models(
+    paths: Sequence[Path], lengths: Sequence[Sequence[int]]
+) -> tuple[list[list[LlamaTiming]], list[list[LlamaTiming]]]:
+    """The least and the largest times, by model and size."""
     sizes = [[(length, TOKENS + 1) for length in each] for each in lengths]
     with ExitStack() as stack:
         flags = [LlamaFlags(context=max(each) + TOKENS + 1, threads=1) for each in lengths]
         workers = [stack.enter_context(open_llama(path, each)) for path, each in zip(paths, flags, strict=True)]
-        rounds = []
-        for _ in range(ROUNDS + 1):
-            found = [time_round(worker, each) for worker, each in zip(workers, sizes, strict=True)]
-            rounds.append([summarize_rounds([one], each) for one, each in zip(found, sizes, strict=True)])
-    return rounds[1:]
+        rounds = [
+            [time_round(worker, each) for worker, each in zip(workers, sizes, strict=True)] for _ in range(ROUNDS + 1)
+        ][1:]
+    least, largest = (
+        [summarize_rounds([one[number] for one in rounds], each, pick) for number, each in enumerate(sizes)]
+        for pick in (min, max)
+    )
+    return least, largest
 
 
 def predict(
     names: Sequence[str], paths: Sequence[Path], timings: Sequence[Sequence[LlamaTiming]]
 ) -> dict[tuple[str, str, int], tuple[float, float]]:
-    """Measured and predicted seconds of one round, by model, what, and length; `names` are those of the last paths."""
+    """Measured and predicted seconds, by model, what, and length; `names` are those of the last paths."""
     probes = len(paths) - len(names)
     observed = [observe(path, "f16", each) for path, each in zip(paths, timings, strict=True)]
     rates = fit_rates(*([one for each in observed[:probes] for one in each[part]] for part in range(2)))
@@ -95,18 +100,21 @@ def main() -> int:
             probes = list_probes(read_header(paths[0]))
             files = [write_probe(Path(folder) / f"probe{number}.gguf", probe) for number, probe in enumerate(probes)]
             lengths = [probe.prompts for probe in probes] + [OWN_PROMPTS + SAME] + [OTHER] * (len(models) - 1)
-            rounds = [predict(names, files + paths, timings) for timings in time_models(files + paths, lengths)]
-        for name, what, length in rounds[0]:
-            pairs = [one[name, what, length] for one in rounds]
+            least, largest = time_models(files + paths, lengths)
+            found = predict(names, files + paths, least)
+            worst = {
+                (name, timing.prompt): (timing.prompt_seconds, timing.token_seconds)
+                for name, each in zip(names, largest[len(files) :], strict=True) for timing in each
+            }  # fmt: skip
+        for (name, what, length), (seconds, guess) in found.items():
             group = name if name != names[0] else "profiled" if length in OWN_PROMPTS else "other lengths"
-            off = [guess / seconds - 1 for seconds, guess in pairs]
             rows.append({"type": kind, "model": group, "what": what, "length": length,
-                         "seconds": statistics.median(seconds for seconds, _ in pairs),
-                         "off": statistics.median(off), "least": min(off), "most": max(off)})  # fmt: skip
-    lines = ["| weights | model | prompt of | measured | off | in single rounds |", "|---|---|---|---|---|---|"]
+                         "seconds": seconds, "off": guess / seconds - 1,
+                         "worst": worst[name, length][what == "token"] / seconds})  # fmt: skip
+    lines = ["| weights | model | prompt of | measured | off | worst round |", "|---|---|---|---|---|---|"]
     for row in rows:
         what = f"{row['length']}" if row["what"] == "prompt" else f"a token after {row['length']}"
-        off = f"{row['off']:+.1%} | {row['least']:+.0%} to {row['most']:+.0%}"
+        off = f"{row['off']:+.1%} | {row['worst']:.2f}×"
         lines.append(f"| {row['type']} | {row['model']} | {what} | {1e3 * row['seconds']:.4g} ms | {off} |")
     summary = []
     for kind in GROUPS:
@@ -121,10 +129,10 @@ def main() -> int:
                 summary.append(f"| {kind} | {words} | {what} | {middle:.1%} | {max(off):.1%} | {near} of {len(off)} |")
     text = f"""# Times of llama.cpp, and what the rates of a profile predict
 
-`nice -n -19 python benchmarks/real/llama_times.py`: one core, {ROUNDS} rounds, in which all models took turns; the
-rates of a round predict that round, and errors are medians over rounds. "Profiled" are the sizes that were measured of
-the profiled model, "other lengths" other prompts of it. Other models were not measured: rates are those of the types of
-their matrices.
+`nice -n -19 python benchmarks/real/llama_times.py`: one core, the least times of {ROUNDS} rounds, in which all models
+took turns; "worst round" is the largest over the least. "Profiled" are the sizes that were measured of the profiled
+model, "other lengths" other prompts of it. Other models were not measured: rates are those of the types of their
+matrices.
 
 | weights | model | of | median error | largest | within 15 % |
 |---|---|---|---|---|---|

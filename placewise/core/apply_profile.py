@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise._util.units import format_seconds
-from placewise.costing.llama_rates import LlamaRates, find_types, list_op_seconds, scale_rates
+from placewise.costing.llama_rates import CACHE, LlamaRates, find_types, list_op_seconds, scale_rates
 from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
 from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, ProfileFile, RunsRecord
-from placewise.model.cluster import Cluster, Device, Link
+from placewise.model.cluster import HOST, Cluster, Device, Link, is_rpc
 from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
@@ -67,7 +67,11 @@ def with_profile(
         for name, profiled in used.items()
         if not device and name != profiled.name
     )
-    table, more = _with_borders(table, graph, cluster, profile)
+    cluster, more = _with_server_links(cluster, used, profile)
+    if more:
+        table = replace(table, transfer_seconds=transfer_seconds_of(graph, cluster), transfer_source="measured")
+    else:
+        table, more = _with_borders(table, graph, cluster, profile)
     notes += more
     calls = {name: profiled.call_overhead for name, profiled in used.items()}
     devices = (replace(device, call_overhead=device.call_overhead or calls.get(device.name, 0.0)) for device in cluster)
@@ -99,6 +103,8 @@ def _at_other_sizes(profile: ProfileFile, graph: Graph) -> ProfileFile:
     dims = find_run_dims(source)
     if dims is None or dims.streams > 1 or made.options.get("cache_type") != source.options.get("cache_type"):
         return profile
+    if any(CACHE not in record.token for record in rated):
+        raise CostError("has rates of llama.cpp by an older version", remedy="profile the model again")
     missing = {kind for record in rated for kind in find_types(graph) - LlamaRates(record.prompt, record.token).types}
     if missing:
         remedy = "profile a model that has matrices of all its types"
@@ -122,6 +128,29 @@ def apply_to_problem(problem: Problem, profile: ProfileFile) -> Problem:
     return problem.with_(
         cluster=profiled.cluster, costs=profiled.costs, constraints=replace(problem.constraints, together=together)
     )
+
+
+def _with_server_links(
+    cluster: Cluster, used: Mapping[str, DeviceProfile], profile: ProfileFile
+) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster whose links between host memory and RPC servers are those that were measured, and notes of them.
+
+    A server that has the times of another one has its link, too.
+    """
+    measured = {border.target: border for border in profile.borders if is_rpc(border.target)}
+    links, notes = list[Link](), dict[str, str]()
+    for link in cluster.links:
+        server = link.source if link.target == HOST else link.target if link.source == HOST else ""
+        border = measured.get(used[server].name) if is_rpc(server) and server in used else None
+        if border is None:
+            links.append(link)
+            continue
+        links.append(replace(link, latency=border.latency, bandwidth=border.bandwidth))
+        speed = f"{border.bandwidth / 1e9:.3g} GB/s"
+        notes[server] = (
+            f"{server}: a tensor takes {format_seconds(border.latency)}, and its bytes go at {speed}, as measured"
+        )
+    return (Cluster(cluster.devices, tuple(links), cluster.transfers) if notes else cluster), tuple(notes.values())
 
 
 def with_borders(cluster: Cluster, names: set[str], seconds: float, bytes_per_second: float) -> Cluster:

@@ -19,9 +19,10 @@ from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
-FLOPS, WEIGHTS, ATTENTION, VALUES, OPS, RUN = "flops", "weights", "attention", "values", "ops", "run"
-"""Terms of work: FLOPs of products and bytes of their weights, both by type; FLOPs of the attention of a prompt, or
-bytes of the cache of a token; bytes of other values; ops; and 1 for a micro-batch or a token."""
+FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = "flops", "weights", "attention", "cache", "values", "ops", "run"
+"""Terms of work: FLOPs of products and bytes of their weights, both by type; FLOPs of attention; of a token bytes of
+the cache too, since heads that share keys compute with them one by one; bytes of other values; ops; and 1 for a
+micro-batch or a token."""
 EXPERTS = " experts"
 """The end of the type of matrices of experts."""
 _PRODUCTS, _ROUTER = ("Gemm", "Experts"), "ffn_gate_inp"
@@ -70,7 +71,8 @@ def count_token_work(graph: Graph) -> dict[str, Floats]:
     work, token = work_of(graph), graph.ops.phase == 1
     attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
     terms = _split_by_type(graph, {WEIGHTS: np.where(token, work.bytes, 0.0)})
-    terms[ATTENTION] = np.where(token & attends, work.bytes, 0.0)
+    terms[ATTENTION] = np.where(token & attends, work.flops, 0.0)
+    terms[CACHE] = np.where(token & attends, work.bytes, 0.0)
     terms[OPS] = np.where(token & busy, 1.0, 0.0)
     terms[RUN] = np.where(token & graph.ops.kind.equals("ArgMax"), 1.0, 0.0)
     return terms

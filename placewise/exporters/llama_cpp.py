@@ -30,8 +30,10 @@ from placewise.readers.gguf.llama_flags import assign_layers
 from placewise.readers.run_dims import find_run_dims
 
 TARGET, HOST = "llama.cpp", "CPU"
+CORE = "core"
+"""The kind of a device that is a core: llama.cpp with one thread."""
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
-SERVERS = "--rpc"
+SERVERS, THREADS = "--rpc", "-t"
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
@@ -71,7 +73,7 @@ class LlamaCppExporter:
         """See `Exporter`. The user of the script sets `MODEL`, a GGUF file of the same model."""
         layers, line, away = _find_line(problem, placement)
         device = _device_of(layers, line, away)
-        text = "\n".join((*_heading(problem, layers), _command(problem, layers, line, away), ""))
+        text = "\n".join((*_heading(problem, layers, line), _command(problem, layers, line, away), ""))
         notes = shared_weights(problem, device)
         if layers.host < 0:
             embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
@@ -80,7 +82,7 @@ class LlamaCppExporter:
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`: a line for every number of first layers whose experts are in host memory."""
-        layers, gpus = _find_layers(problem, None), accelerators(problem, TARGET)
+        layers, gpus = _find_layers(problem, None), _require_accelerators(problem)
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),))
         many = layers.stack.count if layers.experts.any() else 0
@@ -111,7 +113,8 @@ class LlamaCppExporter:
 
 def _find_layers(problem: Problem, placement: Placement | None) -> _LayerSequence:
     stack = require_stack(problem, TARGET)
-    hosts = [d for d, device in enumerate(problem.cluster) if device.is_host and device.kind != "disk"]
+    kinds = [device.kind for device in problem.cluster]
+    hosts = [d for d, kind in enumerate(kinds) if kind == ("cpu" if "cpu" in kinds else CORE)]
     if placement is not None and hosts:
         hosts.sort(key=lambda host: -int((placement.device == host).sum()))
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
@@ -136,7 +139,7 @@ def _find_embeddings(problem: Problem, stack: Stack) -> Bools:
 def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, Ints, list[int]]:
     """The layers, the device of each of their positions, and the positions whose experts are on the host instead."""
     layers = _find_layers(problem, placement)
-    gpus = order_devices(problem, placement, layers.position, accelerators(problem, TARGET))
+    gpus = order_devices(problem, placement, layers.position, _require_accelerators(problem))
     if not gpus and (layers.host < 0 or (placement.device != layers.host).any()):
         raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
     return layers, *_cut(problem, placement, layers, gpus)
@@ -187,40 +190,60 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
     return line, [place for place in away.tolist() if line[place] != layers.host]
 
 
-def _list_servers(problem: Problem) -> list[int]:
-    """The accelerators that are RPC servers."""
-    return [gpu for gpu in np.flatnonzero(~problem.cluster.is_host).tolist() if is_rpc(problem.cluster.names[gpu])]
+def find_accelerators(problem: Problem) -> Bools:
+    """The devices [n_devices] that llama.cpp runs beside the processor, of which a core is a thread."""
+    cores = [device.kind == CORE for device in problem.cluster]
+    found: Bools = ~problem.cluster.is_host & ~np.array(cores, np.bool_)
+    return found
 
 
-def _gpu_names(problem: Problem) -> dict[int, str]:
-    """The names of the accelerators in llama.cpp: CUDA1 for cuda:1, else CUDA0 and so on in order; RPC0 for servers."""
-    servers = _list_servers(problem)
-    gpus = [gpu for gpu in np.flatnonzero(~problem.cluster.is_host).tolist() if gpu not in servers]
+def _require_accelerators(problem: Problem) -> Bools:
+    """As `find_accelerators`. Raises ExportError where there is none."""
+    return accelerators(problem, TARGET) & find_accelerators(problem)
+
+
+def _list_used(layers: _LayerSequence, line: Ints) -> list[int]:
+    """The accelerators that have a position of `line` [layers + 2], in order."""
+    return [device for device in dict.fromkeys(line[1:].tolist()) if device != layers.host]
+
+
+def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
+    """What llama.cpp calls the accelerators in use: RPC0 for the first server in use, CUDA1 for cuda:1.
+
+    Without such names, cards are counted in the order of the cluster, idle ones included.
+    """
+    servers = [gpu for gpu in used if is_rpc(problem.cluster.names[gpu])]
+    gpus = [
+        gpu for gpu in np.flatnonzero(find_accelerators(problem)).tolist() if not is_rpc(problem.cluster.names[gpu])
+    ]
     matches = [_CUDA.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
-    return {server: f"RPC{place}" for place, server in enumerate(servers)} | {
+    names = {
         gpu: f"CUDA{int(match[1]) if match and all(matches) else place}"
         for place, (gpu, match) in enumerate(zip(gpus, matches, strict=True))
-    }
+    } | {server: f"RPC{place}" for place, server in enumerate(servers)}
+    return {gpu: names[gpu] for gpu in used}
 
 
-def _heading(problem: Problem, layers: _LayerSequence) -> list[str]:
+def _heading(problem: Problem, layers: _LayerSequence, line: Ints) -> list[str]:
     source = problem.graph.source
     model = printable(source.path) if source else "a model"
     lines = [f"# {layers.stack.count} layers ({printable(layers.stack.path)}) of {model}, placed by Placewise"]
     if layers.host >= 0:
         lines.append(f"# {HOST} is {json.dumps(problem.cluster.names[layers.host])}")
     return lines + [
-        f"# {name} is {json.dumps(problem.cluster.names[gpu])}" for gpu, name in _gpu_names(problem).items()
+        f"# {name} is {json.dumps(problem.cluster.names[gpu])}"
+        for gpu, name in _gpu_names(problem, _list_used(layers, line)).items()
     ]
 
 
 def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> str:
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
-    gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
+    gpus = _list_used(layers, line)
+    names = _gpu_names(problem, gpus)
     words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem)]
-    if servers := _list_servers(problem):
-        words += [SERVERS, ",".join(problem.cluster.names[server].removeprefix(RPC) for server in servers)]
+    if servers := [name.removeprefix(RPC) for name in map(problem.cluster.names.__getitem__, gpus) if is_rpc(name)]:
+        words += [SERVERS, ",".join(servers)]
     words += [DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
     if gpus:
@@ -233,7 +256,7 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
 
 def write_host_command(problem: Problem) -> str:
     """The command that runs a model on the host alone."""
-    return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), NGL, "0"))
+    return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), DEVICE, "none", NGL, "0"))
 
 
 def _name_file(problem: Problem) -> str:
@@ -254,7 +277,8 @@ def _size_options(problem: Problem) -> list[str]:
     words = [f"{CONTEXT} {dims.cache_positions}", *([f"{PARALLEL} {dims.streams}"] if dims.streams > 1 else [])]
     if kinds := str(source.options.get("cache_type", "")).split(",") if "cache_type" in source.options else []:
         words += [f"{CACHE_KEYS} {kinds[0]} {CACHE_VALUES} {kinds[-1]}"]
-    return words
+    kinds_of_devices = {device.kind for device in problem.cluster}
+    return [*words, f"{THREADS} 1"] if CORE in kinds_of_devices and "cpu" not in kinds_of_devices else words
 
 
 def _overrides(text: str) -> list[tuple[list[int], str]]:

@@ -62,7 +62,8 @@ class LlamaRecord(Record):
         "per FLOP of attention, per byte of other values, per micro-batch"
     )
     token: Mapping[str, Amount] = Field(
-        description="seconds by term: per byte of weights by type, per byte of the cache, per op, per token"
+        description="seconds by term: per byte of weights by type, per FLOP of attention, per byte of the cache, per "
+        "op, per token"
     )
     own: tuple[Amount, Amount] = Field(
         (1.0, 1.0), description="how much longer the profiled file takes than these rates say: prompts, tokens"

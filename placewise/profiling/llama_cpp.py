@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -49,8 +49,10 @@ OWN_PROMPTS = (64, 256)
 """Lengths of the prompts of the model itself, beside that of the problem."""
 TOKENS = 16
 """Generated tokens that are timed together."""
-ROUNDS, SECONDS = 2, 5.0
-"""The least rounds of a model; after these seconds, none is added."""
+ROUNDS, SECONDS, AGREE = 3, 20.0, 0.05
+"""The fewest rounds of a model; more follow until its two best agree within this share, or these seconds are over."""
+BUSY = 0.1
+"""The share of time in which threads that could run waited for a processor, from which on a profile has a note."""
 FASTEST = 1e12
 """Bytes per second of a connection whose bytes take no time that is seen."""
 
@@ -71,17 +73,27 @@ Observations = tuple[list[Observation], list[Observation]]
 class LlamaDevice:
     """What was measured of a device: its rates, and of an RPC server the seconds of a hop and of a byte sent to it.
 
-    `started` are the seconds in which the probes were loaded. `own` are the factors by which prompts and tokens of the
-    profiled file take longer than its rates say.
+    `own` are the factors by which prompts and tokens of the profiled file take longer than its rates say. `note` says
+    what disturbed the measurement, if anything did.
     """
 
     rates: LlamaRates
     own: tuple[float, float] = (1.0, 1.0)
     hop: float = 0.0
     byte: float = 0.0
-    started: float = 0.0
     whole: float | None = None
     spread: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The least times of every size; whether the two best rounds agree; and seconds of running and of waiting."""
+
+    timings: list[LlamaTiming]
+    agree: bool
+    ran: float
+    waited: float
 
 
 def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, processor: str) -> ProfileFile:
@@ -127,12 +139,13 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
             borders.append(
                 BorderFigures(source=host, target=place.device, latency=found.hop / 2, bandwidth=bandwidth, spread=0.0)
             )
+    notes = tuple(f"{place.device}: {found.note}" for place, found in zip(places, measured, strict=True) if found.note)
     return ProfileFile(
         runtime=RUNTIME, runtime_version=release, source=source_record(source), graph_hash=graph.digest(),
         ops=graph.ops.name, kinds=tuple(graph.ops.kind), flops=tuple(work.flops.tolist()),
         bytes=tuple(work.bytes.tolist()), classes=tuple(work.op_class),
         dtypes=tuple(DTYPES[code] for code in work.dtype.tolist()), cluster=cluster_record(problem.cluster),
-        devices=tuple(devices), borders=tuple(borders), runs=None, notes=(),
+        devices=tuple(devices), borders=tuple(borders), runs=None, notes=notes,
         tool=ToolRecord(name="placewise", version=version("placewise")),
     )  # fmt: skip
 
@@ -150,27 +163,63 @@ def find_release(*, program: bool) -> str:
 
 
 def measure_devices(path: Path, places: Sequence[Place], cache: tuple[str, str], repeats: int) -> list[LlamaDevice]:
-    """The rates of every place, from probes of the types of a model's matrices; the processor is measured first."""
-    probes, found = list_probes(read_header(path)), dict[str, LlamaDevice]()
-    program, host = any(place.kind == "rpc" for place in places), LlamaDevice(LlamaRates({}, {}))
+    """The rates of every place, from probes of the types of a model's matrices, which all places time in turns."""
+    probes, places_in_order = list_probes(read_header(path)), sorted(places, key=lambda place: place.kind == "rpc")
+    program = any(place.kind == "rpc" for place in places)
+    loads: dict[str, list[float]] = {place.device: [] for place in places}
+    rounds: dict[str, list[Rounds]] = {place.device: [] for place in places}
+    observed: dict[str, Observations] = {place.device: ([], []) for place in places}
+    sizes = list[int]()
     with scratch_folder() as folder:
-        files = [write_probe(Path(folder) / f"{number}.gguf", probe) for number, probe in enumerate(probes)]
-        for place in sorted(places, key=lambda place: place.kind == "rpc"):
-            prompts, tokens, started = list[Observation](), list[Observation](), 0.0
-            for probe, file in zip(probes, files, strict=True):
-                begun = time.monotonic()
-                with open_on(place, file, set_flags(place, probe.prompts, cache), program=program) as process:
-                    started += time.monotonic() - begun
-                    timings = time_rounds(process, [(length, TOKENS + 1) for length in probe.prompts], repeats)
-                for all_of, more in zip((prompts, tokens), observe(file, ",".join(cache), timings), strict=True):
-                    all_of += more
-            found[place.device] = device = fit_device(prompts, tokens, host if place.kind == "rpc" else None)
-            if place.kind == "cores":
-                host = replace(device, started=started)
-            elif host.started:
-                sent = sum(file.stat().st_size for file in files)
-                found[place.device] = replace(device, byte=max(started - host.started, 0.0) / sent)
-    return [found[place.device] for place in places]
+        for number, probe in enumerate(probes):
+            file = write_probe(Path(folder) / f"{number}.gguf", probe)
+            sizes.append(file.stat().st_size)
+            with ExitStack() as stack:
+                processes = list[LlamaProcess]()
+                for place in places_in_order:
+                    begun = time.monotonic()
+                    opened = open_on(place, file, set_flags(place, probe.prompts, cache), program=program)
+                    processes.append(stack.enter_context(opened))
+                    loads[place.device].append(time.monotonic() - begun)
+                lengths = [(length, TOKENS + 1) for length in probe.prompts]
+                for place, one in zip(places_in_order, time_rounds(processes, lengths, repeats), strict=True):
+                    rounds[place.device].append(one)
+                    for all_of, more in zip(
+                        observed[place.device], observe(file, ",".join(cache), one.timings), strict=True
+                    ):
+                        all_of += more
+            file.unlink()
+    host = next((place.device for place in places if place.kind == "cores"), "")
+    base = fit_device(*observed[host]) if host else LlamaDevice(LlamaRates({}, {}))
+    found = list[LlamaDevice]()
+    for place in places:
+        name, device = place.device, base
+        if place.kind == "rpc":
+            longer = [ours - theirs for ours, theirs in zip(loads[name], loads.get(host, loads[name]), strict=True)]
+            device = replace(fit_device(*observed[name], base), byte=fit_slope(sizes, longer))
+        found.append(replace(device, note=describe_disturbance(rounds[name])))
+    return found
+
+
+def fit_slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Seconds per byte, not negative: the median slope over pairs, one at least twice the size of the other (Theil)."""
+    pairs = list(zip(sizes, seconds, strict=True))
+    slopes = [(b - a) / (large - small) for small, a in pairs for large, b in pairs if large >= 2 * small > 0]
+    return max(median(slopes), 0.0) if slopes else 0.0
+
+
+def describe_disturbance(rounds: Sequence[Rounds]) -> str:
+    """What the profile says of a device whose measurement was disturbed; "" for none."""
+    ran, waited = sum(one.ran for one in rounds), sum(one.waited for one in rounds)
+    unsettled = sum(not one.agree for one in rounds)
+    reasons = []
+    if waited > BUSY * (ran + waited):
+        reasons.append(f"llama.cpp waited for a processor in {waited / (ran + waited):.0%} of its time")
+    if unsettled:
+        reasons.append(f"of {unsettled} of {len(rounds)} models, no two rounds agree within {AGREE:.0%}")
+    if not reasons:
+        return ""
+    return f"{'; '.join(reasons)}: something else used the machine, or a quota limits it; measure again when it is idle"
 
 
 def set_flags(place: Place, prompts: Sequence[int], cache: tuple[str, str]) -> LlamaFlags:
@@ -196,7 +245,8 @@ def add_own(
     """The device with the factors of a model itself, and the seconds of a run of `sizes` (prompt, tokens)."""
     lengths = sorted({*OWN_PROMPTS, sizes[0]})
     with open_on(place, path, set_flags(place, lengths, cache), program=False) as process:
-        timings = time_rounds(process, [(length, TOKENS + 1) for length in lengths], repeats)
+        (rounds,) = time_rounds([process], [(length, TOKENS + 1) for length in lengths], repeats)
+    timings = rounds.timings
     observed = observe(path, ",".join(cache), timings)
     own = [
         median(one.seconds / float(add_seconds(one.work, rates).sum()) for one in each)
@@ -204,7 +254,8 @@ def add_own(
     ]
     run = next(timing for timing in timings if timing.prompt == sizes[0])
     whole = run.prompt_seconds + sizes[1] * run.token_seconds
-    return replace(device, own=(own[0], own[1]), whole=whole, spread=run.spread)
+    note = device.note or describe_disturbance([rounds])
+    return replace(device, own=(own[0], own[1]), whole=whole, spread=run.spread, note=note)
 
 
 def open_on(place: Place, path: Path, flags: LlamaFlags, *, program: bool) -> AbstractContextManager[LlamaProcess]:
@@ -215,13 +266,49 @@ def open_on(place: Place, path: Path, flags: LlamaFlags, *, program: bool) -> Ab
     return LlamaProgram(path, [*write_flags(flags), *where, "--fit", "off", "--load-mode", "none"])
 
 
-def time_rounds(process: LlamaProcess, sizes: Sequence[tuple[int, int]], repeats: int) -> list[LlamaTiming]:
-    """Medians over `repeats` rounds, or over fewer that take `SECONDS`, after one that does not count."""
-    rounds = [time_round(process, sizes)]
-    started = time.monotonic()
-    while len(rounds) <= min(ROUNDS, repeats) or (len(rounds) <= repeats and time.monotonic() - started < SECONDS):
-        rounds.append(time_round(process, sizes))
-    return summarize_rounds(rounds[1:], sizes)
+def time_rounds(processes: Sequence[LlamaProcess], sizes: Sequence[tuple[int, int]], repeats: int) -> list[Rounds]:
+    """The least times of every process, all in turns, after a round that does not count.
+
+    Other work only ever adds time. At most `repeats` rounds, at least `ROUNDS`; see `AGREE`.
+    """
+    for process in processes:
+        time_round(process, sizes)
+    before, started = [read_schedule(process.pid) for process in processes], time.monotonic()
+    rounds: list[list[list[tuple[float, float]]]] = [[] for _ in processes]
+    for number in range(1, repeats + 1):
+        for process, kept in zip(processes, rounds, strict=True):
+            kept.append(time_round(process, sizes))
+        late = time.monotonic() - started > SECONDS * len(processes)
+        if number >= ROUNDS and (late or all(map(is_settled, rounds))):
+            break
+    after = [read_schedule(process.pid) for process in processes]
+    return [
+        Rounds(summarize_rounds(kept, sizes, min), is_settled(kept), now[0] - then[0], now[1] - then[1])
+        for kept, now, then in zip(rounds, after, before, strict=True)
+    ]
+
+
+def is_settled(rounds: Sequence[Sequence[tuple[float, float]]]) -> bool:
+    """Whether the two least times of every prompt and of its tokens agree; a single round says nothing else."""
+    for times in zip(*rounds, strict=True):
+        for part in zip(*times, strict=True):
+            least = sorted(part)[:2]
+            if least[-1] > (1 + AGREE) * least[0]:
+                return False
+    return True
+
+
+def read_schedule(pid: int) -> tuple[float, float]:
+    """Seconds in which the threads of a process ran, and in which they could have; zeros where no /proc says so.
+
+    From the kernel's Documentation/scheduler/sched-stats.rst.
+    """
+    ran = waited = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):
+            times = [int(word) for word in file.read_text().split()]
+            ran, waited = ran + times[0], waited + times[1]
+    return ran / 1e9, waited / 1e9
 
 
 def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming]) -> Observations:

@@ -27,8 +27,8 @@ PROMPTS, LONG = (16, 128), 1024
 """Tokens of prompts that are timed, and of one whose attention counts."""
 TINY_LAYERS, LEAST_LAYERS = 16, 2
 """The last layer of a prompt runs for one token only: a model of one layer would say little of it."""
-NEGLIGIBLE = 0.002
-"""The share of a model's bytes below which a type has no probe."""
+NO_PRODUCT = ("position_embd.weight", "token_types.weight", "ffn_gate_inp.weight")
+"""The ends of the names of matrices that are looked up, and of routers, whose time is that of their experts."""
 MXFP4_ZEROS = b"\x70" + bytes(16)
 """A block of zeros whose scale is 2⁻¹⁵: a scale of 0 would be a denormal number, on which processors are slow."""
 _VERSION = 3
@@ -54,19 +54,20 @@ class Probe:
 def list_probes(header: Header) -> list[Probe]:
     """For every type of matrices, two dense models of unlike widths, and two of experts where the model has some.
 
-    Before them, two tiny models: what a token costs however few its bytes, what each op does, and long attention.
+    Before them, tiny models: what a token costs however few its bytes, what each op does, and long attention, with keys
+    for every head and for every fourth one.
     """
     shape, sizes = read_shape(header), _count_bytes(header)
-    whole = sum(sizes.values())
     inner = header.number("feed_forward_length", 4 * shape.width) or 4 * shape.width
-    dense = {kind.removesuffix(EXPERTS) for kind, size in sizes.items() if size > NEGLIGIBLE * whole}
+    dense = {kind.removesuffix(EXPERTS) for kind in sizes}
     tiny = max(dense, key=lambda kind: sizes.get(kind, 0), default="F16")
     probes = [Probe(tiny, BLOCK, BLOCK, 1), Probe(tiny, BLOCK, BLOCK, TINY_LAYERS, prompts=(PROMPTS[0], LONG))]
+    probes.append(Probe(tiny, 4 * BLOCK, BLOCK, TINY_LAYERS // 2, prompts=(PROMPTS[0], LONG)))
     for kind in sorted(dense):
         for part in (1, 2):
             probes.append(_size_probe(Probe(kind, _round(shape.width / part), _round(inner / part), 1)))
-    for kind, size in sorted(sizes.items()):
-        if kind.endswith(EXPERTS) and size > NEGLIGIBLE * whole:
+    for kind in sorted(sizes):
+        if kind.endswith(EXPERTS):
             probes += [_size_experts(header, shape, kind.removesuffix(EXPERTS), part) for part in (1, 2)]
     return probes
 
@@ -87,7 +88,7 @@ def write_probe(path: Path, probe: Probe) -> Path:
         file.write(b"\0" * (-file.tell() % ALIGNMENT))
         for name, shape, kind in tensors:
             size, start = _tensor_bytes(shape, kind), file.tell()
-            if kind == "F32":
+            if kind == "F32" and any(part in name for part in ("norm", "embd", "gate_inp")):
                 values = 1.0 + 0.02 * rng.standard_normal(shape) if "norm" in name else rng.standard_normal(shape)
                 file.write(values.astype("<f4").tobytes())
             elif kind == "MXFP4":
@@ -102,7 +103,8 @@ def _count_bytes(header: Header) -> dict[str, int]:
     sizes: dict[str, int] = {}
     tied = all(tensor.name != "output.weight" for tensor in header.tensors)
     for tensor in header.tensors:
-        if len(tensor.shape) < 2 or tensor.type == "F32" or (tensor.name == "token_embd.weight" and not tied):
+        looked_up = tensor.name == "token_embd.weight" and not tied
+        if len(tensor.shape) < 2 or looked_up or tensor.name.endswith(NO_PRODUCT):
             continue
         kind = f"{tensor.type}{EXPERTS}" if "_exps" in tensor.name else tensor.type
         sizes[kind] = sizes.get(kind, 0) + tensor.nbytes

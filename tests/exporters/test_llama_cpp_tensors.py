@@ -87,6 +87,29 @@ def test_every_tensor_is_where_the_placement_says(tmp_path: Path) -> None:
     assert flags.context == 512
 
 
+def test_the_command_names_the_servers_in_use(tmp_path: Path) -> None:
+    """Of three, those that have layers, in their order, RPC0 being the first of them; none where the host has all."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=LAYERS)
+    names = [f"rpc:10.0.0.{number}:50052" for number in range(3)]
+    problem = build(path, ",".join(["cpu", *names]), ProblemOptions(dims={"prompt": 16, "tokens": 8}))
+    graph, exporter = problem.graph, create_exporter("llama.cpp")
+    layer = [re.match(r"blk\.(\d+)", str(graph.ops.scope[op])) for op in range(graph.n_ops)]
+    for used in ((3, 1), (2,), ()):
+        line = [0] * LAYERS if not used else [0, *sorted(np.resize(used, LAYERS - 1).tolist(), key=used.index)]
+        device = [
+            line[int(match[1])] if match else 0 if "token_embd" in str(graph.ops.scope[op]) else line[-1]
+            for op, match in enumerate(layer)
+        ]
+        made = export_placement(problem, Placement(np.array(device, np.int32)), "llama.cpp")
+        words = command_words(made)
+        assert words[words.index("--device") + 1] == (",".join(f"RPC{n}" for n in range(len(used))) or "none")
+        if used:
+            assert words[words.index("--rpc") + 1] == ",".join(f"10.0.0.{number - 1}:50052" for number in used)
+        else:
+            assert "--rpc" not in words
+        assert (exporter.read_back(made.exported, problem) == device).all()
+
+
 def test_llama_cpp_overrides_the_experts_that_are_on_the_host(tmp_path: Path) -> None:
     """The real llama.cpp matches the exported expression with those tensors, and with no others."""
     pytest.importorskip("xllamacpp")

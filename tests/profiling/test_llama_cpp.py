@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from gguf_models import write_model
 from llama_models import Sizes, write_published
 
 import placewise as pw
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.costing.llama_rates import (
     RUN,
     LlamaRates,
@@ -26,9 +31,26 @@ from placewise.costing.llama_rates import (
     scale_rates,
 )
 from placewise.errors import CostError, InputError, MissingExtraError
-from placewise.files.profile_file import load_profile
+from placewise.files.profile_file import (
+    BorderFigures,
+    DeviceProfile,
+    Figures,
+    ProfileFile,
+    load_profile,
+    save_profile,
+)
 from placewise.profiling import llama_probes
-from placewise.profiling.llama_cpp import Observation, fit_device, fit_rates, read_size, solve_nonnegative
+from placewise.profiling.llama_cpp import (
+    Observation,
+    describe_disturbance,
+    fit_device,
+    fit_rates,
+    fit_slope,
+    read_schedule,
+    read_size,
+    solve_nonnegative,
+    time_rounds,
+)
 from placewise.profiling.llama_probes import Probe, list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
@@ -135,6 +157,102 @@ def test_the_last_layer_of_a_prompt_runs_for_one_token(tmp_path: Path) -> None:
     assert read["blk.1.ffn_experts"] / read["blk.0.ffn_experts"] == pytest.approx(0.5 / (1 - 0.5**3), rel=0.01)
 
 
+@pytest.mark.parametrize("kinds", [{"kind": "F32"}, {"kind": "BF16"}, {"kind": "Q8_0", "down": "F16"}])
+@pytest.mark.parametrize(
+    "sizes", [MIXTURE, replace(MIXTURE, experts=0, used=0), replace(MIXTURE, inner=1 << 17, experts=0)]
+)
+def test_every_type_of_a_model_has_probes(sizes: Sizes, kinds: dict[str, str], tmp_path: Path) -> None:
+    """Also types that are not quantized, and those of few of the bytes: a profile serves the model it was made from."""
+    path = write_published(tmp_path / "model.gguf", "llama", sizes, layers=1, **kinds)
+    probes = list_probes(read_header(path))
+    assert {probe.kind + " experts" * (probe.experts > 0) for probe in probes} >= find_types(read_gguf(path).graph)
+
+
+def test_attention_reads_keys_once_per_head(tmp_path: Path) -> None:
+    """Rates of tokens tell bytes of the cache and FLOPs of attention apart: some probes share keys, and some do not."""
+    graphs = [
+        read_size(write_probe(tmp_path / f"{n}.gguf", probe), length, 16)
+        for n, probe in enumerate(list_probes(read_header(write_mixture(tmp_path / "model.gguf")))[:3])
+        for length in (16, 1024)
+    ]
+    rates = LlamaRates({"flops Q8_0": 1e-11}, {"weights Q8_0": 1e-10, "attention": 3e-10, "cache": 2e-10, RUN: 1e-4})
+    prompts = [Observation(one, float(add_seconds(one, rates.prompt).sum())) for one in map(count_prompt_work, graphs)]
+    tokens = [Observation(one, float(add_seconds(one, rates.token).sum())) for one in map(count_token_work, graphs)]
+    found = fit_device(prompts, tokens).rates.token
+    assert found["attention"] == pytest.approx(3e-10, rel=0.01) and found["cache"] == pytest.approx(2e-10, rel=0.01)
+
+
+class ScriptedProcess:
+    """A process whose times are those of a list."""
+
+    pid = 0
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self.seconds = list(seconds)
+
+    def ask(self, method: str, *args: Any) -> Any:
+        assert method == "generate"
+        return (seconds := self.seconds.pop(0)), seconds
+
+
+def test_rounds_go_on_until_the_best_agree() -> None:
+    """Devices take turns, the least times count, and a device whose best two rounds differ is reported."""
+    calm, busy = ScriptedProcess([9, 2, 1, 1, 1, 1]), ScriptedProcess([9, 9, 8, 4, 5, 4.1])
+    first, second = time_rounds([calm, busy], [(16, 2)], 8)
+    assert not busy.seconds and not calm.seconds, "the fifth round settles both"
+    assert first.timings[0].prompt_seconds == first.timings[0].token_seconds == 1
+    assert second.timings[0].token_seconds == 4 and first.agree and second.agree
+    assert describe_disturbance([first, second]) == ""
+    (never,) = time_rounds([ScriptedProcess([9, 1, 2, 3, 4])], [(16, 2)], 4)
+    assert not never.agree and "1 of 2 models, no two rounds agree" in describe_disturbance([first, never])
+    waited = replace(first, ran=3.0, waited=1.0)
+    assert "waited for a processor in 25% of its time" in describe_disturbance([waited])
+
+
+def test_the_time_that_a_process_waits_is_read() -> None:
+    """Of this process: it ran. Of none: zeros."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("the system does not tell")
+    ran, waited = read_schedule(os.getpid())
+    assert ran > 0 and waited >= 0 and read_schedule(0) == (0, 0)
+
+
+def test_a_slow_start_is_no_slow_connection() -> None:
+    """The slope over sizes has no constant, withstands an outlier, and is not negative."""
+    sizes = [1e6, 2e6, 8e7, 9e7, 1e8]
+    assert fit_slope(sizes, [0.3 + 1e-9 * size for size in sizes]) == pytest.approx(1e-9)
+    assert fit_slope(sizes, [0.3 + 1e-9 * size + 5 * (size == 9e7) for size in sizes]) == pytest.approx(1e-9, rel=0.05)
+    assert fit_slope(sizes, [1.0 - 1e-9 * size for size in sizes]) == 0 == fit_slope([5.0], [1.0])
+
+
+def test_every_server_has_the_link_that_was_measured(tmp_path: Path) -> None:
+    """Both directions of each, through host memory between two; a server that was not measured has its twin's."""
+    path, names = write_mixture(tmp_path / "model.gguf"), ("rpc:10.0.0.1:50052", "rpc:10.0.0.2:50052")
+    devices = "cpu,{}@1GiB,{}@1GiB"
+    problem = build(path, devices.format(*names), ProblemOptions(dims=SIZES))
+    seconds = (1e-6,) * problem.n_ops
+    profiles = [DeviceProfile(name=name, idle=Figures(ops=seconds)) for name in ("cpu", *names)]
+    borders = tuple(
+        BorderFigures(source="cpu", target=name, latency=latency, bandwidth=speed)
+        for name, latency, speed in zip(names, (1e-3, 5e-3), (1e8, 2e7), strict=True)
+    )
+    profile = ProfileFile(runtime="llama.cpp", ops=problem.graph.ops.name, devices=tuple(profiles), borders=borders)
+    save_profile(profile, tmp_path / "p.json")
+    made = build(path, devices.format(*names), ProblemOptions(dims=SIZES, costs=tmp_path / "p.json"))
+    cluster, host = made.cluster, len(made.cluster)
+    size, often = made.graph.tensors.bytes.clip(0), made.graph.tensor_repeats
+    for source, target, latency, pace in (
+        (host, 1, 1e-3, 1e-8), (1, host, 1e-3, 1e-8), (host, 2, 5e-3, 5e-8), (2, host, 5e-3, 5e-8),
+    ):  # fmt: skip
+        column = int(cluster.link_class[source, target])
+        assert made.costs.transfer_seconds[:, column] == pytest.approx(often * (latency + pace * size))
+    other = build(
+        path, devices.format(names[0], "rpc:10.0.0.3:50052"), ProblemOptions(dims=SIZES, costs=tmp_path / "p.json")
+    )
+    assert other.cluster.link_class[host, 1] == other.cluster.link_class[host, 2] > 0
+    assert other.cluster.class_latency[other.cluster.link_class[host, 2]] == 1e-3
+
+
 @pytest.fixture
 def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes that are timed in a moment."""
@@ -147,9 +265,12 @@ def test_every_type_has_a_probe_that_llama_cpp_loads(tmp_path: Path) -> None:
     """Of each type of matrices, dense and of experts; the real llama.cpp generates with each, and of K types too."""
     pytest.importorskip("xllamacpp")
     probes = list_probes(read_header(write_mixture(tmp_path / "model.gguf")))
-    assert [(probe.kind, probe.experts) for probe in probes] == [("Q8_0", 0)] * 4 + [("Q8_0", 4)] * 2
-    assert len({probe.width for probe in probes[2:4]}) == 1, "no width is below a block"
-    for number, probe in enumerate([*probes, Probe("Q6_K", 512, 256, 1), Probe("MXFP4", 256, 256, 1, 4, 2)]):
+    assert [(probe.kind, probe.experts) for probe in probes] == [("Q8_0", 0)] * 5 + [("Q8_0", 4)] * 2
+    assert len({probe.width for probe in probes[3:5]}) == 1, "no width is below a block"
+    more = [Probe(kind, 512, 256, 1) for kind in ("Q6_K", "F16", "BF16", "F32")]
+    for number, probe in enumerate(
+        [*probes, *more, Probe("MXFP4", 256, 256, 1, 4, 2), Probe("F32", 256, 256, 1, 4, 2)]
+    ):
         path = write_probe(tmp_path / f"{number}.gguf", probe)
         assert find_types(read_gguf(path).graph) >= {probe.kind}
         found = run_llama(path, LlamaFlags(context=64, threads=1), prompt=4, tokens=2, repeats=1)
@@ -200,7 +321,8 @@ def test_an_rpc_server_is_profiled_and_used(server: str, tmp_path: Path) -> None
     assert [device.llama is not None for device in profile.devices] == [True, True]
     (border,) = profile.borders
     assert border.target == name and border.bandwidth > 0
-    found = pw.fit(path, f"core,{name}@1GiB", dims=SIZES, costs=tmp_path / "p.json", exclude="core:0", cache=False)
+    small: Any = {"max_memory": {"core:0": "1MiB"}, "headroom": 0}
+    found = pw.fit(path, f"core,{name}@1GiB", dims=SIZES, costs=tmp_path / "p.json", **small, cache=False)
     words = found.command.split()
     assert words[words.index("--rpc") + 1] == server and words[words.index("--device") + 1] == "RPC0"
     with LlamaProgram(path, [*words[3:], "-lv", "5"]) as process:

@@ -14,7 +14,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import write_host_command
+from placewise.exporters.llama_cpp import find_accelerators, write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -122,7 +122,7 @@ def _place(problem: Problem, target: str, budget: Budget) -> Result:
 
 
 def _has_accelerators(problem: Problem) -> bool:
-    return not problem.cluster.is_host.all()
+    return bool(find_accelerators(problem).any())
 
 
 def _require_text(problem: Problem) -> None:

@@ -5,7 +5,7 @@ Not a `Runtime`: llama.cpp runs a file under its own flags, and takes no placeme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,10 @@ _FIRST, _TOKENS = 3, 200
 
 class LlamaProcess(Protocol):
     """A process that has loaded a model: a `Worker` of the package, or the program llama-server."""
+
+    @property
+    def pid(self) -> int:
+        """The process."""
 
     def ask(self, method: str, *args: Any) -> Any:
         """The answer of a method: ``generate`` or ``end``."""
@@ -52,7 +56,7 @@ class LlamaRun:
 
 @dataclass(frozen=True, slots=True)
 class LlamaTiming:
-    """Median seconds of a prompt, and of each of the `tokens` that are decoded after the first one.
+    """Median or least seconds of a prompt, and of each of the `tokens` that are decoded after the first one.
 
     `spread` is the interquartile range of the prompt's seconds, as a fraction of the median.
     """
@@ -115,15 +119,17 @@ def time_round(worker: LlamaProcess, sizes: Sequence[tuple[int, int]]) -> list[t
 
 
 def summarize_rounds(
-    rounds: Sequence[Sequence[tuple[float, float]]], sizes: Sequence[tuple[int, int]]
+    rounds: Sequence[Sequence[tuple[float, float]]],
+    sizes: Sequence[tuple[int, int]],
+    pick: Callable[[Iterable[float]], float] = median,
 ) -> list[LlamaTiming]:
-    """The medians over rounds, for every size."""
+    """The medians over rounds, or what else to `pick` of their seconds, for every size."""
     timings = []
     for number, (prompt, tokens) in enumerate(sizes):
         reading, writing = (sorted(one[number][part] for one in rounds) for part in (0, 1))
         middle, quarter = median(reading), len(reading) // 4
         spread = (reading[-1 - quarter] - reading[quarter]) / middle
-        timings.append(LlamaTiming(prompt, tokens - 1, middle, median(writing) / (tokens - 1), spread))
+        timings.append(LlamaTiming(prompt, tokens - 1, pick(reading), pick(writing) / (tokens - 1), spread))
     return timings
 
 

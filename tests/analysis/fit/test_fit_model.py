@@ -122,7 +122,10 @@ def test_the_command_line_prints_the_same(config: str) -> None:
 
 
 def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
-    """Of a GGUF model the compute buffer is kept free on every accelerator, unless the user says how much is."""
+    """Of a GGUF model the compute buffer is kept free on every accelerator, unless the user says how much is.
+
+    The command for a processor names no accelerator, and a core is one thread.
+    """
     path = tmp_path / "tiny.gguf"
     path.write_bytes(tiny_model())
     answer = pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8, "context": 512})
@@ -134,7 +137,9 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     assert "for the compute buffer" in answer.summary() and answer.command.startswith(f"llama-server -m {path} -c 512")
     assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
     host = pw.fit(path, "cpu", dims={"prompt": 8, "tokens": 8})
-    assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 -ngl 0"
+    assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 --device none -ngl 0"
+    core = pw.fit(path, "core", dims={"prompt": 8, "tokens": 8})
+    assert core.command == f"llama-server -m {path} -c 16 -t 1 --device none -ngl 0"
 
 
 @pytest.mark.parametrize(("family", "mebibytes"), [("llama", 10), ("mixtral", 14), ("gemma3", 10)])
