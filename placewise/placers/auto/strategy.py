@@ -141,8 +141,10 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
         return (Turn("cpsat"),)
     if few and not rules.contiguous:
         return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
-    if rules.contiguous and not rules.ordered and problem.max_replicas == 1:
-        return (Turn("cover", share=CHAIN_PROOF_SHARE, shape="any"),) if problem.n_blocks <= CHAIN_BLOCKS else ()
+    if rules.contiguous and not rules.ordered:
+        path = Turn("dp", {"max_ideals": 0}, share=CHAIN_PROOF_SHARE)
+        small = problem.n_blocks <= CHAIN_BLOCKS and problem.max_replicas == 1
+        return path, *((Turn("cover", share=CHAIN_PROOF_SHARE, shape="any"),) if small else ())
     return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
 
 
