@@ -156,7 +156,7 @@ auto split_row(const BoundRowCosts& row, double seconds, const StopFlag* stop) {
 double least_path_load(const In<double, 2>& load, const In<double, 3>& most, const In<double>& slopes,
                        const In<double, 2>& weight, const In<double>& pace, const In<double, 2>& host_load,
                        const In<double, 3>& host_most, const In<double>& host_slopes, const In<double>& host_without,
-                       double work, double low, Index n_devices, Index n_hosts, Index steps,
+                       double work, double low, Index n_devices, Index n_hosts, double precision,
                        const Out<std::int32_t>& begins, double seconds, const StopFlag* stop) {
     const auto rows = static_cast<Index>(load.shape(0));
     const auto slices = static_cast<Index>(slopes.shape(0));
@@ -171,7 +171,7 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
             "there is one bound on the work per slope and segment");
     require(0 < n_devices && n_devices < (1 << 16) && 0 <= n_hosts && n_hosts < (1 << 8),
             "there are no devices, or too many");
-    require(0 <= steps && steps <= 4096, "so many steps find nothing new");
+    require(1e-13 <= precision && precision <= 1, "no such precision is found");
     const HostBounds hosts = {view(host_load),
                               {host_most.data(), static_cast<Index>(host_slopes.shape(0)) * rows, rows},
                               view(host_slopes),
@@ -183,7 +183,7 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
     PathSegments segments(bounds);
-    const double least = segments.least_load(steps, interrupt);
+    const double least = segments.least_load(precision, interrupt);
     std::ranges::copy(segments.begins(), begins.data());
     return least;
 }
@@ -316,8 +316,9 @@ void bind_pipeline_dp(nb::module_& m) {
     m.def("least_path_load", &least_path_load, "load"_a.noconvert(), "most"_a.noconvert(), "slopes"_a.noconvert(),
           "weight"_a.noconvert(), "pace"_a.noconvert(), "host_load"_a.noconvert(), "host_most"_a.noconvert(),
           "host_slopes"_a.noconvert(), "host_without"_a.noconvert(), "work"_a, "low"_a, "n_devices"_a, "n_hosts"_a,
-          "steps"_a, "begins"_a.noconvert(), "seconds"_a = FOREVER, "stop"_a = nb::none(),
-          "A max-load below which a path of m positions cannot be cut into segments, at least `low`; `begins` [m + 1] "
+          "precision"_a, "begins"_a.noconvert(), "seconds"_a = FOREVER, "stop"_a = nb::none(),
+          "A max-load below which a path of m positions cannot be cut into segments, at least `low`, found to a "
+          "relative `precision`; `begins` [m + 1] "
           "gets where the segment that ends at each position begins, −1 for none, −2 − begin on a host. Tables are "
           "[m + 1, m + 1], `most` one per slope.");
     m.def("last_ready_first", &bound_last_ready_first, "offsets"_a.noconvert(), "successors"_a.noconvert(),

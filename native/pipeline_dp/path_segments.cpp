@@ -23,22 +23,25 @@ PathSegments::PathSegments(const SegmentBounds& bounds)
       cells_(length_ + 1, (bounds.n_devices + 1) * (n_hosts_ + 1)),
       begins_(length_ + 1, -1) {}
 
-double PathSegments::least_load(Index steps, Interrupt& interrupt) {
+double PathSegments::least_load(double precision, Interrupt& interrupt) {
     double low = bounds_.low;
     if (is_possible(low, interrupt)) return low;
-    double high = std::max(low, 1.0);
+    double step = std::max(low, 1.0) * precision;
+    double high = low + step;
     while (high < static_cast<double>(NEVER) && !is_possible(high, interrupt)) {
         if (interrupt.stopped()) return low;
         low = high;
-        high *= 2;
+        step *= 2;
+        high = low + step;
     }
-    for (Index step = 0; step < steps; ++step) {
+    bool known = true;  // the segments are those of `high`
+    while (high - low > precision * high) {
         const double middle = (low + high) / 2;
-        const bool possible = is_possible(middle, interrupt);
+        known = is_possible(middle, interrupt);
         if (interrupt.stopped()) return low;
-        (possible ? high : low) = middle;
+        (known ? high : low) = middle;
     }
-    is_possible(high, interrupt);
+    if (!known) is_possible(high, interrupt);
     return low;
 }
 

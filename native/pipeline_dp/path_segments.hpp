@@ -37,9 +37,9 @@ class PathSegments {
 public:
     explicit PathSegments(const SegmentBounds& bounds);
 
-    // A max-load below which the path cannot be cut; `steps` halvings of an interval find it. Interrupted: a smaller
-    // one that holds as well.
-    double least_load(Index steps, Interrupt& interrupt);
+    // A max-load below which the path cannot be cut, found to a relative `precision`. Interrupted: a smaller one that
+    // holds as well.
+    double least_load(double precision, Interrupt& interrupt);
     // Where the segment that ends at each position begins, at the last max-load that was possible; −1: no segment;
     // −2 − begin: a segment on a host.
     std::span<const std::int32_t> begins() const { return begins_; }

@@ -29,7 +29,10 @@ from placewise.simulate.contiguity import Contraction
 TOTAL, UNCUT = 1 << 40, 1 << 48
 """All costs together, in units of the network, and the capacity of arcs that are never cut."""
 _LONGEST = 600
-_STEPS = 40
+_NEAR = 1e-3
+"""A segment whose load exceeds the bound so far by more than this share waits for a larger bound."""
+_COARSE, _FINE = 1e-4, 1e-12
+"""The relative precision of the max-load of a round, and once all its segments are exact."""
 
 
 class LeastCosts:
@@ -127,36 +130,41 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
     busy = np.where(np.isfinite(least.work), least.work, 0.0)
     gains = [work - price * busy if costs.mode == 0 else work for price in prices]
     most = np.stack([_sum_gains(gain, after, before, m) for gain in gains])
-    network, exact, proved = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
+    network, cuts = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.int8)
     slopes, begins = np.array(prices), np.zeros(m + 1, np.int32)
     n_devices, n_hosts = int(costs.n_devices[paying].sum()), int(costs.n_devices[~paying].sum())
     proved = float(work.sum()) / (n_devices + _QUICKEST * n_hosts) * (1 - 1e-12)
 
     def cut(i: int, j: int) -> bool:
-        """Bound segment (i, j) by minimum cuts; False if there was no time for all of them."""
+        """Bound segment (i, j) by minimum cuts, its work only within reach; False if there was no time for them."""
         inside, outside = (after >= i) & (before < j), (after >= j) | (before < i)
-        for share, part in shares:
+        for share, part in () if cuts[i, j] else shares:
             if left() <= 0:
                 return False
             load[i, j] = max(load[i, j], part * network.least(inside, outside, share))
+        cuts[i, j] = 1
+        if load[i, j] > proved * (1 + _NEAR):
+            return True
         for k, (price, gain) in enumerate(zip(prices, gains, strict=True)):
             if left() <= 0:
                 return False
             if price and load[i, j] < np.inf:
                 scale = price / _FACTOR[costs.mode]
                 most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, gain / scale))
+        cuts[i, j] = 2
         return True
 
+    precision = _COARSE
     while left() > 0:
         value = _native.least_path_load(
-            load, most, slopes, weight, pace, *hosts, float(work.sum()), proved, n_devices, n_hosts, _STEPS, begins,
+            load, most, slopes, weight, pace, *hosts, float(work.sum()), proved, n_devices, n_hosts, precision, begins,
             left(),
         )  # fmt: skip
         proved = max(proved, value)
-        open_ = [(i, j) for i, j in _list_segments(begins, m) if not exact[i, j]]
-        if not open_ or proved >= enough or not all(cut(i, j) for i, j in open_):
+        open_ = [(i, j) for i, j in _list_segments(begins, m) if cuts[i, j] < 2]
+        if proved >= enough or not all(cut(i, j) for i, j in open_) or (not open_ and precision == _FINE):
             break
-        exact[tuple(np.transpose(open_))] = True
+        precision = _COARSE if open_ else _FINE
     return proved * (1 - 1e-14 * (m + 1000))
 
 
@@ -173,7 +181,8 @@ def _thin_out(path: Ints, work: Floats) -> Ints:
         return path
     passed = np.cumsum(work[path] + work.sum() * 1e-6)
     chosen = np.searchsorted(passed, np.linspace(passed[0], passed[-1], _LONGEST))
-    return path[np.unique(np.minimum(chosen, len(path) - 1))]
+    thinned: Ints = path[np.unique(np.minimum(chosen, len(path) - 1))]
+    return thinned
 
 
 def _bound_hosts(
