@@ -188,7 +188,7 @@ def _thin_out(path: Ints, work: Floats) -> Ints:
 def _bound_hosts(
     costs: StageCosts, work: Floats, hosted: Floats, after: Ints, before: Ints, m: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """For stages on hosts: the least loads of path[i:j], the most work at some prices, the prices, the work off path."""
+    """On hosts: the least loads of path[i:j], the most work at some prices, the prices, the same off path."""
     if not (costs.rate < 0).any() or _find_paying(costs).all():
         return np.zeros((m + 1, m + 1)), np.zeros((0, m + 1, m + 1)), np.zeros(0), np.zeros(0)
     able = np.isfinite(hosted) & (hosted > 0)
@@ -275,7 +275,7 @@ def _sum_inside(amount: Floats, after: Ints, before: Ints, m: int) -> Floats:
 
 
 def _sum_gains(gain: Floats, after: Ints, before: Ints, m: int) -> Floats:
-    """For path[i:j] [m + 1, m + 1]: the most `gain` [n] of a set, rounded up; losses count where they must be inside."""
+    """For path[i:j] [m + 1, m + 1]: the most `gain` [n] of a set, rounded up; losses count if they must be inside."""
     may = np.zeros((m + 1, m + 1))
     np.add.at(may, (before, after + 1), np.maximum(gain, 0.0))
     may = np.cumsum(np.cumsum(may[::-1], axis=0)[::-1], axis=1)
