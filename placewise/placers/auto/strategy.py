@@ -28,8 +28,8 @@ SMALL_WINDOWS = 300
 PROVED_BLOCKS = {"staged": 1500, "direct": 400}
 """On larger problems a set cover proves next to nothing in minutes; with direct links its prices are loose."""
 CHAIN_BLOCKS, CHAIN_PROOF_SHARE = 250, 0.25
-"""The same for stages in a chain, bounded by the proof for any shape; and its share of the time that is left, as that of
-the bound from one path before it."""
+"""The same for stages in a chain, bounded by the proof for any shape; and its share of the time that is left, as
+that of the bound from one path before it."""
 CUT_SECONDS = 30.0
 """With less time, cuts run for throughput only, and on graphs that they cut at once."""
 TRIED_COUNTS = 6
