@@ -827,15 +827,21 @@ def least_path_load(
     slopes: NDArray[numpy.float64],
     weight: NDArray[numpy.float64],
     pace: NDArray[numpy.float64],
+    host_load: NDArray[numpy.float64],
+    host_most: NDArray[numpy.float64],
+    host_slopes: NDArray[numpy.float64],
+    host_without: NDArray[numpy.float64],
     work: float,
+    low: float,
     n_devices: int,
-    steps: int,
+    n_hosts: int,
+    precision: float,
     begins: NDArray[numpy.int32],
     seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> float:
     """
-    A max-load below which a path of m positions cannot be cut into segments; `begins` [m + 1] gets where the segment that ends at each position begins, −1 for none. Tables are [m + 1, m + 1], `most` one per slope.
+    A max-load below which a path of m positions cannot be cut into segments, at least `low`, found to a relative `precision`; `begins` [m + 1] gets where the segment that ends at each position begins, −1 for none, −2 − begin on a host. Tables are [m + 1, m + 1], `most` one per slope.
     """
 
 def last_ready_first(

@@ -154,23 +154,36 @@ auto split_row(const BoundRowCosts& row, double seconds, const StopFlag* stop) {
 }
 
 double least_path_load(const In<double, 2>& load, const In<double, 3>& most, const In<double>& slopes,
-                       const In<double, 2>& weight, const In<double>& pace, double work, Index n_devices, Index steps,
+                       const In<double, 2>& weight, const In<double>& pace, const In<double, 2>& host_load,
+                       const In<double, 3>& host_most, const In<double>& host_slopes, const In<double>& host_without,
+                       double work, double low, Index n_devices, Index n_hosts, double precision,
                        const Out<std::int32_t>& begins, double seconds, const StopFlag* stop) {
     const auto rows = static_cast<Index>(load.shape(0));
     const auto slices = static_cast<Index>(slopes.shape(0));
-    require(rows > 1 && load.shape(1) == load.shape(0) && weight.shape(0) == load.shape(0) &&
-                weight.shape(1) == load.shape(0) && begins.shape(0) == load.shape(0),
+    const auto square = [&](const auto& table, std::size_t first) {
+        return table.shape(first) == load.shape(0) && table.shape(first + 1) == load.shape(0);
+    };
+    require(rows > 1 && square(load, 0) && square(weight, 0) && square(host_load, 0) && square(host_most, 1) &&
+                begins.shape(0) == load.shape(0),
             "segments are those of different paths");
-    require(most.shape(0) == slopes.shape(0) && most.shape(1) == load.shape(0) && most.shape(2) == load.shape(0),
+    require(most.shape(0) == slopes.shape(0) && square(most, 1) && host_most.shape(0) == host_slopes.shape(0) &&
+                host_without.shape(0) == host_slopes.shape(0),
             "there is one bound on the work per slope and segment");
-    require(0 < n_devices && n_devices < (1 << 16), "there are no devices, or too many");
-    require(0 <= steps && steps <= 4096, "so many steps find nothing new");
+    require(0 < n_devices && n_devices < (1 << 16) && 0 <= n_hosts && n_hosts < (1 << 8),
+            "there are no devices, or too many");
+    require(1e-13 <= precision && precision <= 1, "no such precision is found");
+    const HostBounds hosts = {view(host_load),
+                              {host_most.data(), static_cast<Index>(host_slopes.shape(0)) * rows, rows},
+                              view(host_slopes),
+                              view(host_without),
+                              n_hosts};
     const SegmentBounds bounds = {
-        view(load), {most.data(), slices * rows, rows}, view(slopes), view(weight), view(pace), work, n_devices};
+        view(load), {most.data(), slices * rows, rows}, view(slopes), view(weight), view(pace), work, low, n_devices,
+        hosts};
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
     PathSegments segments(bounds);
-    const double least = segments.least_load(steps, interrupt);
+    const double least = segments.least_load(precision, interrupt);
     std::ranges::copy(segments.begins(), begins.data());
     return least;
 }
@@ -301,10 +314,13 @@ void bind_pipeline_dp(nb::module_& m) {
     m.def("split_row", &split_row, "row"_a, "seconds"_a = FOREVER, "stop"_a = nb::none(),
           "The place in the row [n] of each component in the best split of the line, [0] if there is none.");
     m.def("least_path_load", &least_path_load, "load"_a.noconvert(), "most"_a.noconvert(), "slopes"_a.noconvert(),
-          "weight"_a.noconvert(), "pace"_a.noconvert(), "work"_a, "n_devices"_a, "steps"_a, "begins"_a.noconvert(),
-          "seconds"_a = FOREVER, "stop"_a = nb::none(),
-          "A max-load below which a path of m positions cannot be cut into segments; `begins` [m + 1] gets where the "
-          "segment that ends at each position begins, −1 for none. Tables are [m + 1, m + 1], `most` one per slope.");
+          "weight"_a.noconvert(), "pace"_a.noconvert(), "host_load"_a.noconvert(), "host_most"_a.noconvert(),
+          "host_slopes"_a.noconvert(), "host_without"_a.noconvert(), "work"_a, "low"_a, "n_devices"_a, "n_hosts"_a,
+          "precision"_a, "begins"_a.noconvert(), "seconds"_a = FOREVER, "stop"_a = nb::none(),
+          "A max-load below which a path of m positions cannot be cut into segments, at least `low`, found to a "
+          "relative `precision`; `begins` [m + 1] "
+          "gets where the segment that ends at each position begins, −1 for none, −2 − begin on a host. Tables are "
+          "[m + 1, m + 1], `most` one per slope.");
     m.def("last_ready_first", &bound_last_ready_first, "offsets"_a.noconvert(), "successors"_a.noconvert(),
           "sources"_a.noconvert(), "stage"_a.noconvert(),
           "The position [n] of each node of an acyclic graph when what became ready last comes next, stage [n] by "

@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, SearchContext, Stopwatch
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.random_orders import bound_by_one_path, search_orders
+from placewise.placers.pipeline_dp.random_orders import LONGEST_PROOF, bound_by_one_path, search_orders
 from placewise.placers.pipeline_dp.topological_orders import sort_last_ready_first
 from placewise.placers.pipeline_dp.unequal_links import climb_splits, list_relaxations, split_over_nodes
 from placewise.placers.shared.fit import fit_memory
@@ -39,6 +39,7 @@ ROUNDED = 1 - 1e-12
 LEFT = 0.1
 """The largest share of the time that is kept for the final choice; it is as much as reading the problem took."""
 INSTEAD = "instead the best split along many orders of the ops, under a bound from one path"
+ONE_PATH = "path of minimum cuts through the stages"
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ class _DpRun:
             )
             floor = bound_by_one_path(self.problem, self.graph, reached, self.watch) * ROUNDED
             if floor > 0:
-                self.bound, self.method = floor, "path of minimum cuts through the stages"
+                self.bound, self.method = floor, ONE_PATH
         return placements
 
     def _prove(self, result: ChainSearchResult, beat: int, scale: float) -> None:
@@ -216,6 +217,16 @@ def propose_over_ideals(search: SearchContext, graph: Contraction, max_ideals: i
     values = np.array([objective_value(problem, placement, price_of) for placement in distinct])
     best = distinct[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
     return Proposal(relabel_placement(problem, best), bound, run.reason, tuple(run.notes))
+
+
+def bound_hints(search: SearchContext, graph: Contraction) -> Proposal:
+    """The bound from one path alone, until it proves that no placement is better than the hints."""
+    problem, placements = search.problem, search.hints.placements
+    price = search.evaluate or Evaluator(problem, threads=1)
+    reached = min((objective_value(problem, placement, price) for placement in placements), default=np.inf)
+    longest = LONGEST_PROOF if np.isinf(search.budget.seconds) else np.inf
+    seconds = bound_by_one_path(problem, graph, reached, search.watch, longest) * ROUNDED
+    return Proposal(None, Bound(seconds, ONE_PATH) if seconds > 0 and problem.constraints.contiguous else None)
 
 
 def _list_unreplicated(placements: list[Placement]) -> list[Ints]:

@@ -7,6 +7,9 @@ Wagner 1993). For max-load T, the cheapest load of every segment is at most T, a
 Minimum cuts also bound the work of a stage within T: at any price of transfers, it is at most the largest work minus
 priced transfers of such a set, plus T at that price (Lagrange).
 
+Host devices pay for no transfers, so that stages on them have tables of their own: the seconds of what must be inside,
+and at any price of a host's seconds, the most work beyond it, which a stage may choose freely.
+
 Cuts are computed only where they matter. Bounds that need no cut come first; the best way to cut the path is found, its
 segments are bounded by exact cuts, and so on until all of its segments are exact. Every round proves its own T.
 """
@@ -26,16 +29,23 @@ from placewise.simulate.contiguity import Contraction
 TOTAL, UNCUT = 1 << 40, 1 << 48
 """All costs together, in units of the network, and the capacity of arcs that are never cut."""
 _LONGEST = 600
-_STEPS = 40
+_NEAR = 1e-3
+"""A segment whose load exceeds the bound so far by more than this share waits for a larger bound."""
+_COARSE, _FINE = 1e-4, 1e-12
+"""The relative precision of the max-load of a round, and once all its segments are exact."""
 
 
 class LeastCosts:
-    """The least costs of each component and tensor on any device, as floats in units of the costs, rounded down."""
+    """The least costs of each component and tensor on any device, as floats in units of the costs, rounded down.
 
-    def __init__(self, costs: StageCosts) -> None:
-        seconds = np.where(costs.seconds < NEVER, costs.seconds, np.inf).min(axis=1, initial=np.inf)
+    `among` [n_classes] limits the devices.
+    """
+
+    def __init__(self, costs: StageCosts, among: Bools | None = None) -> None:
+        among = np.ones(len(costs.rate), np.bool_) if among is None else among
+        seconds = np.where(costs.seconds < NEVER, costs.seconds, np.inf)[:, among].min(axis=1, initial=np.inf)
         enter, leave = price_transfers(costs)
-        free = bool((costs.rate < 0).any())
+        free = bool((costs.rate[among] < 0).any())
         self.work: Floats = seconds.astype(np.float64)
         self.enter: Floats = np.zeros_like(enter) if free else enter
         self.leave: Floats = np.zeros_like(leave) if free else leave
@@ -54,12 +64,13 @@ class _SegmentNetwork:
 
     def __init__(self, costs: StageCosts, least: LeastCosts) -> None:
         n, tensors = len(costs.size), len(costs.producer)
-        total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
+        own = np.where(np.isfinite(least.work), least.work, 0.0)
+        total = float(own.sum() + least.enter.sum() + least.leave.sum())
         self._n, self._scale = n, TOTAL / max(total, 1e-300)
         leaving = np.zeros(n)
         produced = costs.producer >= 0
         np.add.at(leaving, costs.producer[produced & costs.output], least.leave[produced & costs.output])
-        self._work, self._leaving = least.work, self._units(leaving)
+        self._work, self._leaving = own, self._units(leaving)
         tensor = np.repeat(np.arange(tensors), np.diff(costs.consumer_offsets))
         received, sent = 2 + n + np.arange(tensors), 2 + n + tensors + np.arange(tensors)
         sends = np.flatnonzero(produced & ~costs.output)
@@ -81,11 +92,11 @@ class _SegmentNetwork:
         """The least sum of the transfers of a set and `share` of its work; inf if there is no such set."""
         return self._cut(inside, outside, np.zeros(self._n, np.int64), self._units(share * self._work))
 
-    def most(self, inside: Bools, outside: Bools, worth: float) -> float:
-        """The largest excess of `worth` times the work of a set over its transfers."""
-        whole = self._units(worth * self._work * (1 + 1e-12)) + 1
-        total = float(whole[~outside].sum()) / self._scale
-        return total * (1 + 1e-12) - self._cut(inside, outside, whole, np.zeros(self._n, np.int64))
+    def most(self, inside: Bools, outside: Bools, worth: Floats) -> float:
+        """The largest excess of the `worth` [n] of a set over its transfers."""
+        gained = self._units(np.maximum(worth, 0.0) * (1 + 1e-12)) + 1
+        total = float(gained[~outside].sum()) / self._scale
+        return total * (1 + 1e-12) - self._cut(inside, outside, gained, self._units(np.maximum(-worth, 0.0)))
 
     def _cut(self, inside: Bools, outside: Bools, lost: Longs, own: Longs) -> float:
         """The least sum of transfers, `own` [n] of components in the set, and `lost` [n] of components left out."""
@@ -103,65 +114,116 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
 
     Stops when no seconds are `left`, or with a bound of `enough`.
     """
-    least = LeastCosts(costs)
-    path = find_heaviest_path(graph, weigh_components(costs, least))
-    if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST or left() <= 0:
+    paying = _find_paying(costs)
+    least, hosted = LeastCosts(costs, paying), LeastCosts(costs, ~paying).work
+    work = np.minimum(least.work, _QUICKEST * hosted)
+    if not np.isfinite(work).all() or left() <= 0:
+        return 0.0
+    path = _thin_out(find_heaviest_path(graph, weigh_components(costs, least)), work)
+    if len(path) < 2:
         return 0.0
     m, after, before = len(path), *_locate_beside(graph, path)
-    load, able = _sum_work(least.work, after, before, m)
-    weight, pace = _weigh_replicas(costs, _sum_work(costs.weight.astype(np.float64), after, before, m)[0])
+    load = _sum_inside(least.work, after, before, m)
+    hosts = _bound_hosts(costs, work, hosted, after, before, m)
+    weight, pace = _weigh_replicas(costs, paying, _sum_inside(costs.weight.astype(np.float64), after, before, m))
     prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
-    most = np.stack([worth * able for _, worth in prices])
-    network, exact, proved = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
-    slopes, begins = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
-    work, n_devices = float(least.work.sum()), int(costs.n_devices.sum())
+    busy = np.where(np.isfinite(least.work), least.work, 0.0)
+    gains = [work - price * busy if costs.mode == 0 else work for price in prices]
+    most = np.stack([_sum_gains(gain, after, before, m) for gain in gains])
+    network, cuts = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.int8)
+    slopes, begins = np.array(prices), np.zeros(m + 1, np.int32)
+    n_devices, n_hosts = int(costs.n_devices[paying].sum()), int(costs.n_devices[~paying].sum())
+    proved = float(work.sum()) / (n_devices + _QUICKEST * n_hosts) * (1 - 1e-12)
 
     def cut(i: int, j: int) -> bool:
-        """Bound segment (i, j) by minimum cuts; False if there was no time for all of them."""
+        """Bound segment (i, j) by minimum cuts, its work only within reach; False if there was no time for them."""
         inside, outside = (after >= i) & (before < j), (after >= j) | (before < i)
-        for share, part in shares:
+        for share, part in () if cuts[i, j] else shares:
             if left() <= 0:
                 return False
             load[i, j] = max(load[i, j], part * network.least(inside, outside, share))
-        for k, (price, worth) in enumerate(prices):
+        cuts[i, j] = 1
+        if load[i, j] > proved * (1 + _NEAR):
+            return True
+        for k, (price, gain) in enumerate(zip(prices, gains, strict=True)):
             if left() <= 0:
                 return False
             if price and load[i, j] < np.inf:
-                # The price is of transfers: work is worth `worth / price` of them.
                 scale = price / _FACTOR[costs.mode]
-                most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, worth / scale))
+                most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, gain / scale))
+        cuts[i, j] = 2
         return True
 
+    precision = _COARSE
     while left() > 0:
-        value = _native.least_path_load(load, most, slopes, weight, pace, work, n_devices, _STEPS, begins, left())
+        value = _native.least_path_load(
+            load, most, slopes, weight, pace, *hosts, float(work.sum()), proved, n_devices, n_hosts, precision, begins,
+            left(),
+        )  # fmt: skip
         proved = max(proved, value)
-        open_ = [(i, j) for i, j in _list_segments(begins, m) if not exact[i, j]]
-        if not open_ or proved >= enough or not all(cut(i, j) for i, j in open_):
+        open_ = [(i, j) for i, j in _list_segments(begins, m) if cuts[i, j] < 2]
+        if proved >= enough or not all(cut(i, j) for i, j in open_) or (not open_ and precision == _FINE):
             break
-        exact[tuple(np.transpose(open_))] = True
+        precision = _COARSE if open_ else _FINE
     return proved * (1 - 1e-14 * (m + 1000))
 
 
-def _weigh_replicas(costs: StageCosts, weight: Floats) -> tuple[Floats, Floats]:
+def _find_paying(costs: StageCosts) -> Bools:
+    """The classes [n_classes] whose transfers count; all if there are none, or if several hosts may share a stage."""
+    paying: Bools = costs.rate >= 0
+    apart = paying.any() and not (costs.most[~paying] > 1).any()
+    return paying if apart else np.ones_like(paying)
+
+
+def _thin_out(path: Ints, work: Floats) -> Ints:
+    """At most `_LONGEST` components of a path, with about equal work between them."""
+    if len(path) <= _LONGEST:
+        return path
+    passed = np.cumsum(work[path] + work.sum() * 1e-6)
+    chosen = np.searchsorted(passed, np.linspace(passed[0], passed[-1], _LONGEST))
+    thinned: Ints = path[np.unique(np.minimum(chosen, len(path) - 1))]
+    return thinned
+
+
+def _bound_hosts(
+    costs: StageCosts, work: Floats, hosted: Floats, after: Ints, before: Ints, m: int
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """On hosts: the least loads of path[i:j], the most work at some prices, the prices, the same off path."""
+    if not (costs.rate < 0).any() or _find_paying(costs).all():
+        return np.zeros((m + 1, m + 1)), np.zeros((0, m + 1, m + 1)), np.zeros(0), np.zeros(0)
+    able = np.isfinite(hosted) & (hosted > 0)
+    ratio = work[able] / hosted[able]
+    slopes = np.unique(np.append(np.quantile(ratio, _QUANTILES) if len(ratio) else [], (0.0, _QUICKEST)))
+    seconds = np.where(np.isfinite(hosted), hosted, 0.0)
+    gains = [np.where(np.isfinite(hosted), work - slope * seconds, 0.0) for slope in slopes.tolist()]
+    aside = np.ones(len(work), np.bool_)
+    aside[(after == before) & (after >= 0) & (before < m)] = False
+    without = np.array([float(np.maximum(gain[aside], 0.0).sum()) * (1 + 1e-12) for gain in gains])
+    most = np.stack([_sum_gains(gain, after, before, m) for gain in gains])
+    return _sum_inside(hosted, after, before, m), most, slopes, without
+
+
+def _weigh_replicas(costs: StageCosts, paying: Bools, weight: Floats) -> tuple[Floats, Floats]:
     """The weights of path[i:j] [m + 1, m + 1], and the least synchronization pace by the number of sharing devices.
 
     Synchronization adds to the whole load of a member only in `blocking` mode; in other modes it is left out.
     """
-    least = np.where(np.arange(costs.pace.shape[1]) <= costs.most[:, None], costs.pace, np.inf).min(axis=0)
+    members = np.arange(costs.pace.shape[1]) <= costs.most[paying, None]
+    least = np.where(members, costs.pace[paying], np.inf).min(axis=0)
     pace: Floats = least * (1 - 1e-12) if costs.mode == 0 else np.zeros_like(least)
     return weight, pace
 
 
+_QUICKEST = 2.0
+"""A component that a host does quicker than other devices, by more than this factor, counts for as much as that."""
+_QUANTILES = np.linspace(0.0, 1.0, 13)
+"""The prices of a host's seconds, among the components' work per second on it."""
 _FACTOR = (1.0, 1.0, 2.0)
 """How many times its transfers a stage may have within T, by communication mode: twice in `duplex`, both ways."""
-_PRICES = (
-    ((0.0, 1.0), (0.2, 0.8), (0.4, 0.6), (0.6, 0.4), (0.8, 0.2), (1.0, 0.0)),
-    ((0.0, 1.0), (0.05, 1.0), (0.15, 1.0), (0.5, 1.0), (1.5, 1.0)),
-    ((0.0, 1.0), (0.05, 1.0), (0.15, 1.0), (0.5, 1.0), (1.5, 1.0)),
-)
-"""(price of T, worth of work) by mode: a stage within T does at most ``most + price · T`` of work at that worth.
+_PRICES = ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.05, 0.15, 0.5, 1.5), (0.0, 0.05, 0.15, 0.5, 1.5))
+"""Prices of T by mode: a stage within T does at most ``most + price · T`` of work.
 
-In `blocking` mode work and transfers share T, so that a price also lowers the worth of work.
+It is the most work of a set, less its transfers at that price, and in `blocking` mode less its seconds as well.
 """
 _SHARES = (
     ((1.0, 1.0),),
@@ -204,20 +266,28 @@ def _locate_beside(graph: Contraction, path: Ints) -> tuple[Ints, Ints]:
     return after, before
 
 
-def _sum_work(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floats]:
-    """For path[i:j] [m + 1, m + 1]: the work that must be inside, and the work that may be inside."""
-    inside, may = np.zeros((m + 1, m + 1)), np.zeros((m + 1, m + 1))
+def _sum_inside(amount: Floats, after: Ints, before: Ints, m: int) -> Floats:
+    """For path[i:j] [m + 1, m + 1]: the `amount` [n] ≥ 0 that must be inside, rounded down."""
+    inside = np.zeros((m + 1, m + 1))
     between = (after >= 0) & (before < m)
-    np.add.at(inside, (after[between], before[between] + 1), work[between])
-    inside = np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1)
-    np.add.at(may, (before, after + 1), work)
+    np.add.at(inside, (after[between], before[between] + 1), amount[between])
+    return np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1) * (1 - 1e-12)
+
+
+def _sum_gains(gain: Floats, after: Ints, before: Ints, m: int) -> Floats:
+    """For path[i:j] [m + 1, m + 1]: the most `gain` [n] of a set, rounded up; losses count if they must be inside."""
+    may = np.zeros((m + 1, m + 1))
+    np.add.at(may, (before, after + 1), np.maximum(gain, 0.0))
     may = np.cumsum(np.cumsum(may[::-1], axis=0)[::-1], axis=1)
-    return inside * (1 - 1e-12), may * (1 + 1e-12)
+    most: Floats = may * (1 + 1e-12) - _sum_inside(np.maximum(-gain, 0.0), after, before, m)
+    return most
 
 
 def _list_segments(begins: Ints, m: int) -> list[tuple[int, int]]:
+    """The segments of the path that are not on a host."""
     segments, j = [], m
-    while j > 0 and begins[j] >= 0:
-        segments.append((int(begins[j]), j))
-        j = int(begins[j])
+    while j > 0 and begins[j] != -1:
+        begin = int(begins[j])
+        segments += [(begin, j)] if begin >= 0 else []
+        j = begin if begin >= 0 else -2 - begin
     return segments

@@ -26,7 +26,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import PlacerInfo, Progress, SearchContext, run_placer
-from placewise.placers.pipeline_dp.ideals_dp import propose_over_ideals
+from placewise.placers.pipeline_dp.ideals_dp import bound_hints, propose_over_ideals
 from placewise.placers.pipeline_dp.topological_orders import explain_refusal, propose_split, sort_last_ready_first
 from placewise.placers.shared.memory_footprint import find_unplaceable_group
 from placewise.placers.shared.rules import find_broken_rule
@@ -63,6 +63,8 @@ _INFO = {
 class DpOptions:
     """`max_ideals`: with more ideals, many orders of the components are split instead, under a bound from one path.
 
+    With 0 only this bound is proved, and no placement is proposed.
+
     `method`: "ideals", "line" (the placer `dpl`) or, for latency, "max_load" (the placer `max_load_dp`).
     """
 
@@ -95,6 +97,8 @@ class DpPlacer:
         infeasible = find_unplaceable_group(problem, graph.component, graph.n) if problem.constraints.contiguous else ""
         if infeasible:
             return Proposal(None, reason=Reason.PROVED, infeasible=infeasible)
+        if self.options.method == "ideals" and not self.options.max_ideals:
+            return bound_hints(search, graph)
         if self.options.method == "line":
             return propose_split(search, graph, sort_last_ready_first(problem, graph), self.info.name)
         return propose_over_ideals(search, graph, self.options.max_ideals, self.info.name)

@@ -170,10 +170,16 @@ def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator)
     return sort_depth_first(graph, sources[np.argsort(priority[sources], kind="stable")], priority, rank)
 
 
-def bound_by_one_path(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
-    """A lower bound in seconds for contiguous placements, from one path; 0 if nothing is proved."""
+def bound_by_one_path(
+    problem: Problem, graph: Contraction, reached: float, watch: Stopwatch, longest: float | None = None
+) -> float:
+    """A lower bound in seconds for contiguous placements, from one path; 0 if nothing is proved.
+
+    It ends after `longest` seconds, or where it proves that `reached` cannot be improved.
+    """
     priced = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
-    seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
-    until = min(watch.elapsed + seconds, watch.budget.seconds)
+    if longest is None:
+        longest = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
+    until = min(watch.elapsed + longest, watch.budget.seconds)
     enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
     return bound_by_path(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

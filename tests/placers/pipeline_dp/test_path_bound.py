@@ -10,17 +10,18 @@ import pytest
 from hierarchies import cluster_of, random_pipeline
 from hypothesis import given
 from plain_rules import placements
-from soak import examples
+from soak import enough, examples, seeds
 from strategies import problems
 
+from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget, Stopwatch, run_placer
+from placewise.placers.base import Budget, Hints, Stopwatch, run_placer
 from placewise.placers.pipeline_dp.path_bound import bound_by_path
 from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
 from placewise.placers.pipeline_dp.random_orders import _draw_order, search_orders
 from placewise.placers.shared.stages.stage_costs import price_stages
-from placewise.simulate import evaluate, judge_placement, why_infeasible
+from placewise.simulate import evaluate, judge_placement, lower_bound, why_infeasible
 from placewise.simulate.contiguity import contract, depth_first
 
 CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
@@ -39,6 +40,42 @@ def test_the_bound_from_one_path_holds(problem: Problem) -> None:
         left = iter(range(rounds))
         bound = bound_by_path(graph, priced.costs, lambda left=left: float(next(left, None) is not None))
         assert 0 <= bound / priced.scale <= best * (1 + 1e-12)
+
+
+def pipeline_with_host(seed: int, mode: str) -> Problem:
+    """Two accelerators, on slow or on quick links, and a host that does some ops quicker than they do."""
+    pair = cluster_of((2,), (float(2 ** (seed % 6)),))
+    cluster = Cluster((*pair.devices, Device("cpu", kind="cpu")), pair.links, "direct")
+    problem = random_pipeline(seed, cluster, 5, mode=mode, training=seed % 3 == 0)
+    seconds = problem.costs.op_seconds.copy()
+    seconds[:, 2] *= np.random.default_rng(seed).integers(1, 9, len(seconds)) / 2
+    return problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds))
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_the_bound_counts_transfers_beside_a_host(mode: str) -> None:
+    """A host pays for no transfers, accelerators do: the bound holds, often far above the work over all devices."""
+    larger = 0
+    for seed in seeds(16):
+        problem = pipeline_with_host(seed, mode)
+        best, graph = min(value for _, value in placements(problem)), contract(problem)
+        priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+        bound = bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale
+        assert bound <= best * (1 + 1e-12)
+        larger += bound > 1.1 * lower_bound(problem, work=0.0).value
+    assert larger >= enough(2)
+
+
+def test_the_bound_alone() -> None:
+    """Without ideals, dp proposes nothing and proves as much; a hint that it cannot improve ends it."""
+    problem = pipeline_with_host(5, "blocking")
+    whole = run_placer(DpPlacer(DpOptions(max_ideals=2)), problem, Budget())
+    alone = run_placer(DpPlacer(DpOptions(max_ideals=0)), problem, Budget())
+    assert alone.placement is None and alone.bound == whole.bound and alone.bound is not None
+    assert whole.placement is not None
+    hinted = run_placer(DpPlacer(DpOptions(max_ideals=0)), problem, Budget(gap=0.5), hints=Hints((whole.placement,)))
+    value = judge_placement(problem, whole.placement).value
+    assert hinted.bound is not None and value / 2 <= hinted.bound.value <= value
 
 
 @examples(8)
