@@ -187,15 +187,17 @@ class _Descents:
         labels = repeated_labels(self.problem) if self._affords(ops, REPEATED_SHARE) else []
         if not labels or labels[-1].max() >= MOST_PARTS:
             return
-        levels, share = levels_of(self.problem, labels, exact=True)[1:], REPEATED_SHARE * self.watch.left
-        end, seconds = self.watch.elapsed + share, mean_op_seconds(self.problem)
+        levels, left = levels_of(self.problem, labels, exact=True)[1:], REPEATED_SHARE * self.watch.left
+        end, seconds, timed = self.watch.elapsed + left, mean_op_seconds(self.problem), bool(np.isfinite(left))
+        current: Ints | None = None
         for depth in range(len(levels) - 1, -1, -1):
             if self.finished or self.best is None:
                 break
             level, left = levels[depth], max(end - self.watch.elapsed, 0.0)
-            start = level.down(self.best)
-            starts = [level.nearest(self.best, seconds) if start is None else start]
-            timed = np.isfinite(self.watch.budget.seconds)
+            coarse = [level.down(device) for device in (self.best, current) if device is not None]
+            starts = [device for device in coarse if device is not None]
+            if coarse[0] is None:
+                starts.append(level.nearest(self.best, seconds))
             tried = SWEEPS * level.problem.n_blocks * level.problem.n_devices if timed else None
             current = self._refine(level, left / (depth + 1), starts, tried)
             if current is not None:
