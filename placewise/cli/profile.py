@@ -27,7 +27,9 @@ def profile(
         str, typer.Option(help="onnxruntime, openvino, torch, pipelining or llama.cpp (default: by the format).")
     ] = "",
     bind: Bind = None,
-    repeats: Annotated[int, typer.Option(min=3, help="Minimum number of runs on each device.")] = 20,
+    repeats: Annotated[
+        int, typer.Option(min=3, help="Runs on each device: the least number, but for llama.cpp the most.")
+    ] = 20,
     loaded: Annotated[
         bool, typer.Option("--loaded", help="Also measure while all devices run the model at once.")
     ] = False,

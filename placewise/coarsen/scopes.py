@@ -20,7 +20,7 @@ PIECES = (1, 4, 16)
 """Into how many runs of equal length repetitions are cut, from coarse to fine; each number divides the next."""
 DEEPEST = 12
 """How many names of a scope become modules; the rest of the path is one name."""
-_SEPARATORS = re.compile(r"[./]+")
+_SEPARATORS, _NUMBER = re.compile(r"[./]+"), re.compile(r"[0-9]{1,18}")
 
 
 def split_scope(scope: str) -> tuple[str, ...]:
@@ -63,11 +63,11 @@ def repeated_labels(problem: Problem) -> list[Ints]:
 def _split_number(path: str) -> tuple[str, int]:
     """A path without its last name, and that as a number; or all of it and 0."""
     head, _, last = path.rpartition(".")
-    return (head, int(last)) if last.isdigit() else (f"{path}.", 0)
+    return (head, int(last)) if _NUMBER.fullmatch(last) else (f"{path}.", 0)
 
 
 def _cut_scope(path: str) -> str:
     """The path through its last number; all of it if it has none."""
     parts = path.split(".")
-    last = max((place for place, part in enumerate(parts) if part.isdigit()), default=len(parts))
+    last = max((place for place, part in enumerate(parts) if _NUMBER.fullmatch(part)), default=len(parts))
     return ".".join(parts[: last + 1])

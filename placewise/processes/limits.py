@@ -1,12 +1,13 @@
 """Limits that make a worker process as slow as another device: a quota of processor time, and links of a bandwidth.
 
-Both need Linux and root. Nothing outlives the command: networks end with their processes, and the control group of a
-killed command is removed by the next one that makes one.
+Both need Linux and root. Networks end with their processes. The control group of a command that was killed stays until
+the next command that makes one removes it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import os
 import subprocess
@@ -24,6 +25,7 @@ PERIOD, LEAST = 5000, 1000
 BURST, QUEUE = "16kb", "2000ms"
 """What leaves at once after a pause, and how long a packet may wait."""
 INTERFACE = "eth0"
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EROFS)
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _NEW_NETWORK, _NETWORK = 0x40000000, "/proc/thread-self/ns/net"
 
@@ -73,7 +75,8 @@ class ProcessorQuota:
 
 def _refuse_quota(error: OSError) -> RunError:
     reason = (error.strerror or str(error)).lower()
-    return RunError(f"no control group (cgroup) for a quota can be made here ({reason}): run as root, or without quota")
+    remedy = "run as root, or without quota" if error.errno in _FORBIDDEN else "run without quota"
+    return RunError(f"no control group (cgroup) for a quota can be made here ({reason}): {remedy}")
 
 
 class Network:

@@ -60,11 +60,13 @@ class Worker:
         start: float | None = START,
     ) -> None:
         self.name, self.ready = name, False
-        self._quota = None if quota >= 1 else ProcessorQuota(quota * max(len(cores), 1))
+        self._quota: ProcessorQuota | None = None
         ours, theirs = socket.socketpair()
         alive, self._lifeline = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
+            if quota < 1:
+                self._quota = ProcessorQuota(quota * max(len(cores), 1))
             with enter_network(network):
                 self._process = subprocess.Popen(
                     _command(theirs.fileno(), alive, cores, memory),

@@ -17,6 +17,8 @@ from placewise.model.cluster import Cluster, is_rpc
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
 _PROCESSOR = ("cpu", "core")
 """Kinds of devices that are bound to cores by default."""
+LIMITS, LEAST_QUOTA, LEAST_BANDWIDTH, MOST_BANDWIDTH = ("quota", "bandwidth"), 0.01, 1e3, 1e12
+"""What makes a device of cores slower, and the quotas and bytes per second that Linux can keep."""
 _EXAMPLE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE_PRECISION_HINT=f32"
 
 
@@ -97,16 +99,18 @@ def bind_remotely(cluster: Cluster) -> tuple[Place, ...]:
 def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     """Parse ``cores:0-1,3;OPTION=value``. Raises InputError, and ClusterError for a core that is not here."""
     where, *options = (part.strip() for part in text.split(";"))
-    pairs = dict(option.partition("=")[::2] for option in options)
+    split = [[word.strip() for word in option.split("=", 1)] for option in options]
+    pairs = {word[0].lower() if word[0].lower() in LIMITS else word[0]: (word[1:] or [""])[0] for word in split}
     kind, _, name = where.partition(":")
     kind = kind.lower()
     if kind in ("cores", "core"):
         quota = parse_fraction(pairs.pop("quota", "1"))
         bandwidth = parse_bandwidth(pairs.pop("bandwidth")) if "bandwidth" in pairs else math.inf
-        if not quota or not bandwidth:
-            raise InputError(f"{text!r} leaves nothing for {device!r}", remedy="give more than 0")
+        if quota < LEAST_QUOTA or (math.isfinite(bandwidth) and not LEAST_BANDWIDTH <= bandwidth <= MOST_BANDWIDTH):
+            remedy = f"give a quota of {LEAST_QUOTA:.0%} or more, and a bandwidth from 1kB/s to 1TB/s"
+            raise InputError(f"{text!r} limits {device!r} by what cannot be kept", remedy=remedy)
         return Place(device, "cores", "", _parse_cores(device, name, allowed), pairs, quota, bandwidth)
-    if limit := next((limit for limit in ("quota", "bandwidth") if limit in pairs), None):
+    if limit := next((limit for limit in LIMITS if limit in pairs), None):
         raise InputError(f"{device!r} is on no cores, so it has no {limit}", remedy=f"leave out {limit}")
     if kind == "cuda" and (name or "0").isdecimal():
         return Place(device, "cuda", name or "0", options=pairs)
@@ -124,6 +128,16 @@ def require_limits(places: Sequence[Place], name: str, limits: Sequence[str] = (
                     f"the runtime {name!r} gives devices no {limit} of their own, and {place.device!r} has one",
                     remedy="give --runtime pipelining, or leave it out",
                 )
+
+
+def require_no_options(places: Sequence[Place]) -> None:
+    """Raise InputError for a place with options, for runtimes whose places have none."""
+    for place in places:
+        for option in place.options:
+            raise InputError(
+                f"{place.device!r} has no option {option!r} in PyTorch",
+                remedy=f"leave it out, or give {' or '.join(LIMITS)}",
+            )
 
 
 def physical_core(core: int) -> tuple[int, int]:

@@ -110,14 +110,14 @@ def test_scopes_group_steps_and_layers() -> None:
 def test_repetitions_are_grouped_in_runs() -> None:
     """Steps of a layer, sixteen and four runs of steps, and the layer: nested, in order of the numbers."""
     builder = GraphBuilder()
-    scopes = [f"layer.{layer}.step.{step}" for step in range(32) for layer in range(2)] + ["head", "head", ""]
+    scopes = [f"layer.{layer}.step.{step}" for step in range(32) for layer in range(2)] + ["head", "head", "", "head.²"]
     for number, scope in enumerate(scopes):
         builder.add_op(f"op{number}", "Op", scope=scope)
     cluster = Cluster((Device("a", "cpu"), Device("b", "cpu")))
     costs = CostTable.given(np.ones((len(scopes), 2)), np.zeros((0, 1)))
     problem = Problem(builder.build(), cluster, costs, Objective("latency"))
     labels = repeated_labels(problem)
-    assert [len(np.unique(label)) for label in labels] == [66, 34, 10, 4]
+    assert [len(np.unique(label)) for label in labels] == [67, 35, 11, 5]
     for finer, coarser in pairwise(labels):
         assert len(np.unique(np.stack((finer, coarser)), axis=1)[0]) == finer.max() + 1
     layer, runs = labels[-1][:64:2], labels[-2][:64:2]

@@ -89,7 +89,7 @@ def test_both_versions_of_control_groups_are_written(tmp_path: Path) -> None:
 
 def test_where_no_group_can_be_made_one_sentence_says_so(tmp_path: Path) -> None:
     """With the system's reason and what to do."""
-    with pytest.raises(RunError, match=r"^no control group \(cgroup\) for a quota .*no such file.*: run as root"):
+    with pytest.raises(RunError, match=r"^no control group \(cgroup\) for a quota .*no such file.*: run without quota"):
         ProcessorQuota(0.5, tmp_path / "missing")
 
 

@@ -114,10 +114,13 @@ class MultilevelPlacer:
             if problem.objective.kind == "latency" and run.best is None:
                 run.start_from_ops()
                 run.refines = run.best is not None and problem.n_ops > FEW_OPS
-            if self.options.repeated != "never" and problem.objective.kind == "latency" and run.best is not None:
+            repeated = self.options.repeated if problem.objective.kind == "latency" else "never"
+            if repeated != "never" and run.best is not None:
                 run.search_repetitions()
-            if self.options.repeated != "only":
+            if repeated != "only":
                 run.search_levels()
+            elif run.ran_out and run.reason is Reason.FINISHED:
+                run.reason = Reason.TIME_LIMIT
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.infeasible:
@@ -132,7 +135,8 @@ class _Descents:
     """One call: the best valid placement so far, its value, and the bound.
 
     `wanted` is the size of the coarsest problem; `refines` says that the first descent already starts from the best
-    placement; `number` counts descents; `missing` [n_devices] are the bytes by which candidates did not fit.
+    placement; `number` counts descents; `missing` [n_devices] are the bytes by which candidates did not fit; `ran_out`
+    says whether the last search of a level had too little time.
     """
 
     context: SearchContext
@@ -145,6 +149,7 @@ class _Descents:
     infeasible: str = ""
     number: int = 0
     started_from_ops: bool = False
+    ran_out: bool = False
     missing: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
@@ -305,6 +310,7 @@ class _Descents:
                 placer, level.problem, budget,
                 hints=context.hints, evaluate=context.evaluate, on_progress=context.on_progress,
             )  # fmt: skip
+            self.ran_out = proposal.reason is Reason.TIME_LIMIT
             finest = level.problem is self.problem
             bound, proof = (
                 (make_sound(placer.info, self.problem, proposal).bound, proposal.infeasible) if finest else (None, "")

@@ -226,7 +226,8 @@ def bound_hints(search: SearchContext, graph: Contraction) -> Proposal:
     reached = min((objective_value(problem, placement, price) for placement in placements), default=np.inf)
     longest = LONGEST_PROOF if np.isinf(search.budget.seconds) else np.inf
     seconds = bound_by_one_path(problem, graph, reached, search.watch, longest) * ROUNDED
-    return Proposal(None, Bound(seconds, ONE_PATH) if seconds > 0 and problem.constraints.contiguous else None)
+    bound = Bound(seconds, ONE_PATH) if seconds > 0 and problem.constraints.contiguous else None
+    return Proposal(None, bound, Reason.TIME_LIMIT if search.watch.out else Reason.FINISHED)
 
 
 def _list_unreplicated(placements: list[Placement]) -> list[Ints]:

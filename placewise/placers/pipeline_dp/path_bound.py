@@ -130,6 +130,7 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
     busy = np.where(np.isfinite(least.work), least.work, 0.0)
     gains = [work - price * busy if costs.mode == 0 else work for price in prices]
     most = np.stack([_sum_gains(gain, after, before, m) for gain in gains])
+    shared = bool((costs.most[paying] > 1).any())
     network, cuts = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.int8)
     slopes, begins = np.array(prices), np.zeros(m + 1, np.int32)
     n_devices, n_hosts = int(costs.n_devices[paying].sum()), int(costs.n_devices[~paying].sum())
@@ -143,7 +144,7 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
                 return False
             load[i, j] = max(load[i, j], part * network.least(inside, outside, share))
         cuts[i, j] = 1
-        if load[i, j] > proved * (1 + _NEAR):
+        if load[i, j] > proved * (1 + _NEAR) and not shared:
             return True
         for k, (price, gain) in enumerate(zip(prices, gains, strict=True)):
             if left() <= 0:
@@ -228,7 +229,7 @@ It is the most work of a set, less its transfers at that price, and in `blocking
 _SHARES = (
     ((1.0, 1.0),),
     ((0.0, 1.0), (1.0, 0.5), (0.5, 2 / 3), (2.0, 1 / 3)),
-    ((0.0, 0.5), (0.5, 0.5), (1.0, 1 / 3), (2.0, 0.25)),
+    ((0.0, 1 / 2), (0.5, 2 / 5), (1.0, 1 / 3), (2.0, 1 / 4)),
 )
 """(share of work, weight) by mode: a load is at least the weight times the sum of transfers and that share of work."""
 

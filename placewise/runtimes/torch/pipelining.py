@@ -17,6 +17,7 @@ from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker, collect_answers, find_dead
 from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
+from placewise.runtimes.binding import require_no_options
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.torch.job_payload import ProgramFile
 from placewise.runtimes.torch.payload import Payload
@@ -45,6 +46,7 @@ class Pipelining:
     def prepare(self, job: Job) -> PreparedPlacement:
         """Start a process per stage. Raises RunError for a placement that is no line of stages."""
         require_torch()
+        require_no_options(job.places)
         return PreparedStages(job)
 
 

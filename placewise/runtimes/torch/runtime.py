@@ -13,7 +13,7 @@ from placewise.errors import InputError, MissingExtraError
 from placewise.model.placement import Placement
 from placewise.processes.worker import Worker
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, Realised, RuntimeInfo, share_of_time
-from placewise.runtimes.binding import Place
+from placewise.runtimes.binding import Place, require_no_options
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
 from placewise.runtimes.torch.payload import LanePlace
@@ -35,6 +35,7 @@ class Torch:
     def prepare(self, job: Job) -> PreparedPlacement:
         """Load and split the program. Raises RunError, InputError, MissingExtraError."""
         require_torch()
+        require_no_options(job.places)
         return PreparedLanes(job)
 
 

@@ -23,6 +23,7 @@ from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker, collect_answers, find_dead, waited_seconds
 from placewise.runtimes.base import Closing, Job
+from placewise.runtimes.binding import require_no_options
 from placewise.runtimes.inputs import Arrays, input_tensors
 from placewise.runtimes.torch.job_payload import ProgramFile, assign_calls
 from placewise.runtimes.torch.payload import Payload
@@ -158,6 +159,7 @@ def plan_training(
 ) -> TrainingJob:
     """The stages and replicas of a placement of forward ops. Raises RunError or InputError if they cannot train."""
     require_torch()
+    require_no_options(job.places)
     problem, placement = job.problem, job.placement
     require_whole_placement(placement)
     stages = find_training_stages(problem, placement, options.schedule)
@@ -307,7 +309,7 @@ class _Run:
             number = len(self._losses) + 1
             before = waited_seconds()
             loss, seconds = processes.step(number)
-            self._waited.append(waited_seconds() - before)
+            self._waited.append(max(waited_seconds() - before, 0.0))  # threads that ended no longer count
             if not math.isfinite(loss):
                 raise RunError(f"the loss of step {number} is {loss}: give a smaller --learning-rate")
             self._losses.append(loss)

@@ -170,14 +170,21 @@ def test_layers_of_a_recurrent_network_are_moved_as_a_whole() -> None:
 def test_repetitions_that_do_not_fit_stay_where_they_are() -> None:
     """Two layers do not fit on one device: what moves them there is no answer."""
     problem = waves(2, 8)
-    devices = tuple(replace(device, memory=20.0) for device in problem.cluster)
+    devices = tuple(replace(device, memory=15.0) for device in problem.cluster)
     ops = replace(problem.graph.ops, state_bytes=np.full(problem.n_ops, 1, np.int64))
     tight = problem.with_(graph=replace(problem.graph, ops=ops), cluster=replace(problem.cluster, devices=devices))
+    assert find_broken_rule(tight, np.zeros(tight.n_ops, np.int32))
     hint = Placement(np.repeat([0, 1], 8).astype(np.int32))
     found = run_placer(create("multilevel", {"repeated": "only"}), tight, Budget(iterations=9), hints=Hints((hint,)))
     assert found.placement is not None and not find_broken_rule(tight, found.placement.device)
     values = evaluate(tight, np.stack((found.placement.device, hint.device)))
     assert values[0] <= values[1]
+
+
+def test_repetitions_are_for_latency_alone() -> None:
+    """For throughput the option says nothing, and the groups are searched."""
+    found = run_placer(create("multilevel", {"groups": 6, "repeated": "only"}), chain(20), Budget(iterations=2))
+    assert found.placement is not None
 
 
 def test_an_option_that_makes_no_sense_is_refused() -> None:

@@ -66,6 +66,30 @@ def test_the_bound_counts_transfers_beside_a_host(mode: str) -> None:
     assert larger >= enough(2)
 
 
+def test_a_stage_sends_receives_and_works_at_once() -> None:
+    """In duplex mode a chain of three ops with transfers as long as they are takes as long as one of them."""
+    problem = random_pipeline(0, cluster_of((3,), (1.0,)), 3, mode="duplex", chain=True)
+    transfers = np.where(problem.costs.transfer_seconds > 0, 1.0, 0.0)
+    problem = problem.with_(costs=CostTable.given(np.ones_like(problem.costs.op_seconds), transfers))
+    graph = contract(problem)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+    assert min(value for _, value in placements(problem)) == 1.0
+    assert bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale <= 1.0
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_the_bound_ends_where_stages_may_be_shared(mode: str) -> None:
+    """Every segment of the best cut is bounded sooner or later, also one that several devices share."""
+    most = 20_000
+    for seed in seeds(4):
+        problem = random_pipeline(seed, cluster_of((4,), (8.0,)), 9, mode=mode)
+        problem = problem.with_(constraints=replace(problem.constraints, replicas=0))
+        graph, asked = contract(problem), iter(range(most))
+        priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+        bound_by_path(graph, priced.costs, lambda asked=asked: float(next(asked, None) is not None))
+        assert next(asked, None) is not None
+
+
 def test_the_bound_alone() -> None:
     """Without ideals, dp proposes nothing and proves as much; a hint that it cannot improve ends it."""
     problem = pipeline_with_host(5, "blocking")
