@@ -65,18 +65,10 @@ class Residual(nn.Module):
         return x.mean((2, 3))
 
 
-class Encoder(nn.Module):
+def encoder() -> nn.Module:
     """Six layers of an encoder."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers = (nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True) for _ in range(6))
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+    layers = (nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True) for _ in range(6))
+    return nn.Sequential(*layers)
 
 
 def perceptron() -> nn.Module:
@@ -94,7 +86,7 @@ def tapering() -> nn.Module:
 MODELS = {
     "perceptron": (perceptron, (128, 1024)),
     "tapering": (tapering, (128, 2048)),
-    "encoder": (Encoder, (2, 96, 256)),
+    "encoder": (encoder, (2, 96, 256)),
     "residual": (Residual, (1, 3, 96, 96)),
 }
 

@@ -207,14 +207,26 @@ def waited_seconds() -> float:
     What a thread runs is not in it, nor what it waits for something else: so it grows while more threads want to run
     than there are processors for them, and while threads wait for a quota.
     """
-    total = 0
+    children: list[str] = []
     with suppress(OSError):
         for own in Path("/proc/self/task").iterdir():
-            for pid in (own / "children").read_text().split():
-                with suppress(OSError, ValueError, IndexError):
-                    for thread in Path(f"/proc/{pid}/task").iterdir():
-                        total += int((thread / "schedstat").read_text().split()[1])
-    return total * 1e-9
+            children += (own / "children").read_text().split()
+    return sum(read_schedule(int(pid))[1] for pid in children)
+
+
+def read_schedule(pid: int) -> tuple[float, float]:
+    """Seconds in which the threads of a process ran, and in which they waited for a processor; zeros if unknown.
+
+    From the kernel's Documentation/scheduler/sched-stats.rst.
+    """
+    ran, waited, files = 0, 0, list[Path]()
+    with suppress(OSError):
+        files += Path(f"/proc/{pid}/task").glob("*/schedstat")
+    for file in files:
+        with suppress(OSError, ValueError, IndexError):
+            times = [int(word) for word in file.read_text().split()]
+            ran, waited = ran + times[0], waited + times[1]
+    return ran * 1e-9, waited * 1e-9
 
 
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +35,7 @@ from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.processes.scratch import scratch_folder
+from placewise.processes.worker import read_schedule
 from placewise.profiling.llama_probes import list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
@@ -296,19 +297,6 @@ def is_settled(rounds: Sequence[Sequence[tuple[float, float]]]) -> bool:
             if least[-1] > (1 + AGREE) * least[0]:
                 return False
     return True
-
-
-def read_schedule(pid: int) -> tuple[float, float]:
-    """Seconds in which the threads of a process ran, and in which they could have; zeros where no /proc says so.
-
-    From the kernel's Documentation/scheduler/sched-stats.rst.
-    """
-    ran = waited = 0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError):
-            times = [int(word) for word in file.read_text().split()]
-            ran, waited = ran + times[0], waited + times[1]
-    return ran / 1e9, waited / 1e9
 
 
 def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming]) -> Observations:

@@ -39,6 +39,7 @@ from placewise.files.profile_file import (
     load_profile,
     save_profile,
 )
+from placewise.processes.worker import read_schedule
 from placewise.profiling import llama_probes
 from placewise.profiling.llama_cpp import (
     Observation,
@@ -46,7 +47,6 @@ from placewise.profiling.llama_cpp import (
     fit_device,
     fit_rates,
     fit_slope,
-    read_schedule,
     read_size,
     solve_nonnegative,
     time_rounds,
