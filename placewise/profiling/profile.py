@@ -50,6 +50,8 @@ CALLS = 200
 """Calls of a tiny model, which give the overhead of a call."""
 LEAD = 0.2
 """Seconds before a shared window starts, in which its workers receive it."""
+SUSTAINED = 0.15
+"""Seconds per repeat of a shared window at least: processors are faster in the first second than under lasting load."""
 DISTURBED = 0.8
 """If kernels are a smaller share of a run than this, without dispatch, the machine was busy with something else."""
 FORMATS: Mapping[str, tuple[str, ...]] = {
@@ -197,7 +199,8 @@ def _measure(
         running = {number: worker for number, worker in workers.items() if not devices[number].failure}
         if needs_loaded and len(running) > 1:
             longest = max(devices[number].results["idle"][0].whole or 0.0 for number in running)
-            window = TimeWindow(how.repeats, time.monotonic() + LEAD, 2 * how.repeats * longest)
+            lasts = how.repeats * max(2 * longest, SUSTAINED)
+            window = TimeWindow(how.repeats, time.monotonic() + LEAD, lasts)
             _measure_state(problem, devices, running, "loaded", inputs, window, how)
 
 

@@ -173,7 +173,8 @@ def alone_bound(
             network = network or HostCut(traffic, n)
             sides = np.stack([own, np.zeros(n)], axis=1)
             sides[block, 1] = np.inf
-            load = min(network.cheapest(sides, np.ones(2))[0] + float(own[block]), float(slower[block]))
+            fees = network.list_fees(traffic.out, traffic.into)
+            load = min(network.find_cheapest(sides, fees)[0] + float(own[block]), float(slower[block]))
         else:
             load = float(slower[block])
         best = max(best, round_down(load, n))

@@ -9,6 +9,7 @@ least once: with a price of 1 for every second the cut bounds the value, less th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -53,6 +54,29 @@ def cut_bound(
     return Bound(round_down(value, problem.n_ops), METHOD)
 
 
+class Fees(NamedTuple):
+    """Prices of the tensors that a cut may separate: sent to the host and back [n_cut], and outputs that leave."""
+
+    out: Floats
+    into: Floats
+    left: Floats
+
+
+class Choice(NamedTuple):
+    """The cheapest assignment: its price, rounded down, what it uses, and the tensors that cross.
+
+    `seconds` [n_classes] are without transfers; `sent`, `received` [n_cut] and `left` are those of `Fees`.
+    """
+
+    least: float
+    seconds: Floats
+    held: Floats
+    on_host: Bools
+    sent: Bools
+    received: Bools
+    left: Bools
+
+
 class Sides:
     """Blocks with times [n_blocks, n_classes] and bytes, and the tensors that may cross between the two sides."""
 
@@ -62,7 +86,8 @@ class Sides:
         self._host = problem.cluster.is_host[classes.example]
         self._held = unshared_bytes(problem)
         self._priced = np.flatnonzero(np.isfinite(capacity))
-        self._cut = HostCut(traffic, len(times)) if traffic is not None else None
+        self._traffic = traffic
+        self.cut = HostCut(traffic, len(times)) if traffic is not None else None
         self.room = capacity[self._priced]
         self.scale = float((self._cost + self._unusable).min(axis=1).sum()) or 1.0
         self.unit = max(float(self._held.sum()), 1.0)
@@ -73,18 +98,35 @@ class Sides:
         `pace` [n_classes] and `crossing` (to the host, from it) are prices of seconds, `per_byte` of bytes in limited
         memories. The seconds of each class, those of transfers each way, and the bytes in limited memories are used.
         """
+        if self.cut is None or self._traffic is None:
+            choice, moved = self.choose(pace, None, per_byte), np.zeros(2)
+        else:
+            out, into = self._traffic.out, self._traffic.into
+            choice = self.choose(pace, self.cut.list_fees(out * crossing[0], into * crossing[1]), per_byte)
+            own = self.cut.list_fees(out, into)
+            moved = np.array([own.out[choice.sent].sum() + own.left[choice.left].sum(), own.into[choice.received].sum()])
+        return choice.least, choice.seconds, moved, choice.held
+
+    def choose(self, pace: Floats, fees: Fees | None, per_byte: Floats, credit: Floats | float = 0.0) -> Choice:
+        """The cheapest assignment where every block on the host has a `credit` [n_blocks]; no fees: nothing crosses."""
         n, rows = len(pace), np.arange(len(self._cost))
         price = self._cost * pace + self._unusable
         price[:, self._priced] += self._held[:, None] * per_byte
-        gained, moved, left = 0.0, np.zeros(2), price
-        if self._cut is not None:
-            two = np.stack([price[:, ~self._host].min(axis=1), price[:, self._host].min(axis=1)], axis=1)
-            gained, home, moved = self._cut.cheapest(two, crossing)
-            left = np.where(self._host == home[:, None], price, np.inf)
+        least = np.where(self._host, price - np.reshape(credit, (-1, 1)), price)
+        on_host = self._host[least.argmin(axis=1)]
+        gained, none, left = 0.0, np.zeros(0, np.bool_), least
+        sent = received = leaving = none
+        if self.cut is not None and fees is not None:
+            two = np.stack([least[:, ~self._host].min(axis=1), least[:, self._host].min(axis=1)], axis=1)
+            gained, on_host = self.cut.find_cheapest(two, fees)
+            sent, received, leaving = self.cut.list_crossing(on_host)
+            left = np.where(self._host == on_host[:, None], least, np.inf)
         choice = left.argmin(axis=1)
         seconds = np.bincount(choice, weights=self._cost[rows, choice], minlength=n).astype(np.float64)
         held = np.bincount(choice, weights=self._held, minlength=n)[self._priced].astype(np.float64)
-        return round_down(float(price.min(axis=1).sum()), len(price)) + gained, seconds, moved, held
+        own, size = float(least.min(axis=1).sum()), float(np.abs(least.min(axis=1)).sum())
+        lost = size - round_down(size, len(price))
+        return Choice(own - lost + gained, seconds, held, on_host, sent, received, leaving)
 
 
 def list_traffic(problem: Problem, counted: Bools, leaving: Bools) -> Traffic | None:
@@ -127,23 +169,22 @@ class HostCut:
 
     def __init__(self, traffic: Traffic, n_blocks: int) -> None:
         self._maker = traffic.maker[traffic.tensor]
-        self._reader, self._tensor, self._n = traffic.reader, traffic.tensor, n_blocks
-        used, self._at = np.unique(traffic.tensor, return_inverse=True)
+        self._reader, self._n = traffic.reader, n_blocks
+        self.tensors, self._at = np.unique(traffic.tensor, return_inverse=True)
         outputs = np.zeros(len(traffic.out), np.bool_)
         outputs[traffic.leaving] = True
-        made = traffic.maker[used] >= 0
-        self._leaving = traffic.maker[traffic.leaving]
-        self._left = traffic.out[traffic.leaving]
-        self._out = np.where(made & ~outputs[used], traffic.out[used], 0.0)
-        self._into = traffic.into[used]
-        maker = np.where(made, 2 + traffic.maker[used], 1)
-        sent, received = 2 + n_blocks + np.arange(len(used)), 2 + n_blocks + len(used) + np.arange(len(used))
+        made = traffic.maker[self.tensors] >= 0
+        self.leaving, self._leaving = traffic.leaving, traffic.maker[traffic.leaving]
+        self.stays = ~made | outputs[self.tensors]
+        n_cut = len(self.tensors)
+        maker = np.where(made, 2 + traffic.maker[self.tensors], 1)
+        sent, received = 2 + n_blocks + np.arange(n_cut), 2 + n_blocks + n_cut + np.arange(n_cut)
         blocks = 2 + np.arange(n_blocks)
         self._flow = max_flow.SimpleMaxFlow()
         never = np.full(len(self._at), 2 * _TOTAL)
         self._add(sent[self._at], 2 + self._reader, never)
         self._add(2 + self._reader, received[self._at], never)
-        zero = np.zeros(len(used), np.int64)
+        zero = np.zeros(n_cut, np.int64)
         self._arcs = [
             self._add(np.where(maker > 1, maker, 0), sent, zero),
             self._add(received, maker, zero),
@@ -155,35 +196,37 @@ class HostCut:
         arcs: Ints = self._flow.add_arcs_with_capacity(tails.astype(np.int32), heads.astype(np.int32), units)
         return arcs
 
-    def cheapest(self, sides: Floats, crossing: Floats) -> tuple[float, Bools, Floats]:
-        """What the cheapest assignment costs above Σ min `sides` [n_blocks, 2], rounded down, and that assignment.
+    def list_fees(self, out: Floats, into: Floats) -> Fees:
+        """The fees where tensors [n_tensors] cost `out` to send to the host, once, and `into` to receive from it."""
+        return Fees(np.where(self.stays, 0.0, out[self.tensors]), into[self.tensors], out[self.leaving])
 
-        `sides` prices each block on accelerators and on the host, and `crossing` a second each way; the result is
-        whether each is on the host [n_blocks], and the seconds of all tensors that leave and enter accelerators.
+    def find_cheapest(self, sides: Floats, fees: Fees) -> tuple[float, Bools]:
+        """What the cheapest assignment costs above Σ min `sides` [n_blocks, 2], rounded down, and who is on the host.
+
+        `sides` prices each block on accelerators and on the host.
         """
-        leave = np.bincount(self._leaving, weights=self._left, minlength=self._n) * crossing[0]
+        leave = np.bincount(self._leaving, weights=fees.left, minlength=self._n)
         extra = sides - sides.min(axis=1)[:, None]
         finite = np.isfinite(extra)
-        prices = (self._out * crossing[0], self._into * crossing[1])
-        total = float(extra[finite].sum() + leave.sum() + prices[0].sum() + prices[1].sum())
-        scale = _TOTAL / total if total > 0 else 1.0
-        units = [np.floor(price * scale).astype(np.int64) for price in prices]
+        total = float(extra[finite].sum() + leave.sum() + fees.out.sum() + fees.into.sum())
+        scale = _TOTAL / total if total > sys.float_info.min * _TOTAL else 1.0
+        units = [np.floor(price * scale).astype(np.int64) for price in (fees.out, fees.into)]
         own = np.where(finite, extra, 0.0) + np.stack([leave, np.zeros(self._n)], axis=1)
         own_units = np.where(finite, np.floor(own * scale), 2 * _TOTAL).astype(np.int64)
         for arcs, capacity in zip(self._arcs, (*units, own_units[:, 0], own_units[:, 1]), strict=True):
             self._flow.set_arcs_capacity(arcs, capacity)
         if self._flow.solve(0, 1) != self._flow.OPTIMAL:
-            return 0.0, sides[:, 1] < sides[:, 0], np.zeros(2)
+            return 0.0, sides[:, 1] < sides[:, 0]
         gained = self._flow.optimal_flow() / scale * (1 - 1e-12)
         on_host = np.ones(self._n, np.bool_)
         side = np.asarray(self._flow.get_source_side_min_cut())
         on_host[side[(side >= 2) & (side < 2 + self._n)] - 2] = False
-        return gained, on_host, self._moved(on_host)
+        return gained, on_host
 
-    def _moved(self, on_host: Bools) -> Floats:
+    def list_crossing(self, on_host: Bools) -> tuple[Bools, Bools, Bools]:
+        """Which tensors are sent to the host and received from it [n_cut], and which outputs leave accelerators."""
         maker = np.where(self._maker >= 0, on_host[self._maker], True)
-        reader = on_host[self._reader]
-        count = len(self._out)
+        reader, count = on_host[self._reader], len(self.tensors)
         sent = np.bincount(self._at, weights=~maker & reader, minlength=count) > 0
         received = np.bincount(self._at, weights=maker & ~reader, minlength=count) > 0
-        return np.array([self._out[sent].sum() + self._left[~on_host[self._leaving]].sum(), self._into[received].sum()])
+        return sent, received, ~on_host[self._leaving]
