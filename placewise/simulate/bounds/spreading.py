@@ -189,6 +189,11 @@ class _Program:
             [route for route, kind in zip(ends, kinds, strict=True) if kind == wanted]
             for wanted in ((False, False), (False, True), (True, False))
         )
+        if a.staged:  # an output has paid for its way to the host
+            between = [
+                route._replace(sends=np.where(a.output, 0.0, route.sends), wires=np.where(a.output, 0.0, route.wires))
+                for route in between
+            ]
         cut = self._sides.cut is not None and bool(out) and bool(into)
         self._out, self._into = (_Way(self._loads, out), _Way(self._loads, into)) if cut else (None, None)
         self._between = _Way(self._loads, between or [*out, *into]) if between or cut else None

@@ -162,6 +162,19 @@ def test_no_placement_is_below_the_transfers_of_parts_that_fit():
     assert larger > enough(16)
 
 
+@pytest.mark.parametrize(("mode", "transfer", "least", "best"), [("blocking", 1.0, 7.49, 8.0), ("overlap", 0.6, 5.1, 5.4)])
+def test_ops_that_suit_the_host_pay_for_going_there(mode, transfer, least, best):
+    """Ten ops in a row take 1 s on an accelerator and 2 s on the host, or the reverse: apart they would take 5 s."""
+    accelerator = row([1.0] * 10, transfer)
+    cluster = Cluster((Device("acc"), Device("cpu", kind="cpu")), (Link("acc", HOST, 1.0), Link(HOST, "acc", 1.0)))
+    table = np.full((9, len(cluster.class_bandwidth)), transfer)
+    table[:, 0] = 0
+    costs = CostTable.given(np.array([[1.0, 2.0], [2.0, 1.0]] * 5), table)
+    problem = Problem(accelerator.graph, cluster, costs, Objective("throughput", mode))
+    found = bound_of(transfer_bound, problem, above=5.0)
+    assert least < found.value <= best_valid(problem) == pytest.approx(best)
+
+
 def test_parts_of_a_long_row_pass_tensors():
     """32 ops of 1 s in a row on two accelerators take 16 s each and one tensor of 4 s, paid at both ends."""
     problem = row([1.0] * 32, 4.0)
