@@ -38,9 +38,8 @@ from placewise.runtimes.llama_cpp.log import parse_log
 from placewise.runtimes.llama_cpp.program import LlamaProgram, find_port, find_program
 from placewise.runtimes.llama_cpp.runtime import summarize_rounds, time_round
 
-CONTROL, QUOTA, SHARES = Path("/sys/fs/cgroup/cpu"), 1000, "200000"
-"""The quota, in microseconds, is the least that Linux grants: a server that has waited begins with a whole one, and would
-gain by a larger one. A group takes no part in priorities, and so has a weight beyond all others'."""
+CONTROL, PERIOD, SHARES = Path("/sys/fs/cgroup/cpu"), 5000, "200000"
+"""The quota is of so many microseconds; a group takes no part in priorities, and so has a weight beyond all others'."""
 PROMPT, TOKENS, ROUNDS, REPEATS = 64, 24, 5, 6
 SLOWER, FASTER = 0.95, 1.2
 SLOW, FAST = 0.2, 0.6
@@ -70,8 +69,8 @@ def limited(pid: int, share: float) -> Iterator[None]:
     """Let a process, and what it starts, have a share of a core."""
     group = CONTROL / f"placewise-{os.getpid()}-{pid}"
     group.mkdir()
-    (group / "cpu.cfs_period_us").write_text(str(round(QUOTA / share)))
-    (group / "cpu.cfs_quota_us").write_text(str(QUOTA))
+    (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+    (group / "cpu.cfs_quota_us").write_text(str(int(share * PERIOD)))
     (group / "cpu.shares").write_text(SHARES)
     (group / "cgroup.procs").write_text(str(pid))
     try:

@@ -34,7 +34,7 @@ from placewise._util.units import format_bytes, format_seconds
 from placewise.analysis.train_plan import tabulate_training
 
 MICROBATCHES, WORST, CALM = 8, 0.1, 0.2
-"""CALM: the share of its steps that a round must keep; threads that transfer wait for those that compute in any case."""
+"""CALM: the share of its steps that a round must keep; threads that transfer wait for those that compute anyway."""
 ATTEMPTS = 3
 RETURNING, FAR = {"MALLOC_MMAP_THRESHOLD_": "65536"}, 8 << 20
 

@@ -104,7 +104,9 @@ class Sides:
             out, into = self._traffic.out, self._traffic.into
             choice = self.choose(pace, self.cut.list_fees(out * crossing[0], into * crossing[1]), per_byte)
             own = self.cut.list_fees(out, into)
-            moved = np.array([own.out[choice.sent].sum() + own.left[choice.left].sum(), own.into[choice.received].sum()])
+            moved = np.array(
+                [own.out[choice.sent].sum() + own.left[choice.left].sum(), own.into[choice.received].sum()]
+            )
         return choice.least, choice.seconds, moved, choice.held
 
     def choose(self, pace: Floats, fees: Fees | None, per_byte: Floats, credit: Floats | float = 0.0) -> Choice:

@@ -68,7 +68,7 @@ _SURE = 1 + 1e-9
 
 
 class Crossings(NamedTuple):
-    """Sets of groups that pass tensors, as columns of edges and of nodes; the edge of each tensor [n_tensors], or −1."""
+    """Sets of groups that pass tensors, by edges and by nodes; `of` is the edge of each tensor, or −1."""
 
     edge_offsets: Longs
     edge_nodes: Ints
@@ -195,7 +195,8 @@ class _Program:
                 for route in between
             ]
         cut = self._sides.cut is not None and bool(out) and bool(into)
-        self._out, self._into = (_Way(self._loads, out), _Way(self._loads, into)) if cut else (None, None)
+        self._out = _Way(self._loads, out) if cut else None
+        self._into = _Way(self._loads, into) if cut else None
         self._between = _Way(self._loads, between or [*out, *into]) if between or cut else None
         together = np.where(on_host, max(int(host.sum()), 1), 1)
         self._seconds: Floats = (times / together).min(axis=1)

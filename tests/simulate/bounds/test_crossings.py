@@ -162,7 +162,9 @@ def test_no_placement_is_below_the_transfers_of_parts_that_fit():
     assert larger > enough(16)
 
 
-@pytest.mark.parametrize(("mode", "transfer", "least", "best"), [("blocking", 1.0, 7.49, 8.0), ("overlap", 0.6, 5.1, 5.4)])
+@pytest.mark.parametrize(
+    ("mode", "transfer", "least", "best"), [("blocking", 1.0, 7.49, 8.0), ("overlap", 0.6, 5.1, 5.4)]
+)
 def test_ops_that_suit_the_host_pay_for_going_there(mode, transfer, least, best):
     """Ten ops in a row take 1 s on an accelerator and 2 s on the host, or the reverse: apart they would take 5 s."""
     accelerator = row([1.0] * 10, transfer)
