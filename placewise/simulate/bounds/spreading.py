@@ -44,16 +44,15 @@ from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 METHOD = "fractional assignment and transfers"
 LARGEST, LARGEST_FOR_TREES = 200_000, 40_000
 """The most uses of tensors of a problem that is cut, and of one in which trees are grown."""
-WORK = 0.8
+WORK = 1.0
 """The work of all rounds: about as many seconds."""
-_ROUND_WORK, _TREE_WORK, _CELL_WORK, _CUT_WORK = 2e-3, 5e-7, 4e-7, 6e-7
+_ROUND_WORK, _TREE_WORK, _CELL_WORK, _CUT_WORK = 2e-3, 5e-7, 4e-7, 1e-7
 """The work of a round, of a tree in it for each use of a tensor, of each tree and edge of the linear program, and of a
 minimum cut for each group and use of a tensor."""
 _ROOTS = 32
 """Trees are grown from so many groups per round."""
-_STEP, _WHOLE = 0.3, 3
-"""How far a round moves from the best prices and factors towards those of the program; one of three moves all the way
-(Wentges 1997)."""
+_STEP = 0.3
+"""How far a round also moves from the best prices and factors towards those of the program (Wentges 1997)."""
 _MIXED = 0.1
 """The share of even prices in those at which tensors choose their routes: no route is free there."""
 _SMOOTH = 0.5
@@ -206,6 +205,7 @@ class _Program:
         self._edges: Crossings | None = None
         self._has_host = bool(on_host.any())
         self._trees, self._cuts = list[_Tree](), list[tuple[pywraplp.Constraint, Bools, Bools]]()
+        self._known = set[tuple[bytes, ...]]()
         self._limits, self._lower = list[pywraplp.Constraint](), list[pywraplp.Constraint]()
         self._scale: Floats = np.zeros(0)
         self._begin()
@@ -234,7 +234,8 @@ class _Program:
         best = _Point(even, np.zeros(len(self._memory)), np.zeros(0))
         value, grows, idle, number = self._prove(best), False, 0, 0
         while work > 0 and idle < _PATIENCE and go_on():
-            work -= _ROUND_WORK + 2 * self._cut_work
+            steps = (_STEP, 1.0) if grows or number % 3 == 0 else (_STEP,)
+            work -= _ROUND_WORK + len(steps) * self._cut_work
             for factor, tree in zip(self._factors, self._trees, strict=True):
                 self._objective.SetCoefficient(factor, tree.proved - tree.slope * floor)
             if not self._solve():
@@ -243,12 +244,12 @@ class _Program:
             known = np.concatenate((best.factors, np.zeros(len(point.factors) - len(best.factors))))
             best, number, before = best._replace(factors=known), number + 1, value
             lengths = self._find_lengths() if grows else None
-            for step in (_STEP, 1.0) if number % _WHOLE == 0 else (_STEP,):
+            for step in steps:
                 tried = _Point(*(old + step * (new - old) for old, new in zip(best, point, strict=True)))
                 if (found := self._prove(tried)) > value:
                     best, value = tried, found
             idle = 0 if value > before * (1 + _CLOSE) else idle + 1
-            if not grows and (idle >= _PATIENCE // 2 or ceiling <= value * (1 + _CLOSE)):
+            if not grows and (idle >= _PATIENCE - 1 or ceiling <= value * (1 + _CLOSE)):
                 grows, idle = self._add_edges(_MIXED * even + (1 - _MIXED) * best.prices), 0
                 if not grows:
                     break
@@ -262,7 +263,7 @@ class _Program:
                 self._grow_trees(rng, length, floor, go_on)
                 if not self._trees:  # everything is too far apart
                     length, idle = length / 4, idle + 1
-                work -= _CELL_WORK * len(self._trees) * len(self._limits)
+                work -= _CELL_WORK * len(self._trees) * (len(self._limits) + len(self._lower))
         return floor if floor > least else 0.0
 
     def _solve(self) -> bool:
@@ -337,6 +338,10 @@ class _Program:
             loads += self._out.sum_loads(n, cut.tensors[choice.sent & ~cut.stays], left)
             loads += self._out.sum_loads(n, cut.leaving[choice.left], left)
             loads += self._into.sum_loads(n, cut.tensors[choice.received], entered)
+        key = (choice.on_host.tobytes(), loads.tobytes(), choice.held.tobytes())
+        if key in self._known:
+            return
+        self._known.add(key)
         row = self._solver.Constraint(-self._solver.infinity(), 0.0)
         row.SetCoefficient(self._least, 1.0)
         for price, seconds in zip(self._prices, (loads / self._unit).tolist(), strict=True):
