@@ -19,6 +19,7 @@ from placewise.model.result import OPTIMAL_GAP, Bound, Reason
 from placewise.placers.base import Stopwatch
 from placewise.placers.pipeline_dp.cut_orders import CutOrders
 from placewise.placers.pipeline_dp.hill_climb import climb_hill
+from placewise.placers.pipeline_dp.host_bound import bound_beside_hosts
 from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
 from placewise.placers.pipeline_dp.part_bound import bound_by_part
 from placewise.placers.pipeline_dp.path_bound import bound_by_path
@@ -44,6 +45,9 @@ _SHARE, _ORDERS = 0.4, 0.5
 _PART, _PART_SECONDS = 0.4, 2.0
 """Of the bound's time, for a part of the components, and the least that this takes; it spares the path many cuts."""
 ONE_PATH, PART = "path of minimum cuts through the stages", "ideals of a part of the graph"
+HOSTS = "work beside the stages of hosts"
+PATH_COMPONENTS = 10_000
+"""On larger graphs the minimum cuts along a path take minutes."""
 _ROUNDED = 1 - 1e-12
 """Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 
@@ -179,7 +183,7 @@ def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator)
 def bound_by_relaxations(
     problem: Problem, graph: Contraction, reached: float, watch: Stopwatch, longest: float | None = None
 ) -> Bound | None:
-    """A lower bound in seconds for contiguous placements, from one path and from a part of the components.
+    """A lower bound in seconds for contiguous placements, from what hosts can do, a part of the graph, and one path.
 
     It ends after `longest` seconds, or where it proves that `reached` cannot be improved. None if nothing is proved.
     """
@@ -192,8 +196,12 @@ def bound_by_relaxations(
     def left() -> float:
         return until - watch.elapsed
 
-    part, kept = 0.0, (1 - _PART) * left()
+    low = bound_beside_hosts(graph, costs, left)
+    found = [(low, HOSTS)]
+    kept = (1 - _PART) * left()
     if _PART * left() > _PART_SECONDS:
-        part = bound_by_part(graph, costs, lambda: left() - kept, enough)
-    bound = part if part >= enough else bound_by_path(graph, costs, left, enough, part)
-    return Bound(bound / scale * _ROUNDED, PART if bound == part else ONE_PATH) if bound > 0 else None
+        found.append((bound_by_part(graph, costs, lambda: left() - kept, enough, low), PART))
+    if found[-1][0] < enough and graph.n <= PATH_COMPONENTS:
+        found.append((bound_by_path(graph, costs, left, enough, found[-1][0]), ONE_PATH))
+    value, method = max(found, key=lambda bound: bound[0])
+    return Bound(value / scale * _ROUNDED, method) if value > 0 else None
