@@ -29,9 +29,9 @@ PROVED_BLOCKS = {"staged": 1500, "direct": 400}
 """On larger problems a set cover proves next to nothing in minutes; with direct links its prices are loose."""
 CHAIN_BLOCKS, CHAIN_PROOF_SHARE = 250, 0.25
 """The same for stages in a chain, bounded by the proof for any shape; and its share of the time that is left, as
-that of the bound from one path before it."""
-PATH_BLOCKS = 10_000
-"""On larger problems the minimum cuts of the bound from one path take minutes."""
+that of relaxed bounds before it."""
+CUT_BLOCKS = 50_000
+"""On larger problems the minimum cuts of relaxed bounds take minutes."""
 CUT_SECONDS = 30.0
 """With less time, cuts run for throughput only, and on graphs that they cut at once."""
 TRIED_COUNTS = 6
@@ -145,9 +145,9 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
     if few and not rules.contiguous:
         return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
     if rules.contiguous and not rules.ordered:
-        path = (Turn("dp", {"max_ideals": 0}, share=CHAIN_PROOF_SHARE),) if problem.n_blocks <= PATH_BLOCKS else ()
+        relaxed = (Turn("dp", {"max_ideals": 0}, share=CHAIN_PROOF_SHARE),) if problem.n_blocks <= CUT_BLOCKS else ()
         small = problem.n_blocks <= CHAIN_BLOCKS and problem.max_replicas == 1
-        return *path, *((Turn("cover", share=CHAIN_PROOF_SHARE, shape="any"),) if small else ())
+        return *relaxed, *((Turn("cover", share=CHAIN_PROOF_SHARE, shape="any"),) if small else ())
     return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
 
 

@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, SearchContext, Stopwatch
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.random_orders import LONGEST_PROOF, bound_by_one_path, search_orders
+from placewise.placers.pipeline_dp.random_orders import LONGEST_PROOF, bound_by_relaxations, search_orders
 from placewise.placers.pipeline_dp.topological_orders import sort_last_ready_first
 from placewise.placers.pipeline_dp.unequal_links import climb_splits, list_relaxations, split_over_nodes
 from placewise.placers.shared.fit import fit_memory
@@ -38,8 +38,7 @@ ROUNDED = 1 - 1e-12
 """Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 LEFT = 0.1
 """The largest share of the time that is kept for the final choice; it is as much as reading the problem took."""
-INSTEAD = "instead the best split along many orders of the ops, under a bound from one path"
-ONE_PATH = "path of minimum cuts through the stages"
+INSTEAD = "instead the best split along many orders of the ops, under a bound from parts of the graph"
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class _DpRun:
         return placements
 
     def split_many_orders(self, known: list[Ints]) -> list[Placement]:
-        """The best split of many orders if ideals are too many, and a bound from a path through the graph."""
+        """The best split of many orders if ideals are too many, and a bound from parts of the graph."""
         none = self._ideals is not None and self._ideals[1] is None
         if not none or self.reason is not Reason.FINISHED or not self.problem.constraints.contiguous:
             return []
@@ -111,9 +110,9 @@ class _DpRun:
             reached = min(
                 objective_value(self.problem, placement, Evaluator(self.problem, threads=1)) for placement in placements
             )
-            floor = bound_by_one_path(self.problem, self.graph, reached, self.watch) * ROUNDED
-            if floor > 0:
-                self.bound, self.method = floor, ONE_PATH
+            bound = bound_by_relaxations(self.problem, self.graph, reached, self.watch)
+            if bound is not None:
+                self.bound, self.method = bound.value, bound.method
         return placements
 
     def _prove(self, result: ChainSearchResult, beat: int, scale: float) -> None:
@@ -220,13 +219,14 @@ def propose_over_ideals(search: SearchContext, graph: Contraction, max_ideals: i
 
 
 def bound_hints(search: SearchContext, graph: Contraction) -> Proposal:
-    """The bound from one path alone, until it proves that no placement is better than the hints."""
+    """The bound from parts of the graph alone, until it proves that no placement is better than the hints."""
     problem, placements = search.problem, search.hints.placements
     price = search.evaluate or Evaluator(problem, threads=1)
     reached = min((objective_value(problem, placement, price) for placement in placements), default=np.inf)
     longest = LONGEST_PROOF if np.isinf(search.budget.seconds) else np.inf
-    seconds = bound_by_one_path(problem, graph, reached, search.watch, longest) * ROUNDED
-    bound = Bound(seconds, ONE_PATH) if seconds > 0 and problem.constraints.contiguous else None
+    bound = None
+    if problem.constraints.contiguous:
+        bound = bound_by_relaxations(problem, graph, reached, search.watch, longest)
     return Proposal(None, bound, Reason.TIME_LIMIT if search.watch.out else Reason.FINISHED)
 
 

@@ -109,19 +109,21 @@ class _SegmentNetwork:
         return float(self._flow.optimal_flow()) / self._scale * (1 - 1e-12)
 
 
-def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf) -> float:
-    """A lower bound on the max-load of contiguous placements, in units of the costs; 0 if nothing is proved.
+def bound_by_path(
+    graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf, low: float = 0.0
+) -> float:
+    """A lower bound on the max-load of contiguous placements, in units of the costs, where `low` is known already.
 
     Stops when no seconds are `left`, or with a bound of `enough`.
     """
-    paying = _find_paying(costs)
+    paying = find_paying(costs)
     least, hosted = LeastCosts(costs, paying), LeastCosts(costs, ~paying).work
-    work = np.minimum(least.work, _QUICKEST * hosted)
+    work = np.minimum(least.work, QUICKEST * hosted)
     if not np.isfinite(work).all() or left() <= 0:
-        return 0.0
+        return low
     path = _thin_out(find_heaviest_path(graph, weigh_components(costs, least)), work)
     if len(path) < 2:
-        return 0.0
+        return low
     m, after, before = len(path), *_locate_beside(graph, path)
     load = _sum_inside(least.work, after, before, m)
     hosts = _bound_hosts(costs, work, hosted, after, before, m)
@@ -134,7 +136,7 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
     network, cuts = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.int8)
     slopes, begins = np.array(prices), np.zeros(m + 1, np.int32)
     n_devices, n_hosts = int(costs.n_devices[paying].sum()), int(costs.n_devices[~paying].sum())
-    proved = float(work.sum()) / (n_devices + _QUICKEST * n_hosts) * (1 - 1e-12)
+    proved = max(low, float(work.sum()) / (n_devices + QUICKEST * n_hosts) * (1 - 1e-12))
 
     def cut(i: int, j: int) -> bool:
         """Bound segment (i, j) by minimum cuts, its work only within reach; False if there was no time for them."""
@@ -166,10 +168,10 @@ def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], floa
         if proved >= enough or not all(cut(i, j) for i, j in open_) or (not open_ and precision == _FINE):
             break
         precision = _COARSE if open_ else _FINE
-    return proved * (1 - 1e-14 * (m + 1000))
+    return max(low, proved * (1 - 1e-14 * (m + 1000)))
 
 
-def _find_paying(costs: StageCosts) -> Bools:
+def find_paying(costs: StageCosts) -> Bools:
     """The classes [n_classes] whose transfers count; all if there are none, or if several hosts may share a stage."""
     paying: Bools = costs.rate >= 0
     apart = paying.any() and not (costs.most[~paying] > 1).any()
@@ -190,11 +192,11 @@ def _bound_hosts(
     costs: StageCosts, work: Floats, hosted: Floats, after: Ints, before: Ints, m: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """On hosts: the least loads of path[i:j], the most work at some prices, the prices, the same off path."""
-    if not (costs.rate < 0).any() or _find_paying(costs).all():
+    if not (costs.rate < 0).any() or find_paying(costs).all():
         return np.zeros((m + 1, m + 1)), np.zeros((0, m + 1, m + 1)), np.zeros(0), np.zeros(0)
     able = np.isfinite(hosted) & (hosted > 0)
     ratio = work[able] / hosted[able]
-    slopes = np.unique(np.append(np.quantile(ratio, _QUANTILES) if len(ratio) else [], (0.0, _QUICKEST)))
+    slopes = np.unique(np.append(np.quantile(ratio, _QUANTILES) if len(ratio) else [], (0.0, QUICKEST)))
     seconds = np.where(np.isfinite(hosted), hosted, 0.0)
     gains = [np.where(np.isfinite(hosted), work - slope * seconds, 0.0) for slope in slopes.tolist()]
     aside = np.ones(len(work), np.bool_)
@@ -215,7 +217,7 @@ def _weigh_replicas(costs: StageCosts, paying: Bools, weight: Floats) -> tuple[F
     return weight, pace
 
 
-_QUICKEST = 2.0
+QUICKEST = 2.0
 """A component that a host does quicker than other devices, by more than this factor, counts for as much as that."""
 _QUANTILES = np.linspace(0.0, 1.0, 13)
 """The prices of a host's seconds, among the components' work per second on it."""

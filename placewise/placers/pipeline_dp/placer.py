@@ -61,7 +61,7 @@ _INFO = {
 
 @dataclass(frozen=True, slots=True)
 class DpOptions:
-    """`max_ideals`: with more ideals, many orders of the components are split instead, under a bound from one path.
+    """`max_ideals`: with more ideals, many orders of the components are split instead, under a relaxed bound.
 
     With 0 only this bound is proved, and no placement is proposed.
 

@@ -1,4 +1,4 @@
-"""For graphs with too many ideals: the best splits of many topological orders, and a bound from one path.
+"""For graphs with too many ideals: the best splits of many topological orders, and bounds from parts of the graph.
 
 The best split of one order is found quickly. Orders come in series. The first passes through the minimum cuts along a
 path, or, in every third series, is drawn at random, following the branches of the graph in varying sequence; the next
@@ -15,11 +15,13 @@ import numpy as np
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Reason
+from placewise.model.result import OPTIMAL_GAP, Bound, Reason
 from placewise.placers.base import Stopwatch
 from placewise.placers.pipeline_dp.cut_orders import CutOrders
 from placewise.placers.pipeline_dp.hill_climb import climb_hill
+from placewise.placers.pipeline_dp.host_bound import bound_beside_hosts
 from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
+from placewise.placers.pipeline_dp.part_bound import bound_by_part
 from placewise.placers.pipeline_dp.path_bound import bound_by_path
 from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
 from placewise.placers.shared.rules import find_broken_rule
@@ -40,6 +42,14 @@ LONGEST_PROOF = 15.0
 """Seconds for the bound, or a share of the time limit if that is more; the placement does not depend on the bound."""
 _SHARE, _ORDERS = 0.4, 0.5
 """Of the time limit for the bound and for replicas, and of the time that is left, for orders."""
+_PART, _PART_SECONDS = 0.4, 2.0
+"""Of the bound's time, for a part of the components, and the least that this takes; it spares the path many cuts."""
+ONE_PATH, PART = "path of minimum cuts through the stages", "ideals of a part of the graph"
+HOSTS = "work beside the stages of hosts"
+PATH_COMPONENTS = 10_000
+"""On larger graphs the minimum cuts along a path take minutes."""
+_ROUNDED = 1 - 1e-12
+"""Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 
 
 def search_orders(
@@ -170,16 +180,28 @@ def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator)
     return sort_depth_first(graph, sources[np.argsort(priority[sources], kind="stable")], priority, rank)
 
 
-def bound_by_one_path(
+def bound_by_relaxations(
     problem: Problem, graph: Contraction, reached: float, watch: Stopwatch, longest: float | None = None
-) -> float:
-    """A lower bound in seconds for contiguous placements, from one path; 0 if nothing is proved.
+) -> Bound | None:
+    """A lower bound in seconds for contiguous placements, from what hosts can do, a part of the graph, and one path.
 
-    It ends after `longest` seconds, or where it proves that `reached` cannot be improved.
+    It ends after `longest` seconds, or where it proves that `reached` cannot be improved. None if nothing is proved.
     """
-    priced = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
+    costs, scale, *_ = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
     if longest is None:
         longest = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
     until = min(watch.elapsed + longest, watch.budget.seconds)
-    enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
-    return bound_by_path(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale
+    enough = reached * scale * (1 - max(watch.budget.gap, OPTIMAL_GAP / 2))
+
+    def left() -> float:
+        return until - watch.elapsed
+
+    low = bound_beside_hosts(graph, costs, left)
+    found = [(low, HOSTS)]
+    kept = (1 - _PART) * left()
+    if _PART * left() > _PART_SECONDS:
+        found.append((bound_by_part(graph, costs, lambda: left() - kept, enough, low), PART))
+    if found[-1][0] < enough and graph.n <= PATH_COMPONENTS:
+        found.append((bound_by_path(graph, costs, left, enough, found[-1][0]), ONE_PATH))
+    value, method = max(found, key=lambda bound: bound[0])
+    return Bound(value / scale * _ROUNDED, method) if value > 0 else None
