@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Proposal, Reason
+from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Progress, SearchContext
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
@@ -52,31 +52,45 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
             search.on_progress(Progress(name, watch.elapsed, "cutting a path into calls"))
         return not watch.out
 
-    candidates, bounds = list[Placement](), list[Bound]()
-    reason = Reason.FINISHED
+    found, bounds, reason = list[Placement](), list[Bound](), Reason.FINISHED
     try:
         split = best_split(problem, work=work, go_on=go_on)
         if split is not None:
             bounds.append(Bound(split.value, CHAINS))
-            candidates += _place_split(problem, split)
-        cutting = best_cutting(problem, work=work, go_on=go_on)
-        if cutting is not None:
-            bounds.append(Bound(cutting.value, METHOD))
-            device = _assign_cutting(problem, cutting)
-            candidates += [] if device is None else [Placement(device)]
+            found += _place_split(problem, split)
+        if not _is_proved(search, found, bounds):
+            cutting = best_cutting(problem, work=work, go_on=go_on)
+            if cutting is not None:
+                bounds.append(Bound(cutting.value, METHOD))
+                device = _assign_cutting(problem, cutting)
+                found += [] if device is None else [Placement(device)]
         reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
     if not bounds:
-        return Proposal(None, reason=reason, notes=(_explain_no_cutting(problem, work),))
+        notes = () if reason is Reason.INTERRUPTED else (_explain_no_cutting(problem, work),)
+        return Proposal(None, reason=reason, notes=notes)
     bound = max(bounds, key=lambda bound: bound.value)
-    faults = [find_broken_rule(problem, placement.device) for placement in candidates]
-    valid = [placement for placement, fault in zip(candidates, faults, strict=True) if not fault]
-    if not valid:
+    faults = [find_broken_rule(problem, placement.device) for placement in found]
+    if all(faults):
         fault = next(iter(faults), "some group has no room left")
         return Proposal(None, bound, reason, (f"the placement behind the bound is not valid: {fault}",))
+    valid = [placement for placement, fault in zip(found, faults, strict=True) if not fault]
     best = min(valid, key=lambda placement: objective_value(problem, placement, search.price))
     return Proposal(replace(best, device=relabel(problem, best.device)), bound, reason)
+
+
+def _is_proved(search: SearchContext, found: list[Placement], bounds: list[Bound]) -> bool:
+    """Whether some placement keeps the rules and costs no more than a bound."""
+    least = min(
+        (
+            objective_value(search.problem, placement, search.price)
+            for placement in found
+            if not find_broken_rule(search.problem, placement.device)
+        ),
+        default=np.inf,
+    )
+    return gap_of(least, max((bound.value for bound in bounds), default=0.0)) <= OPTIMAL_GAP
 
 
 def _explain_no_cutting(problem: Problem, work: float) -> str:
@@ -121,7 +135,7 @@ def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
 
 
 def _assign_runs(
-    problem: Problem, runs: dict[int, list[Ints]], path: Ints, beside: Sequence[tuple[int, Ints]] = ()
+    problem: Problem, runs: dict[int, list[Ints]], path: Ints, beside: Sequence[tuple[int, Ints | Longs]] = ()
 ) -> Ints | None:
     """The devices [n_ops] of ops by the number of their accelerator, or None if some block fits nowhere.
 

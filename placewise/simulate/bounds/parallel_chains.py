@@ -33,18 +33,16 @@ from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.chain_ways import SURE, Chain, Hosted, Splitter
 from placewise.simulate.bounds.cheapest_call import CallCosts, call_costs
-from placewise.simulate.bounds.paths import PathPositions, list_long_paths, path_positions
+from placewise.simulate.bounds.paths import WORK, PathPositions, list_long_paths, path_positions
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
 
 METHOD = "path with parallel chains"
-WORK = 1e6
-"""The rows of tables of ways by default, of which a million take about a second."""
 LONGEST_CHAIN = 20
 """Longer chains are left out, and so are the ones beside a longer part of the path."""
 MOST_LABELS = 400
 """With more labels at a bottleneck, bytes are rounded down."""
-_USE_WORK = 2
-"""The work of looking at an op or at a use of a tensor, in rows."""
+_USE_WORK, _ROW_WORK = 4, 4
+"""The work of looking at an op or at a use of a tensor, and of a row of a table of ways."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,21 +87,20 @@ def chains_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bo
 def best_split(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Split | None:
     """The split with the largest bound over a few paths; None if they are too long or `work` is too small.
 
-    After `work` rows, or when `go_on` returns False, chains beside a path are left out, and so are further paths.
+    Once `work` is done, or when `go_on` returns False, chains beside a path are left out, and so are further paths.
     """
     a, costs = arrays_of(problem), call_costs(problem)
     host = best_seconds(problem, np.flatnonzero(problem.cluster.is_host))
     best, each = None, _USE_WORK * (problem.n_ops + len(a.consumers))
     for path in list_long_paths(problem, a, costs, host) if work >= each else []:
-        splitter = Splitter(costs, work - each, go_on)
+        splitter = Splitter(costs, (work - each) / _ROW_WORK, go_on)
         split = split_series(list_series(problem, path, costs, host), splitter)
-        best = split if best is None or split.value > best.value else best
-        work = splitter.work
+        if np.isfinite(split.value) and (best is None or split.value > best.value):
+            best = split
+        work = splitter.work * _ROW_WORK
         if work < each or not go_on():
             break
-    if best is None or not np.isfinite(best.value):
-        return None
-    return replace(best, value=best.value * (1 - 1e-14 * (problem.n_ops + 1000)))
+    return best and replace(best, value=best.value * (1 - 1e-14 * (problem.n_ops + 1000)))
 
 
 def list_series(problem: Problem, path: Ints, costs: CallCosts, host: Floats) -> Series:
