@@ -19,8 +19,8 @@ from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Progress, SearchContext
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.objective_value import objective_value
 from placewise.placers.shared.rules import find_broken_rule
+from placewise.simulate import judge_placement
 from placewise.simulate.blocks import unshared_bytes
 from placewise.simulate.bounds.parallel_chains import METHOD as CHAINS
 from placewise.simulate.bounds.parallel_chains import Split, best_split
@@ -58,7 +58,7 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
         if split is not None:
             bounds.append(Bound(split.value, CHAINS))
             found += _place_split(problem, split)
-        if not _is_proved(search, found, bounds):
+        if split is None or gap_of(_find_best(problem, found)[0], split.value) > OPTIMAL_GAP:
             cutting = best_cutting(problem, work=work, go_on=go_on)
             if cutting is not None:
                 bounds.append(Bound(cutting.value, METHOD))
@@ -71,26 +71,18 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
         notes = () if reason is Reason.INTERRUPTED else (_explain_no_cutting(problem, work),)
         return Proposal(None, reason=reason, notes=notes)
     bound = max(bounds, key=lambda bound: bound.value)
-    faults = [find_broken_rule(problem, placement.device) for placement in found]
-    if all(faults):
-        fault = next(iter(faults), "some group has no room left")
+    best = _find_best(problem, found)[1]
+    if best is None:
+        fault = find_broken_rule(problem, found[0].device) if found else "some group has no room left"
         return Proposal(None, bound, reason, (f"the placement behind the bound is not valid: {fault}",))
-    valid = [placement for placement, fault in zip(found, faults, strict=True) if not fault]
-    best = min(valid, key=lambda placement: objective_value(problem, placement, search.price))
     return Proposal(replace(best, device=relabel(problem, best.device)), bound, reason)
 
 
-def _is_proved(search: SearchContext, found: list[Placement], bounds: list[Bound]) -> bool:
-    """Whether some placement keeps the rules and costs no more than a bound."""
-    least = min(
-        (
-            objective_value(search.problem, placement, search.price)
-            for placement in found
-            if not find_broken_rule(search.problem, placement.device)
-        ),
-        default=np.inf,
-    )
-    return gap_of(least, max((bound.value for bound in bounds), default=0.0)) <= OPTIMAL_GAP
+def _find_best(problem: Problem, placements: Sequence[Placement]) -> tuple[float, Placement | None]:
+    """The least value in seconds of placements that keep the rules, and its placement."""
+    valid = [placement for placement in placements if not find_broken_rule(problem, placement.device)]
+    values = [judge_placement(problem, placement).value for placement in valid]
+    return min(zip(values, valid, strict=True), key=lambda judged: judged[0], default=(np.inf, None))
 
 
 def _explain_no_cutting(problem: Problem, work: float) -> str:
