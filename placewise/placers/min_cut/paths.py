@@ -40,6 +40,7 @@ def explain_path_refusal(problem: Problem) -> str | None:
 def propose_path_cut(search: SearchContext, name: str) -> Proposal:
     """The better of two placements along a path, and the higher bound; only the bound if neither keeps the rules.
 
+    The method of the hinted bound is first, and the other one follows unless a placement is proved to be optimal.
     Progress is reported under `name`.
     """
     problem, watch = search.problem, search.watch
@@ -52,18 +53,24 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
             search.on_progress(Progress(name, watch.elapsed, "cutting a path into calls"))
         return not watch.out
 
+    def split() -> tuple[float, list[Placement]] | None:
+        best = best_split(problem, work=work, go_on=go_on)
+        return best and (best.value, _place_split(problem, best))
+
+    def cut() -> tuple[float, list[Placement]] | None:
+        best = best_cutting(problem, work=work, go_on=go_on)
+        return best and (best.value, _place_cutting(problem, best))
+
+    methods, hint = [(CHAINS, split), (METHOD, cut)], search.hints.bound
     found, bounds, reason = list[Placement](), list[Bound](), Reason.FINISHED
     try:
-        split = best_split(problem, work=work, go_on=go_on)
-        if split is not None:
-            bounds.append(Bound(split.value, CHAINS))
-            found += _place_split(problem, split)
-        if split is None or gap_of(_find_best(problem, found)[0], split.value) > OPTIMAL_GAP:
-            cutting = best_cutting(problem, work=work, go_on=go_on)
-            if cutting is not None:
-                bounds.append(Bound(cutting.value, METHOD))
-                device = _assign_cutting(problem, cutting)
-                found += [] if device is None else [Placement(device)]
+        for method, propose in methods[:: -1 if hint is not None and hint.method == METHOD else 1]:
+            proposed = propose()
+            if proposed is not None:
+                bounds.append(Bound(proposed[0], method))
+                found += proposed[1]
+                if gap_of(_find_best(problem, found)[0], proposed[0]) <= OPTIMAL_GAP:
+                    break
         reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
@@ -117,13 +124,14 @@ class _BlockAssignment:
         return False
 
 
-def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
-    """The devices [n_ops] of a cutting, or None if some block fits nowhere."""
+def _place_cutting(problem: Problem, cutting: Cutting) -> list[Placement]:
+    """The placement of a cutting; none if some block fits nowhere."""
     runs: dict[int, list[Ints]] = {}
     for (i, j), run in zip(cutting.segments, cutting.run, strict=True):
         runs.setdefault(run, []).append(cutting.path[i:j])
     beside = [(run, np.flatnonzero(call)) for run, call in zip(cutting.run, cutting.calls, strict=True)]
-    return _assign_runs(problem, runs, cutting.path, beside)
+    device = _assign_runs(problem, runs, cutting.path, beside)
+    return [] if device is None else [Placement(device)]
 
 
 def _assign_runs(
