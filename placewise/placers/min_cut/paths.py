@@ -40,7 +40,7 @@ def explain_path_refusal(problem: Problem) -> str | None:
 def propose_path_cut(search: SearchContext, name: str) -> Proposal:
     """The better of two placements along a path, and the higher bound; only the bound if neither keeps the rules.
 
-    The method of the hinted bound is first, and the other one follows unless a placement is proved to be optimal.
+    Minimum cuts, which take longer, are left out if the first placement is proved to be optimal.
     Progress is reported under `name`.
     """
     problem, watch = search.problem, search.watch
@@ -61,10 +61,9 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
         best = best_cutting(problem, work=work, go_on=go_on)
         return best and (best.value, _place_cutting(problem, best))
 
-    methods, hint = [(CHAINS, split), (METHOD, cut)], search.hints.bound
     found, bounds, reason = list[Placement](), list[Bound](), Reason.FINISHED
     try:
-        for method, propose in methods[:: -1 if hint is not None and hint.method == METHOD else 1]:
+        for method, propose in ((CHAINS, split), (METHOD, cut)):
             proposed = propose()
             if proposed is not None:
                 bounds.append(Bound(proposed[0], method))

@@ -85,8 +85,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     else:
         candidates.append(Bound(round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
-            candidates.append(path_bound(problem, work=work, go_on=go_on))
             candidates.append(chains_bound(problem, work=work, go_on=go_on))
+            candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])

@@ -285,8 +285,14 @@ def keep_best(values: Floats) -> tuple[Floats, Longs]:
 
 def find_front(values: Floats) -> Longs:
     """The rows [k, columns] that no other one equals or beats in all columns."""
-    left, kept = np.lexsort(values.T[::-1]), list[int]()
+    if not len(values):
+        return np.zeros(0, np.int64)
+    largest = np.abs(values).max(axis=0)
+    sums = (values / np.where(largest > 0, largest, 1.0)).sum(axis=1)  # rows of a small sum beat many others
+    left, kept = np.lexsort((*values.T, sums)), list[int]()
+    rows = values[left][:, (values != values[0]).any(axis=0)]
     while len(left):
         kept.append(int(left[0]))
-        left = left[(values[left] < values[left[0]]).any(axis=1)]
+        stay = (rows < rows[0]).any(axis=1)
+        left, rows = left[stay], rows[stay]
     return np.array(kept, np.int64)

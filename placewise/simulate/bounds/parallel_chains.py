@@ -41,7 +41,7 @@ LONGEST_CHAIN = 20
 """Longer chains are left out, and so are the ones beside a longer part of the path."""
 MOST_LABELS = 400
 """With more labels at a bottleneck, bytes are rounded down."""
-_USE_WORK, _ROW_WORK = 4, 4
+_USE_WORK, _ROW_WORK = 4, 6
 """The work of looking at an op or at a use of a tensor, and of a row of a table of ways."""
 
 
