@@ -55,11 +55,11 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
 
     def split() -> tuple[float, list[Placement]] | None:
         best = best_split(problem, work=work, go_on=go_on)
-        return best and (best.value, _place_split(problem, best))
+        return None if best is None else (best.value, _place_split(problem, best))
 
     def cut() -> tuple[float, list[Placement]] | None:
         best = best_cutting(problem, work=work, go_on=go_on)
-        return best and (best.value, _place_cutting(problem, best))
+        return None if best is None else (best.value, _place_cutting(problem, best))
 
     found, bounds, reason = list[Placement](), list[Bound](), Reason.FINISHED
     try:

@@ -270,7 +270,7 @@ def keep_best(values: Floats) -> tuple[Floats, Longs]:
             return values[left], left
     left, parts, values = np.arange(len(values)), _COARSEST, values.copy()
     values[:, _FIRST_BUSY:] = 0.0
-    exact: Bools = np.isin(values, (0, 1)).all(axis=0)
+    exact: Bools = ((values == 0) | (values == 1)).min(axis=0)
     exact[0] = True
     unit = np.where(exact, 1.0, values.max(axis=0))
     while len(left) > MOST_WAYS and parts:
