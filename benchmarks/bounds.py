@@ -31,6 +31,7 @@ from placewise.simulate.bounds.assignment import block_prices_bound
 from placewise.simulate.bounds.bounds import operator_bounds, possible_seconds
 from placewise.simulate.bounds.crossings import alone_bound, parting_bound
 from placewise.simulate.bounds.host_cut import cut_bound
+from placewise.simulate.bounds.parallel_chains import chains_bound
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.bounds.sharing import sharing_bound
 from placewise.simulate.bounds.spreading import WORK as TRANSFER_WORK
@@ -73,7 +74,7 @@ def main() -> int:
             *turns,
         ]
     calls = ["", "In `subgraph` execution, with ten times the default work for paths:", ""]
-    calls += ["| problem | path of minimum cuts | shared calls |", "|---|--:|--:|"]
+    calls += ["| problem | path of minimum cuts | path with parallel chains | shared calls |", "|---|--:|--:|--:|"]
     loads = ["", "Throughput, stages of any shape:", ""]
     loads += [
         "| problem | without transfers | cannot part | largest group | and transfers | missing before | missing now |"
@@ -110,7 +111,9 @@ def bound_calls(problem_: Problem, seconds: float) -> list[float]:
     """Bounds of `subgraph` execution in seconds."""
     classes = device_classes(problem_)
     shared = problem_, classes, possible_seconds(problem_, classes), bound_paths(problem_)
-    return [path_bound(problem_, work=10 * WORK * seconds).value, sharing_bound(*shared, above=1e-9).value]
+    work = 10 * WORK * seconds
+    paths = [find(problem_, work=work).value for find in (path_bound, chains_bound)]
+    return [*paths, sharing_bound(*shared, above=1e-9).value]
 
 
 def bound_loads(problem_: Problem, seconds: float) -> list[float]:

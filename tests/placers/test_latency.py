@@ -258,9 +258,11 @@ def chain(seconds: list[int], links: list[int], memory: int) -> Problem:
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
-@pytest.mark.parametrize("name", ["LayerGraphs/resnet50_inference", "OperatorGraphs/bert_l-3_inference"])
+@pytest.mark.parametrize(
+    "name", ["LayerGraphs/resnet50_inference", "OperatorGraphs/resnet50_inference", "OperatorGraphs/bert_l-3_inference"]
+)
 def test_workloads_that_are_solved(name):
-    """50 layers of ResNet and the operators of three layers of BERT: placed and proved."""
+    """ResNet-50 by layers and by operators, and the operators of three layers of BERT: placed and proved."""
     problem = published(name)
     proposal = run_placer(MinCutPlacer(), problem, Budget(seconds=60))
     assert proposal.placement is not None and proposal.bound is not None
@@ -277,12 +279,12 @@ def test_paths_without_work_or_calls():
 
 
 def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
-    """Ctrl-C while the path is cut: paths has nothing, temper what it started from."""
+    """Ctrl-C while the path is split: paths has nothing, temper what it started from."""
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.placers.min_cut.paths.best_cutting", interrupted)
+    monkeypatch.setattr("placewise.placers.min_cut.paths.best_split", interrupted)
     problem = chain([1, 2, 3], [1, 1, 1], 2)
     assert run_placer(MinCutPlacer(), problem, Budget()).reason is Reason.INTERRUPTED
     proposal = run_placer(LocalPlacer(), problem, Budget())

@@ -28,7 +28,7 @@ _INFO = {
     ),
     "paths": PlacerInfo(
         name="paths",
-        summary="the longest path cut into calls by minimum cuts, with a lower bound",
+        summary="the longest path, and chains beside it, cut into calls, with a lower bound",
         source="dynamic programming over minimum cuts along a path, for the latency of Tarnawski et al., NeurIPS 2020",
         exact=True,
         objectives=frozenset({"latency"}),

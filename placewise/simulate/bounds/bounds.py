@@ -7,10 +7,11 @@ bounds count transfers too: *groups that cannot part* and the *largest group wit
 *fractional assignment and transfers* (`spreading.py`).
 
 Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
-with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
-(`paths.py`). In `operator` execution *intervals of a path* (`intervals.py`), *ops that must share a device*
-(`sharing.py`; in `subgraph` execution, a call) and *load between heads and tails* (`windows.py`); in `sequential`
-execution the sum of best times and a *minimum cut to the host* (`host_cut.py`).
+with one machine per stream; in `subgraph` execution a *path of minimum cuts* (`paths.py`) and a *path with parallel
+chains* (`parallel_chains.py`), in the others a *path with hops* (`paths.py`). In `operator` execution *intervals of a
+path* (`intervals.py`), *ops that must share a device* (`sharing.py`; in `subgraph` execution, a call) and *load between
+heads and tails* (`windows.py`); in `sequential` execution the sum of best times and a *minimum cut to the host*
+(`host_cut.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from placewise.simulate.bounds.host_cut import cut_bound
 from placewise.simulate.bounds.intervals import METHOD as INTERVALS
 from placewise.simulate.bounds.intervals import NOTHING, QUICK, SOLVED, begin_chain
 from placewise.simulate.bounds.intervals import WORK as INTERVAL_WORK
+from placewise.simulate.bounds.parallel_chains import chains_bound
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.bounds.sharing import METHOD as SHARING
 from placewise.simulate.bounds.sharing import WORK as SHARING_WORK
@@ -83,6 +85,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     else:
         candidates.append(Bound(round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
+            candidates.append(chains_bound(problem, work=work, go_on=go_on))
             candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))

@@ -66,7 +66,7 @@ def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bo
     """
     a, costs = arrays_of(problem), call_costs(problem)
     host = _host_seconds(problem)
-    paths = _list_paths(problem, a, costs, host)
+    paths = list_long_paths(problem, a, costs, host)
     best, each = None, problem.n_ops + len(a.consumers) + 100
     if work < each or not paths:
         return None
@@ -89,7 +89,7 @@ def hop_bound(problem: Problem) -> Bound:
     a, costs, host = arrays_of(problem), call_costs(problem)._replace(overhead=0.0), _host_seconds(problem)
     quickest = np.minimum(costs.seconds, host)
     best = 0.0
-    for path in _list_paths(problem, a, costs, host):
+    for path in list_long_paths(problem, a, costs, host):
         alone = only_path(problem.n_ops, path)
         fits = _fits(problem, alone, costs)
         seconds = _sure_seconds(problem, path, alone, costs, hops=True)
@@ -115,7 +115,7 @@ def _weights(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats)
     return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
 
 
-def _list_paths(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Ints]:
+def list_long_paths(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Ints]:
     """The longest path by each weight, once, if it is not too long."""
     paths = (longest_path(a, weight) for weight in _weights(problem, a, costs, host))
     return list({path.tobytes(): path for path in paths if len(path) <= LONGEST}.values())
