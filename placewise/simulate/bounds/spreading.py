@@ -64,6 +64,8 @@ _FIRST = 0.05
 _CHEAP = 1e-5
 """Tensors whose price is below this share of the largest count as free."""
 _SURE = 1 + 1e-9
+_RANGE = 1e100
+"""No bound is sought where seconds are so much larger or smaller than each other or than 1."""
 
 
 class Crossings(NamedTuple):
@@ -162,8 +164,9 @@ def transfer_bound(
     `times` [n_blocks, n_classes] is inf where a block may not run. It holds for one device per stage. It ends after
     `work` or when `go_on` is False.
     """
-    uses = len(arrays_of(problem).consumers)
-    if above <= 0 or work <= 0 or not uses or uses > LARGEST or not go_on():
+    a = arrays_of(problem)
+    longest = max(float(times.max(where=np.isfinite(times), initial=0.0)), float(a.transfer.max(initial=0.0)))
+    if work <= 0 or not 0 < len(a.consumers) <= LARGEST or not max(1.0, longest) < above * _RANGE or not go_on():
         return Bound(0.0, METHOD)
     return Bound(_Program(problem, classes, times).raise_floor(above, work, go_on), METHOD)
 
@@ -433,7 +436,8 @@ class _Program:
                 )
                 if len(used):
                     slope = 1.0 / (excess * floor) if timed else 0.0
-                    self._add_tree(_Tree(1.0 + slope * floor, slope, used, carried / excess))
+                    lost = 1.0 + excess - round_down(1.0 + excess, self._problem.n_ops)  # 1 + excess is a sum
+                    self._add_tree(_Tree(1.0 - lost / excess + slope * floor, slope, used, carried / excess))
 
     def _add_tree(self, tree: _Tree) -> None:
         factor = self._solver.NumVar(0.0, self._solver.infinity(), "")
