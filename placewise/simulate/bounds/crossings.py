@@ -177,7 +177,7 @@ def alone_bound(
             load = min(network.find_cheapest(sides, fees)[0] + float(own[block]), float(slower[block]))
         else:
             load = float(slower[block])
-        best = max(best, round_down(load, n))
+        best = max(best, round_down(load, problem.n_ops))
     return Bound(best if best > above else 0.0, ALONE)
 
 

@@ -7,15 +7,16 @@ the host, with the tensors that cross between the two sides, is a minimum cut (`
 What crosses between accelerators is bounded by trees. If the max-load is T, the groups on one location take T at most,
 at their best times, and fit into its memory. So of any set S that holds a group v, groups that take w(S) − T or more
 are elsewhere, and the tree that leads from v to all of S is cut before each of them. Let every tensor of the tree carry
-the seconds behind it, but w(S) − T at most: those that are cut carry w(S) − T together, as one that carries less leads
-to less. So trees with factors y prove that what they carry over the tensors that cross is Σ y (w(S) − T) at least. They
-are a dual solution of spreading metrics (Even, Naor, Rao and Schieber 1999, "Fast approximate graph partitioning
-algorithms"), cut off as covers of knapsacks are (Carr, Fleischer, Leung and Phillips 2000, "Strengthening integrality
-gaps for capacitated network design and covering problems").
+the seconds behind it, but w(S) − T at most: those that are cut carry w(S) − T together, one at that limit alone, others
+since all that is elsewhere lies behind them. So trees with factors y prove that what they carry over the tensors that
+cross is Σ y (w(S) − T) at least. They are a dual solution of spreading metrics (Even, Naor, Rao and Schieber 1999,
+"Fast approximate graph partitioning algorithms"), cut off as covers of knapsacks are (Carr, Fleischer, Leung and
+Phillips 2000, "Strengthening integrality gaps for capacitated network design and covering problems").
 
-A tensor may carry no more than its price between two accelerators, and leaves the rest of its price to the host to the
-minimum cut. If it carries more than that price, one of its groups is on the host wherever it crosses to the host, and
-each of them pays for it: what it carries above becomes a credit of all its groups there.
+A tensor carries at most its price between two accelerators. So that no price counts twice, the minimum cut has its
+price to or from the host without what it carries. Where it carries more than that price, the rest is a credit of each
+of its groups on the host: wherever the tensor crosses to or from the host, at least one of them is there and gives it
+back. An output leaves for the host in any case: the cut counts that once for its maker, and trees have no part of it.
 
 A linear program chooses prices and factors together (a Lagrangian decomposition). Cuts, and trees that cost less than
 they prove at its dual values, are added until none is found or the time is over. The bound comes from the prices, from
@@ -64,10 +65,15 @@ _FIRST = 0.05
 _CHEAP = 1e-5
 """Tensors whose price is below this share of the largest count as free."""
 _SURE = 1 + 1e-9
+_RANGE = 1e100
+"""No bound is sought where seconds are so much larger or smaller than each other or than 1."""
 
 
 class Crossings(NamedTuple):
-    """Sets of groups that pass tensors, by edges and by nodes; `of` is the edge of each tensor, or −1."""
+    """A hypergraph: its nodes are groups, and an edge joins those that make or read a tensor, once for equal sets.
+
+    `of` [n_tensors] is the edge of each tensor, or −1.
+    """
 
     edge_offsets: Longs
     edge_nodes: Ints
@@ -83,7 +89,7 @@ class Crossings(NamedTuple):
 
 
 class _Tree(NamedTuple):
-    """A tree that proves 1 by the time it was grown: for a larger T less by `slope` per second.
+    """A tree that proves about 1 for the T at which it was grown, and for a larger T less by `slope` per second.
 
     `carried` is what its `edges` carry, `proved` what it would prove if T were 0, or always where bytes do not fit.
     """
@@ -162,8 +168,9 @@ def transfer_bound(
     `times` [n_blocks, n_classes] is inf where a block may not run. It holds for one device per stage. It ends after
     `work` or when `go_on` is False.
     """
-    uses = len(arrays_of(problem).consumers)
-    if above <= 0 or work <= 0 or not uses or uses > LARGEST or not go_on():
+    a = arrays_of(problem)
+    longest = max(float(times.max(where=np.isfinite(times), initial=0.0)), float(a.transfer.max(initial=0.0)))
+    if work <= 0 or not 0 < len(a.consumers) <= LARGEST or not max(1.0, longest) < above * _RANGE or not go_on():
         return Bound(0.0, METHOD)
     return Bound(_Program(problem, classes, times).raise_floor(above, work, go_on), METHOD)
 
@@ -433,7 +440,8 @@ class _Program:
                 )
                 if len(used):
                     slope = 1.0 / (excess * floor) if timed else 0.0
-                    self._add_tree(_Tree(1.0 + slope * floor, slope, used, carried / excess))
+                    lost = 1.0 + excess - round_down(1.0 + excess, self._problem.n_ops)  # 1 + excess is a sum
+                    self._add_tree(_Tree(1.0 - lost / excess + slope * floor, slope, used, carried / excess))
 
     def _add_tree(self, tree: _Tree) -> None:
         factor = self._solver.NumVar(0.0, self._solver.infinity(), "")

@@ -15,10 +15,11 @@ from placewise import _native
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Bound
 from placewise.readers.workload import read_workload
-from placewise.simulate import lower_bound
+from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import device_classes, unshared_bytes
 from placewise.simulate.bounds.assignment import block_prices_bound
 from placewise.simulate.bounds.bounds import possible_seconds
@@ -203,6 +204,44 @@ def test_work_and_time_end_the_search_for_trees():
     values = [transfer_bound(problem, classes, times, above=20.0, work=work).value for work in (0.0, 0.01, 0.2)]
     assert values[0] == 0 and values == sorted(values) and values[-1] > 20
     assert transfer_bound(problem, classes, times, above=20.0, go_on=lambda: False).value == 0
+
+
+def hub(heavy: int, light: int, room: int, over: int) -> Problem:
+    """An op that passes tensors of 100 s to heavy readers and of 1 s to light ones of 1 byte, over a shared wire.
+
+    A device holds `room` bytes, `over` less than all ops need together.
+    """
+    builder, each = GraphBuilder(), (room + over - light) // (heavy + 1)
+    builder.add_op("hub", "Op", state_bytes=room + over - light - heavy * each)
+    for reader in range(heavy + light):
+        builder.add_op(f"reader{reader}", "Op", state_bytes=each if reader < heavy else 1)
+        builder.add_edge(builder.add_tensor(0, nbytes=1), reader + 1)
+    names = ("acc0", "acc1")
+    ends = [*(pair for name in names for pair in ((name, HOST), (HOST, name))), names, names[::-1]]
+    links = tuple(Link(*pair, 1.0, shared="bus") for pair in ends)
+    cluster = Cluster(tuple(Device(name, memory=room) for name in names), links, "direct")
+    transfer = np.array([[0.0, 100.0]] * heavy + [[0.0, 1.0]] * light)
+    costs = CostTable.given(np.full((1 + heavy + light, 2), 1e-6), transfer)
+    return Problem(builder.build(), cluster, costs, Objective("throughput", "overlap", memory="sum"))
+
+
+@pytest.mark.parametrize("heavy", [20, 799])
+def test_an_excess_of_a_few_bytes_is_rounded_down(heavy):
+    """Of ten million bytes, 20 do not fit: 20 light ops move for 1 s each, however the shares of a device add up."""
+    problem = hub(heavy, 40, 10_000_019, 20)
+    device = np.zeros(problem.n_ops, np.int32)
+    device[-20:] = 1
+    best = judge_placement(problem, Placement(device))
+    assert best.valid and best.value == 20
+    assert 19.99 < bound_of(transfer_bound, problem, above=1.0).value <= 20
+
+
+@pytest.mark.parametrize(("seconds", "transfer"), [(1e-300, 1e-300), (1e-300, 1e300), (1e-320, 1.0)])
+def test_no_bound_is_sought_among_seconds_without_common_scale(seconds, transfer):
+    """Where quotients of seconds overflow, nothing is proved, and nothing warns."""
+    problem = row([seconds] * 4, transfer, memory=2)
+    assert bound_of(transfer_bound, problem, above=seconds).value == 0
+    assert lower_bound(problem).value <= best_valid(problem)
 
 
 def plain_tree(
