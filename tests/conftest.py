@@ -1,4 +1,4 @@
-"""Settings of all tests: on continuous integration, hypothesis draws the same examples every time; Ctrl-C is heard."""
+"""Settings of all tests: how many examples hypothesis draws, always the same ones on continuous integration; Ctrl-C."""
 
 import os
 import signal
@@ -11,14 +11,15 @@ os.environ.setdefault("PLACEWISE_NO_CACHE", "1")  # every test computes what it 
 
 import pytest
 from hypothesis import settings
+from soak import examples
 
 from placewise._util.voice import SPEAKS_FLAGS
 from placewise.core import place as core_place
 from placewise.placers.set_cover import placer as set_cover
 
-settings.register_profile("ci", derandomize=True, print_blob=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile("tests", examples(100))
+settings.register_profile("ci", settings.get_profile("tests"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,6 +11,7 @@ from placewise.costing.work import work_of
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 DIMS = {"prompt": 12, "tokens": 8}
 
 

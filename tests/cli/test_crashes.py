@@ -99,7 +99,7 @@ def small_disk(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize("command", ["place", "profile", "run", "export"])
+@pytest.mark.parametrize("command", ["profile", "export"])
 def test_in_strange_surroundings(place: Place, command: str) -> None:
     """``env -i LANG=C python -O -W error`` in another folder: everything as ever."""
     succeeds(command, place, "-O", "-W", "error", variables=crash.environment(place, bare=True) | PLAIN, cwd=Path("/"))
@@ -246,7 +246,7 @@ class TestMatrix:
         """With one output and one cache."""
         two_at_once(place, command)
 
-    @pytest.mark.parametrize("command", ["compare", "train", "report"])
+    @pytest.mark.parametrize("command", ["place", "compare", "run", "train", "report"])
     def test_in_strange_surroundings(self, place: Place, command: str) -> None:
         """The commands that the quick test leaves out."""
         variables = crash.environment(place, bare=True) | PLAIN

@@ -20,12 +20,13 @@ from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_s
 from fuzzing.pool import Done
 from fuzzing.report import document_of, merge_documents
 from fuzzing.seeds import Seed, model_seeds, other_seeds, write_case_files
+from soak import FACTOR, SOAKS
 
 from placewise.errors import InputError, InternalError
 
 QUICK = [name for name in SHARES if name != "hugging face"]
 """Families without transformers, whose import takes longer than all the rest."""
-CASES = 15
+CASES = 15 * FACTOR if SOAKS else 6
 MEGABYTE_CASE = next(n for n in range(1_000) if names.has_megabyte(Random(n)))
 
 

@@ -7,64 +7,78 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli_runs import run
 
+from placewise import _native
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.model.problem import Problem
-from placewise.model.result import Outcome, Reason
-from placewise.placers.base import Budget
+from placewise.model.result import Outcome, Proposal, Reason
+from placewise.placers.base import Budget, Progress, SearchContext
+from placewise.placers.registry import placer_class
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
-SEARCHING = """
-import os, signal, threading
-from dataclasses import replace
-from placewise.placers.registry import placer_class
-kind = placer_class({name!r})
-propose, timers = kind.propose, []
-def interrupt():
-    timers.append(threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)))
-    timers[0].start()
-def interrupted(self, search):
-    def report(progress):
-        search.on_progress(progress)
-        if progress.value is not None and not timers:
-            interrupt()
-    if {at_once}:
-        interrupt()
-    kind.propose = propose
-    return propose(self, replace(search, on_progress=report))
-kind.propose = interrupted
-from placewise.cli import main
-main()
-"""
-"""The command, sent SIGINT in the midst of a search: once it has reported a value, or soon after it began."""
 
-AT_ONCE = """
-import os, signal
-from placewise import _native
-from placewise.placers.registry import placer_class
-kind, program = placer_class({name!r}), _native.StageExpansion
-propose, expand = kind.propose, program.expand
-def interrupt_once(*args):
-    program.expand = expand
-    os.kill(os.getpid(), signal.SIGINT)
-    return expand(*args)
-def interrupted(*args, **kwargs):
-    program.expand = interrupt_once
-    return propose(*args, **kwargs)
-kind.propose = interrupted
-from placewise.cli import main
-main()
-"""
-"""The command, sent SIGINT when a placer's dynamic program begins: for those that take no time."""
+@contextmanager
+def searching(name: str, number: int = signal.SIGINT) -> Iterator[None]:
+    """This process is sent a signal in the midst of a search: once it has reported a value, or soon after it began."""
+    kind, timers = placer_class(name), list[threading.Timer]()
+    propose: Any = kind.propose
+
+    def interrupt() -> None:
+        timers.append(threading.Timer(0.1, os.kill, (os.getpid(), number)))
+        timers[0].start()
+
+    def interrupted(self: Any, search: SearchContext) -> Proposal:
+        def report(progress: Progress) -> None:
+            search.on_progress(progress)
+            if progress.value is not None and not timers:
+                interrupt()
+
+        if name in ("cpsat", "pack"):
+            interrupt()
+        kind.propose = propose
+        return propose(self, replace(search, on_progress=report))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "propose", interrupted)
+        yield
+        for timer in timers:
+            timer.cancel()
+
+
+@contextmanager
+def beginning(name: str) -> Iterator[None]:
+    """This process is sent SIGINT when a placer's dynamic program begins: for those that take no time."""
+    kind, program = placer_class(name), _native.StageExpansion
+    propose: Any = kind.propose
+    expand = program.expand
+
+    def interrupt_once(*args: Any) -> Any:
+        program.expand = expand
+        os.kill(os.getpid(), signal.SIGINT)
+        return expand(*args)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Proposal:
+        program.expand = interrupt_once
+        return propose(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "expand", expand)
+        patch.setattr(kind, "propose", interrupted)
+        yield
 
 
 def model(path: Path, *, n: int = 60, k: int = 4, room: float = 1.6) -> Path:
@@ -87,11 +101,9 @@ def model(path: Path, *, n: int = 60, k: int = 4, room: float = 1.6) -> Path:
     return path
 
 
-def interrupted(script: str, name: str, path: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+def interrupted(name: str, path: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the plan that was printed, if any, and standard error of a command that is interrupted."""
-    code = script.format(name=name, at_once=name in ("cpsat", "pack"))
-    command = [sys.executable, "-c", code, "place", str(path), "--placer", name, "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_COLOR": "1"})
+    done = run("place", path, "--placer", name, "--json", *options, code=(0, 130))
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
@@ -101,6 +113,7 @@ def interrupted(script: str, name: str, path: Path, *options: str) -> tuple[int,
     [
         ("dp", ()),
         ("cpsat", ("--free", "--time-limit", "200s")),
+        ("cpsat", ("--objective", "latency", "--time-limit", "200s")),
         ("cover", ("--free", "--time-limit", "200s")),
         ("temper", ("--objective", "latency", "--time-limit", "200s")),
         ("auto", ("--free", "--time-limit", "200s")),
@@ -108,7 +121,8 @@ def interrupted(script: str, name: str, path: Path, *options: str) -> tuple[int,
 )
 def test_interrupted_with_the_best_so_far(tmp_path: Path, name: str, options: tuple[str, ...]) -> None:
     """The plan holds a placement and says that it was interrupted; exit code 0."""
-    code, plan, _ = interrupted(SEARCHING, name, model(tmp_path / "w.json"), *options)
+    with searching(name):
+        code, plan, _ = interrupted(name, model(tmp_path / "w.json"), *options)
     assert (code, plan["status"], plan["reason"]) == (0, "feasible", "interrupted")
     assert len(plan["assignment"]) == 60 and plan["lower_bound"] <= plan["value"]
 
@@ -116,15 +130,16 @@ def test_interrupted_with_the_best_so_far(tmp_path: Path, name: str, options: tu
 def test_terminated_with_the_best_so_far(tmp_path: Path) -> None:
     """SIGTERM is heard like Ctrl-C."""
     options = "--objective", "latency", "--time-limit", "200s"
-    script = SEARCHING.replace("signal.SIGINT", "signal.SIGTERM")
-    code, plan, _ = interrupted(script, "temper", model(tmp_path / "w.json"), *options)
+    with searching("temper", signal.SIGTERM):
+        code, plan, _ = interrupted("temper", model(tmp_path / "w.json"), *options)
     assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60)
 
 
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])
 def test_interrupted_lines(tmp_path: Path, name: str) -> None:
     """A placer that is done in no time, interrupted at once: what it has, or exit code 130 and nothing."""
-    code, plan, errors = interrupted(AT_ONCE, name, model(tmp_path / "w.json"))
+    with beginning(name):
+        code, plan, errors = interrupted(name, model(tmp_path / "w.json"))
     assert plan["reason"] == "interrupted"
     assert (code == 0 and plan["assignment"]) or (code == 130 and not plan["assignment"] and "interrupted" in errors)
 
@@ -132,7 +147,8 @@ def test_interrupted_lines(tmp_path: Path, name: str) -> None:
 def test_interrupted_with_nothing(tmp_path: Path) -> None:
     """Packing thirty devices to the last byte takes long: exit code 130, no assignment, and no wrong proof."""
     path = model(tmp_path / "w.json", n=90, k=30, room=1.0003)
-    code, plan, errors = interrupted(SEARCHING, "pack", path, "--free", "--time-limit", "200s")
+    with searching("pack"):
+        code, plan, errors = interrupted("pack", path, "--free", "--time-limit", "200s")
     assert (code, plan["status"], plan["reason"], plan["assignment"]) == (130, "unknown", "interrupted", {})
     assert errors.strip().endswith("interrupted")
 

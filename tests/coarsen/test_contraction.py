@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate_problems import problems
 
@@ -37,7 +37,6 @@ def somewhere(coarse: CoarseProblem, draw: st.DataObject) -> np.ndarray:
     return np.array(draw.draw(device), np.int32)[problem.block]
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(MODES))
 def test_throughput_and_resident_memory_are_those_of_the_ops(data: st.DataObject, objective: Objective) -> None:
     """Training or not, phases, hosts, wires, direct and staged: equal values, equal loads, equal resident bytes."""
@@ -55,7 +54,6 @@ def test_throughput_and_resident_memory_are_those_of_the_ops(data: st.DataObject
         np.testing.assert_allclose(*loads, rtol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_coarse_graph_has_a_block_per_label_and_keeps_the_rest(data: st.DataObject) -> None:
     """Groups are blocks, nothing is lost on the way down and up, and phases and directions are not mixed."""
@@ -72,7 +70,6 @@ def test_the_coarse_graph_has_a_block_per_label_and_keeps_the_rest(data: st.Data
     assert small.graph.tensors.output.sum() <= problem.graph.tensors.output.sum()
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_label_of_its_own_for_every_block_changes_no_latency_of_free_ops(data: st.DataObject) -> None:
     """Where nothing is grouped and no tensors are merged, nothing changes but the order among equals."""
@@ -85,7 +82,6 @@ def test_a_label_of_its_own_for_every_block_changes_no_latency_of_free_ops(data:
     np.testing.assert_allclose(evaluate(coarse.problem, device), evaluate(problem, coarse.up(device)), rtol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_convex_and_contiguous_groups_are_so_in_the_fine_problem(data: st.DataObject) -> None:
     """A convex placement of groups is one of ops; a contiguous one is too, where no label mixes kinds of blocks."""

@@ -19,6 +19,7 @@ from placewise.errors import InputError
 from placewise.placers.base import Budget
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("traced_once")
 
 WIDTH = 1024
 PROVED = Budget(30.0, gap=0.25)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cli_runs import run
 from fuzzing.texts import PIPER
+from huggingface_configs import write_config
 from locations import EXAMPLES
 from soak import seeds
 from split_graphs import Draft, llama_layer, resnet_block
@@ -157,11 +158,12 @@ def test_a_plan_that_splits_nothing_says_so() -> None:
     assert not any("changes nothing in it" in note for note in place(plain, budget=Budget(60.0)).notes)
 
 
-def test_a_token_at_a_time_stays_whole() -> None:
+def test_a_token_at_a_time_stays_whole(tmp_path: Path) -> None:
     """Decoding has one token per step: its sums are all-reduces, those of the prompt are scattered."""
     options = {"dims": {"prompt": 64, "tokens": 16}, "tensor_parallel": "any"}
-    problem = build("hf:qwen2.5-7b", "4xA100-80GB", ProblemOptions(sequence_parallel=True, **options))
-    plain = build("hf:qwen2.5-7b", "4xA100-80GB", ProblemOptions(**options))
+    model = write_config(tmp_path, "qwen2", num_key_value_heads=4)
+    problem = build(model, "4xA100-80GB", ProblemOptions(sequence_parallel=True, **options))
+    plain = build(model, "4xA100-80GB", ProblemOptions(**options))
     for degree in (2, 4):
         rows = [p.require_ways().degree == degree for p in (problem, plain)]
         tokens, whole = (p.require_ways().seconds[own] for p, own in zip((problem, plain), rows, strict=True))

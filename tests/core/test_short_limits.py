@@ -37,7 +37,7 @@ def test_an_answer_however_short_the_time(kind: str) -> None:
     """Where the naive placer has an answer, `auto` has one although its time is over at once."""
     make, naive = KINDS[kind]
     answered = 0
-    for seed in seeds(20):
+    for seed in seeds(40):
         problem = make(seed)
         if not answers(problem, naive):
             continue

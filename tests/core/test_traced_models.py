@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from huggingface_configs import write_config
 from pydantic_core import from_json
+from soak import later
 
 from placewise.core import traced_models
 from placewise.core.open_model import open_model
@@ -149,7 +150,7 @@ def _key(path: Path) -> str:
         return str(from_json(archive.read("header.json"))["key"])
 
 
-@pytest.mark.parametrize("damage", [truncate, flip, empty, as_folder, of_another_key])
+@pytest.mark.parametrize("damage", [truncate, later(flip), later(empty), as_folder, of_another_key])
 def test_a_damaged_entry_is_replaced(damage: Callable[[Path], None], traces: Traces, tmp_path: Path) -> None:
     """It is as if it were not there; only a folder in its place cannot be overwritten, and does no harm."""
     path = write_config(tmp_path, "bert")

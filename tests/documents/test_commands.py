@@ -25,10 +25,12 @@ LESS = [
     (re.compile(r"train (?=--corpus)"), "train --updates 1 "),
 ]
 SMALLER = [
-    (re.compile(r"(compare .*--time-limit) 0.5s"), r"\1 0.1s"),
+    (re.compile(r"(compare .*--time-limit) 0.5s"), r"\1 0.05s"),
     (re.compile(r"(?<![\w.])profile (?=\S)"), "profile --repeats 3 --pilots 0 "),
+    (re.compile(r"examples/models/inception_v3\.onnx -d 2xcore --dim batch=1"), "model.onnx -d 2xcore"),
     (re.compile(r"--rounds \d+"), "--rounds 1"),
     (re.compile(r"(?<![\w.])run (?!.*(--rounds|--train|--emulated))"), "run --rounds 1 "),
+    (re.compile(r"(?<![\w.])run (?!.*--train)"), "run --measure-time 0.2s "),
     (re.compile(r" --(controllers|workers) \d+"), ""),
     (re.compile(r"hf:(llama-3-\d+b|mixtral-8x7b)"), "hf:gpt2"),
     (re.compile(r"'layers\\\.\\d\+'"), r"'h\\.\\d+'"),
@@ -36,18 +38,19 @@ SMALLER = [
     (re.compile(r"--vary context=\S+"), "--vary context=1k"),
     (re.compile(r"hf:qwen3-32b -d 8xH100"), "hf:gpt2 -d 4xH100"),
     (re.compile(r"hf:bert-large"), "hf:bert-base"),
+    (re.compile(r"--dim prompt=2048 --dim tokens=256"), "--dim prompt=512 --dim tokens=128"),
     (re.compile(r"sweep (?!.*--time-limit)"), "sweep --time-limit 0.5s "),
     (re.compile(r"sweep (?=.*--vary)"), "sweep --workers 1 "),
-    (re.compile(r"^(?!.*--placer)(.*--time-limit) 0.5s"), r"\1 0.2s"),
+    (re.compile(r"^(?!.*--placer)(.*--time-limit) 0.5s"), r"\1 0.05s"),
 ]
 """What the pages give to searches is cut down: what runs is the same. `make test`
 takes smaller models, no workers and no pilots, and gives `auto`, which has an answer at any time, less of it."""
 ELSEWHERE = re.compile(r"openvino:(GPU|NPU)")
 """Commands for devices that machines without them refuse in one sentence."""
-PROFILE = re.compile(r"placewise profile .*examples/models/.* -o (\S+)")
+PROFILE = re.compile(r"placewise profile .*(?:examples/models/|model\.onnx).* -o (\S+)")
 PROFILES: dict[str, tuple[str, bytes]] = {}
 """Profiles of the models here, which several pages measure by the same command, and the files that they wrote."""
-LONG = ("docs/measured.md", "docs/runtimes.md", "docs/guides/openvino.md")
+LONG = ("docs/measured.md", "docs/runtimes.md", "docs/guides/measured-costs.md", "docs/guides/openvino.md")
 """Pages whose commands measure for minutes: `make soak` runs them, and `make test` parses them."""
 UNSAID = "…"
 """What a page leaves to its reader cannot run: it is parsed."""
@@ -86,6 +89,13 @@ def commands_of(page: Path) -> list[str]:
 COMMANDS = {page.relative_to(ROOT).as_posix(): found for page in PAGES if (found := commands_of(page))}
 
 
+def shortened(command: str) -> str:
+    """The command with less to search, and in `make test` on smaller models."""
+    for pattern, less in LESS if SOAKS else [*LESS, *SMALLER]:
+        command = pattern.sub(less, command)
+    return command
+
+
 def parsed(command: str) -> None:
     """The verb, its options and the form of their values exist."""
     found: Any = typer.main.get_command(app)
@@ -110,7 +120,8 @@ def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: py
     """In an empty folder with the files that the page speaks of, each ends with exit code 0, or as the page says."""
     for library in NEEDS.get(Path(name).name, ()):
         pytest.importorskip(library)
-    write_files((ROOT / name).read_text(), COMMANDS[name], tmp_path)
+    shorter = {command: shortened(command) for command in COMMANDS[name]}
+    write_files((ROOT / name).read_text(), [*shorter, *shorter.values()], tmp_path)
     monkeypatch.chdir(tmp_path)
     if any("cache --clear" in command for command in COMMANDS[name]):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -118,17 +129,15 @@ def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: py
         parsed(command)
         if UNSAID in command:
             continue
-        shorter = command
-        for pattern, less in LESS if SOAKS else [*LESS, *SMALLER]:
-            shorter = pattern.sub(less, shorter)
-        if shorter in PROFILES:
-            (tmp_path / PROFILES[shorter][0]).write_bytes(PROFILES[shorter][1])
+        run = shorter[command]
+        if run in PROFILES:
+            (tmp_path / PROFILES[run][0]).write_bytes(PROFILES[run][1])
             continue
-        done = CliRunner().invoke(app, shlex.split(shorter, comments=True)[1:])
-        if made := PROFILE.fullmatch(shorter):
-            PROFILES[shorter] = made[1], (tmp_path / made[1]).read_bytes()
+        done = CliRunner().invoke(app, shlex.split(run, comments=True)[1:])
+        if made := PROFILE.fullmatch(run):
+            PROFILES[run] = made[1], (tmp_path / made[1]).read_bytes()
         if there := ALREADY.search(done.output):
-            done = CliRunner().invoke(app, shlex.split(shorter.replace(there[1], there[2]))[1:])
+            done = CliRunner().invoke(app, shlex.split(run.replace(there[1], there[2]))[1:])
         if ELSEWHERE.search(command):
             refused = done.exit_code == 2 and done.output.count("error:") == 1
             assert done.exit_code == 0 or (refused and "not on this machine" in done.output), done.output

@@ -91,17 +91,19 @@ def written(path: Path, folder: Path, devices: str = "3xcore", **objective: Any)
     return made
 
 
-def test_a_killed_stage_is_named_and_ends_the_others(path: Path, tmp_path: Path) -> None:
-    """The middle one of three, in a long run: one sentence about it, an exit code, and no process is left."""
-    written(path, tmp_path)
-    command = [*torchrun(tmp_path, 3), str(path), "100000"]
+@pytest.mark.soak
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_killed_stage_is_named_and_ends_the_others(path: Path, tmp_path: Path, stages: int) -> None:
+    """The second one, in a long run: one sentence about it, an exit code, and no process is left."""
+    written(path, tmp_path, f"{stages}xcore")
+    command = [*torchrun(tmp_path, stages), str(path), "100000"]
     with subprocess.Popen(command, env=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None and run.stderr is not None
         pids = [int(found) for found in re.findall(r"process (\d+)", run.stdout.readline())]
         os.kill(pids[1], signal.SIGKILL)
         lines = [line for line in run.stderr.read().splitlines() if "ended before the pipeline did" in line]
     assert len(lines) == 1 and lines[0].startswith(f"stage 1 on core:1 (process {pids[1]}) ended before")
-    assert run.returncode == 1 and len(pids) == 3
+    assert run.returncode == 1 and len(pids) == stages
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -132,7 +134,11 @@ def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
             ["--timeout", "1"],
             r"not all 3 stages came to 127\.0\.0\.1:\d+ within 1 s",
         ),
-        ({"RANK": "0", "WORLD_SIZE": "3", "TAKEN": "1"}, [], r"the port of 127\.0\.0\.1:\d+ is taken: set MASTER_PORT"),
+        later(
+            {"RANK": "0", "WORLD_SIZE": "3", "TAKEN": "1"},
+            [],
+            r"the port of 127\.0\.0\.1:\d+ is taken: set MASTER_PORT",
+        ),
         later({}, ["0"], r"micro_batches: give a whole number from 1"),
         later({}, ["many"], r"micro_batches: .*'many'"),
     ],

@@ -58,9 +58,15 @@ def export_and_run(name: str, groups: list[StageGroup], last: list[int], folder:
     return json.loads((folder / "parallel.json").read_text()), run(folder, name, cores)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", pytest.param("bert", marks=pytest.mark.soak), pytest.param("resnet", marks=pytest.mark.soak)]
-)
+def test_torchrun_runs_split_modules(tmp_path: Path) -> None:
+    """On two cores that recompute: outputs and gradients are those of the whole model."""
+    said, printed = export_and_run("llama", [StageGroup((0, 1), 1, 2)], [], tmp_path / "out")
+    assert said["tensor_parallel"] == 2 and said["stages"][0]["recompute"]
+    assert "1 stages × 1 replicas × 2 devices, outputs and gradients as those" in printed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
 def test_torchrun_runs_stages_of_split_modules(name: str, tmp_path: Path) -> None:
     """Two stages of two cores each that recompute: outputs and gradients are those of the whole model."""
     said, printed = export_and_run(name, [StageGroup((0, 1), 1, 2), StageGroup((2, 3), 1, 2)], [2], tmp_path / "out")

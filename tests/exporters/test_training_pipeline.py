@@ -48,8 +48,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_torchrun_trains_as_placewise_does_though_a_process_is_killed(
     written: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The losses of the written files fall, and are those of one process and of `placewise run --train`. After a kill,
-    all processes start again from the last checkpoint, and steps that run twice have the same losses.
+    """The losses of the written files fall, and are those of one process and so of `placewise run --train`, which
+    `make soak` runs, too. After a kill, all processes start again from the last checkpoint, and steps that run twice
+    have the same losses.
     """
     path, folder = written
     options = ["--steps", "60", "--compare", "60", "--learning-rate", "0.01", "--checkpoint-every", "5"]
@@ -59,10 +60,12 @@ def test_torchrun_trains_as_placewise_does_though_a_process_is_killed(
     check_attempts(run, losses, 5)
     assert len(run.attempts) == 2 and not living(run)
     assert "2 stages, losses of 60 steps as those of one process" in run.output
+    assert losses[60] < losses[1]
+    if not SOAKS:
+        return
     forward = build_forward(path, "2xcore")
     own = train(forward, cut_evenly(forward, (0, 1)), steps=4, learning_rate=0.01, compared=0).record.losses
     assert [losses[number] for number in range(1, 5)] == pytest.approx(own, rel=1e-5)
-    assert own[-1] < own[0]
 
 
 @pytest.mark.soak

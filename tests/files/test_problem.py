@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from files_strategies import clusters, columns_of, problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import RootModel
 from soak import examples
@@ -33,7 +33,7 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.model.ways import Ways
 
-SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = examples(40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def chain(names: str = "abc") -> Graph:

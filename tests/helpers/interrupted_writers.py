@@ -1,7 +1,7 @@
 """A process that writes every kind of file over and over in children of its own, and ends them at random moments.
 
-``python interrupted_writers.py FOLDER`` prints a line of JSON: kind → how often a whole file was found afterwards, and
-whether torn ones would have been noticed.
+``python interrupted_writers.py FOLDER ROUNDS`` prints a line of JSON: kind → how often a whole file was found
+afterwards, and whether torn ones would have been noticed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from placewise.profiling.profile_cache import CachedProfile, ProfileCache
 from placewise.training.search_cache import SearchCache
 from placewise.training.workers.messages import BestKnown as Answer
 
-ROUNDS, ROWS = 6, 2_000
+ROWS = 2_000
 LONGEST = 0.012
 """Seconds from the first file on until the writer is ended: several files' worth."""
 CLUSTER = read_cluster("2xL4,cpu")
@@ -161,7 +161,7 @@ KINDS = MappingProxyType({
 })  # fmt: skip
 
 
-def killed(kind: Kind, path: Path, rounds: int = ROUNDS) -> int:
+def killed(kind: Kind, path: Path, rounds: int) -> int:
     """How often a whole version was there after the writer was ended; raises what reading raises where one was not."""
     rng, whole = random.Random(0), 0
     for turn in range(rounds):
@@ -201,12 +201,12 @@ def written(kind: Kind, path: Path, turn: int, told: int) -> None:
     os._exit(code)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, rounds: int) -> None:
     counts = {}
     for name, kind in KINDS.items():
         place = folder / name
         place.mkdir()
-        counts[name] = killed(kind, place / "file.json")
+        counts[name] = killed(kind, place / "file.json", rounds)
     print(json.dumps({**counts, "noticed": noticed(folder / "torn.npz")}))
 
 
@@ -221,4 +221,4 @@ def noticed(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -11,23 +11,23 @@ from hypothesis import settings
 
 FACTOR = int(os.environ.get("PLACEWISE_SOAK", "1"))
 SOAKS = "PLACEWISE_SOAK" in os.environ
-SHARE = 0.5
+SHARE = 0.25
 """Of the random cases that a test names, what `make test` looks at."""
 
 
 def seeds(count: int) -> range:
-    """Seeds of random cases: half of `count` in `make test`."""
+    """Seeds of random cases: a quarter of `count` in `make test`."""
     return range(_scale(count))
 
 
 def examples(count: int, **options: Any) -> settings:
-    """Examples that hypothesis draws: half of `count` in `make test`; no deadline, since machines are shared."""
+    """Examples that hypothesis draws: a quarter of `count` in `make test`; no deadline, since machines are shared."""
     return settings(max_examples=_scale(count), deadline=None, **options)
 
 
 def enough(count: int) -> int:
-    """Of the random cases, how many must be of a kind for a test to say something: half of `count` in `make test`."""
-    return _scale(count) if SOAKS else count // 2
+    """Of the random cases, how many must be of a kind for a test to say something: as `seeds`, a quarter of `count`."""
+    return _scale(count) if SOAKS else int(count * SHARE)
 
 
 def sample(cases: Sequence[Any], every: int = 3) -> list[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from locations import HELPERS, ROOT
 from simulate_problems import random_problem, seeded
+from soak import FACTOR, SOAKS
 
 from placewise import _native
 from placewise.errors import InternalError
@@ -37,10 +38,11 @@ def test_nonsense_is_refused() -> None:
 
     In a process of its own, so that a crash is a failure of this test.
     """
-    command = [sys.executable, "-m", "native_fuzz", "--problems", "60", "--seed", "1"]
-    done = subprocess.run(command, cwd=HELPERS, capture_output=True, text=True, timeout=300)
+    count = 60 * FACTOR if SOAKS else 20
+    command = [sys.executable, "-m", "native_fuzz", "--problems", str(count), "--seed", "1"]
+    done = subprocess.run(command, cwd=HELPERS, capture_output=True, text=True, timeout=300 * FACTOR)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "60 problems placed, 240 damaged calls" in done.stdout
+    assert f"{count} problems placed, {4 * count} damaged calls" in done.stdout
 
 
 def test_columns_that_do_not_belong_together_are_our_error() -> None:

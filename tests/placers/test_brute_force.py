@@ -122,10 +122,10 @@ def holds(name: str, problem: Problem, best: float, result: Result) -> None:
 @pytest.mark.parametrize("transfers", ["staged", "direct"])
 @pytest.mark.parametrize("mode", MODES)
 def test_throughput(mode: str, transfers: str, wires: bool) -> None:
-    """Twelve problems each, six in `make test`: every bound, value and proof of every placer against the optimum."""
+    """Twelve problems each, three in `make test`: every bound, value and proof of every placer against the optimum."""
     turn = 4 * MODES.index(mode) + 2 * (transfers == "direct") + wires
     for number, (shape, problem) in enumerate(throughput_problems(mode, transfers, wires)):
-        if not SOAKS and (number + turn) % 2:
+        if not SOAKS and (number - turn) % 4:
             continue
         best = valid_optimum(problem)
         assert lower_bound(problem).value <= best
@@ -145,7 +145,7 @@ def test_latency(execution: str) -> None:
 
     Where calls or an order may be chosen, a placer may do better than that, and never than its bound.
     """
-    for seed in seeds(6):
+    for seed in seeds(12):
         objective = Objective("latency", execution=execution, memory=("sum", "live")[seed % 2])  # type: ignore[arg-type]
         problem = random_problem(
             seeded(seed), max_ops=5, max_devices=3, objective=objective, training=seed % 4 == 0, scarce=seed % 3 > 0,

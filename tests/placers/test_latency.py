@@ -189,7 +189,7 @@ def test_what_it_cannot_do_is_said():
 
 def test_contiguous_stages_stay_contiguous():
     """Where a chain of stages is asked for, the search keeps it, and auto does as well as what it tries."""
-    for seed in range(6):
+    for seed in seeds(12):
         problem = chained(seed).with_(constraints=Constraints(contiguous=True))
         for placer in (LocalPlacer(), AutoPlacer()):
             placement = run_placer(placer, problem, Budget(iterations=20)).placement

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from cli_runs import run
 from crash_runs import alive_in
 from locations import DATA
+from processes_seen import LOOPBACK, listening_addresses
 from soak import later
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
-LISTENS = "0A"
-LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"}
-"""As /proc/net writes 127.0.0.1, ::1 and ::ffff:127.0.0.1 on little-endian machines."""
 COMMANDS = {
-    "place": ("place {model} -d 2xV100-16GB,cpu --time-limit 2s", None),
+    "place": ("place {model} -d 2xV100-16GB,cpu --time-limit 0.5s", None),
     "sweep": ("sweep {model} -d 1..4xV100-16GB,cpu --workers 2 --time-limit 1s", None),
     "profile": ("profile {model} -d cores --repeats 3 -o {out}", "onnxruntime"),
     "run": ("run {plan} --rounds 1 --measure-time 1s", "onnxruntime"),
@@ -37,32 +35,14 @@ def _session_of(stat: Path) -> int:
         return -1
 
 
-def addresses_in(session: int) -> set[str]:
-    """The addresses on which the processes of a session listen, as /proc writes them, without the port."""
-    listening = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENS:
-                listening[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
-    addresses = set()
-    for pid in pids_in(session):
-        try:
-            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:  # it has ended, or has closed the file
-            continue
-        addresses |= {listening[link] for link in links if link in listening}
-    return addresses
-
-
 def find_open_addresses(words: list[str], folder: Path) -> set[str]:
     """The addresses on which a command listens while it runs; it must end well."""
     addresses = set()
     command = [sys.executable, "-m", "placewise", *words, "-q"]
     with subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            addresses |= addresses_in(process.pid)
-            time.sleep(0.02)
+            addresses |= listening_addresses(pids_in(process.pid))
+            time.sleep(0.05)
     assert process.returncode == 0 and not alive_in(process.pid)
     return addresses
 
@@ -80,13 +60,14 @@ def test_nothing_listens(command: str, tmp_path: Path) -> None:
     assert find_open_addresses(words, tmp_path) == set()
 
 
+@pytest.mark.soak
 def test_ranks_listen_on_loopback(tmp_path: Path) -> None:
-    """Ranks of a pipeline of PyTorch connect to each other there."""
+    """Ranks of a pipeline of PyTorch connect to each other there, as in tests/runtimes/test_pipelining.py."""
     pytest.importorskip("torch")
     plan = tmp_path / "plan.json"
-    words = ["place", str(DATA / "measured" / "small.pt2"), "-d", "2xcore", "--objective", "throughput"]
-    find_open_addresses([*words, "--placer", "in_order", "-o", str(plan)], tmp_path)
+    words = ["place", DATA / "measured" / "small.pt2", "-d", "2xcore", "--objective", "throughput"]
+    run(*words, "--placer", "in_order", "-o", plan)
     addresses = find_open_addresses(
-        ["run", str(plan), "--runtime", "pipelining", "--rounds", "1", "--measure-time", "1s"], tmp_path
+        ["run", str(plan), "--runtime", "pipelining", "--rounds", "1", "--measure-time", "0.2s"], tmp_path
     )
     assert addresses and addresses <= LOOPBACK

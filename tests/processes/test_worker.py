@@ -11,6 +11,7 @@ import sys
 import pytest
 from locations import SEARCH_PATH
 from processes_seen import gone
+from soak import later
 
 from placewise._util.cores import pinnable_cores
 from placewise.errors import RunError
@@ -113,8 +114,17 @@ def test_telemetry_is_off_unless_somebody_decided(monkeypatch, given, seen):
     assert _environment(0, None)["ORT_DISABLE_TELEMETRY"] == seen
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize(
+    ("by", "busy"),
+    [
+        (signal.SIGKILL, True),
+        (signal.SIGTERM, False),
+        (signal.SIGINT, True),
+        later(signal.SIGKILL, False),
+        later(signal.SIGTERM, True),
+        later(signal.SIGINT, False),
+    ],
+)
 def test_no_worker_outlives_its_parent(by, busy):
     """However the parent ends, also in the midst of a question that hangs."""
     code = f"""

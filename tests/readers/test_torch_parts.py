@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from soak import examples
 
@@ -23,7 +23,6 @@ from placewise.readers.torch.traced_program import (
 )
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_views_are_those_of_pytorch(data):
     """A reshape is a view exactly where torch makes one, for permuted, sliced and expanded tensors."""
@@ -47,7 +46,6 @@ def test_views_are_those_of_pytorch(data):
     assert is_contiguous(tuple(x.shape), x.stride()) == x.is_contiguous()
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_expressions_are_those_of_sympy(data):
     """Any expression of sizes has the value that sympy gives it."""

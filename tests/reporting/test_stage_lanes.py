@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from soak import seeds
 from split_problems import random_pipeline, split_problem
 from tiny_problems import Draw
 
@@ -17,7 +18,7 @@ SLOTS = 400
 def test_lanes_add_up_to_the_judges_seconds(kind: str) -> None:
     """Busy is what the stage takes, marked is its compute; the stages of a request follow each other."""
     tried = 0
-    for seed in range(60):
+    for seed in seeds(240):
         problem = split_problem(seed, kind=kind)
         placement = random_pipeline(Draw(seed), problem)
         judged = judge_placement(problem, placement)

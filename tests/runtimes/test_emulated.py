@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_runs import ON_TIME, run_on_time
+from soak import later
 
 import placewise as pw
 from placewise.errors import InputError, PlacewiseError, RunError
@@ -57,7 +58,7 @@ def starts_of(prepared: PreparedEmulation, problem: Problem) -> dict[int, float]
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, later(1), later(2)])
 @pytest.mark.parametrize(("transfers", "wires"), [("direct", False), ("direct", True), ("staged", True)])
 def test_ops_start_when_the_judge_says(seed, transfers, wires):
     """Queues of links, shared wires, forwarding through host memory, and priorities: every op at its exact moment."""
@@ -92,7 +93,7 @@ def test_what_ops_without_seconds_make_queues_behind_what_was_sent_before():
     assert [starts[op] for op in range(6)] == pytest.approx(judged.timeline.start, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, later(1), later(2)])
 @pytest.mark.parametrize("execution", ["subgraph", "sequential"])
 @pytest.mark.parametrize("transfers", ["direct", "staged"])
 def test_pieces_end_when_the_judge_says(seed, execution, transfers):
@@ -106,7 +107,7 @@ def test_pieces_end_when_the_judge_says(seed, execution, transfers):
     assert max(ends) == pytest.approx(value, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, later(1)])
 @pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
 def test_engines_and_wires_are_busy_as_predicted(seed, mode):
     """Every engine of a device, and every wire, spends the judge's seconds per sample, one task after the other."""

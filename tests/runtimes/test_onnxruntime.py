@@ -15,6 +15,7 @@ import onnx_branches
 import pytest
 from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
+from soak import later
 
 from placewise._util.cores import pinnable_cores
 from placewise.core.build import build
@@ -86,8 +87,8 @@ def test_another_placement_takes_the_place_of_one(branches):
             prepared.move(Placement(np.array(device, np.int32)))
             require_equal(wanted, prepared.run(fresh(0)), who="the moved one")
             assert len(prepared.time([fresh(1), fresh(2)])) == 2 and prepared.pids == pids
-            with OnnxRuntime().prepare(job_of(branches, device, apart=False)) as anew:
-                assert prepared.realised == anew.realised and prepared.weights == anew.weights
+        with OnnxRuntime().prepare(job_of(branches, some, apart=False)) as anew:
+            assert prepared.realised == anew.realised and prepared.weights == anew.weights
         prepared._workers[0].kill()
         prepared.move(Placement(np.array(many, np.int32)))
         require_equal(wanted, prepared.run(fresh(0)), who="the one that was started again")
@@ -101,7 +102,7 @@ def equal(found, wanted):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, later(0), later(2)])
 def test_outputs_are_those_of_the_whole_model(branches, seed):
     """Whatever runs where, on cores of their own or on one."""
     device = np.random.default_rng(seed).integers(0, 2, branches.n_ops)

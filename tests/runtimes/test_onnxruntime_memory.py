@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, save
 from simulate_problems import Choose, seeded
+from soak import examples, seeds
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
@@ -102,7 +103,7 @@ def planned(session: Session) -> list[Span]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(240))
 def test_buffers_are_those_of_the_twin(seed):
     """Counting uses down gives the buffers that looking everything up gives."""
     session = drawn(seeded(seed))
@@ -171,7 +172,7 @@ def naive(spans: list[Span], *, doubling: bool) -> tuple[int, int, int]:
     return most, sum(reached.values()), held
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(0, 3 * MIB)), max_size=25), st.booleans())
 def test_chunks_are_those_of_the_twin(drawn, doubling):
     """In use, ever used and held, over buffers that come and go."""
@@ -193,7 +194,7 @@ def test_a_large_chunk_is_used_whole_unless_it_is_twice_as_large():
     assert simulate_arena([Span(0, 1, 3), Span(1, 1, 5 * MIB)]) == (8 * MIB + 256, 5 * MIB + 256, 9 * MIB)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_kernels_run_after_what_they_read(seed):
     """Every kernel once, each after those that make what it reads; a chain stays as it is."""
     session = drawn(seeded(seed))

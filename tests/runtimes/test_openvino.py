@@ -17,6 +17,7 @@ pytest.importorskip("openvino")
 
 from openvino_models import branching, classifier, job, mixed, two
 from processes_seen import gone
+from soak import later
 
 from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError, RunError
@@ -61,13 +62,13 @@ def test_another_placement_takes_the_place_of_one(model, alone):
             placement = Placement(rng.integers(0, 2, base.problem.n_ops))
             prepared.move(placement)
             require_equal(outputs(alone, base.problem), outputs(prepared, base.problem), who="the moved one")
-            with RUNTIME.prepare(base.on(placement)) as fresh:
-                assert prepared.placement == fresh.placement and prepared.realised == fresh.realised
+        with RUNTIME.prepare(base.on(placement)) as fresh:
+            assert prepared.placement == fresh.placement and prepared.realised == fresh.realised
         with pytest.raises(InputError, match="uses other devices"):
             prepared.move(Placement.on(0, base.problem.n_ops))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, later(1), later(2)])
 def test_random_placements_run_equal_and_where_asked(model, alone, seed):
     """Op by op at random, HETERO does as told: outputs equal, every op read back on its device."""
     base = job(model)
@@ -188,7 +189,7 @@ def test_devices_differ_in_precision(model, alone):
         ("openvino:NPU.7", r"cpu:1 \(openvino:NPU.7\) is not on this machine; OpenVINO sees CPU"),
         ("cuda:0", "OpenVINO has no device for cpu:1"),
         ("cores:0;SPEED=high", "cannot set CPU2: .*SPEED"),
-        ("cores:0;INFERENCE_NUM_THREADS=many", "Wrong value"),
+        later("cores:0;INFERENCE_NUM_THREADS=many", "Wrong value"),
     ],
 )
 def test_devices_that_are_not_here(model, said, message):
@@ -249,14 +250,12 @@ def test_a_pipeline_on_processors_is_none(model):
         assert "samples in flight do not overlap" in prepared.notes[-1]
 
 
-def test_wrong_inputs_and_options(model, tmp_path):
+def test_wrong_inputs_and_options(model, alone, tmp_path):
     """Other models, options and inputs than this runtime takes."""
-    base = job(model)
-    with RUNTIME.prepare(base) as prepared:
-        with pytest.raises(RunError, match="input 'x' is not given"):
-            prepared.run({})
-        with pytest.raises(RunError, match="OpenVINO cannot run"):
-            prepared.run({"x": np.zeros((3, 9), np.float32)})
+    with pytest.raises(RunError, match="input 'x' is not given"):
+        alone.run({})
+    with pytest.raises(RunError, match="OpenVINO cannot run"):
+        alone.run({"x": np.zeros((3, 9), np.float32)})
     with pytest.raises(InputError, match="no option affinity=magic; it has affinity: placement or automatic"):
         RUNTIME.prepare(job(model, affinity="magic"))
     gone = tmp_path / "gone.xml"

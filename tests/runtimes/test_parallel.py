@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -72,14 +73,20 @@ def compare_model(group: ParallelGroup, model: str, plan: dict, inputs: list[np.
     assert seen == wanted.keys()
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
-@pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 1, 1), (1, 2, 1)], ids=["split", "stages", "replicas"])
-def test_two_processes_compute_what_one_does(pair: ParallelGroup, name: str, sizes: tuple[int, int, int]) -> None:
+SIZES = {"split": (1, 1, 2), "stages": (2, 1, 1), "replicas": (1, 2, 1)}
+QUICK = {("llama", "split"), ("llama", "stages"), ("bert", "split"), ("resnet", "split"), ("resnet", "replicas")}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [pair if pair in QUICK else later(*pair) for pair in product(("llama", "bert", "resnet"), SIZES)],
+)
+def test_two_processes_compute_what_one_does(pair: ParallelGroup, name: str, way: str) -> None:
     """Outputs and the gradients of one step, to 1e-4."""
-    compare(pair, name, make_plan(name, *sizes))
+    compare(pair, name, make_plan(name, *SIZES[way]))
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama", later("bert")])
 def test_sequence_parallelism_computes_what_one_process_does(pair: ParallelGroup, name: str) -> None:
     """Norms and sums on the tokens of each process, gathered and scattered around products; layers recompute."""
     problem = problem_of(name, sequence_parallel=True)
@@ -91,8 +98,8 @@ def test_sequence_parallelism_computes_what_one_process_does(pair: ParallelGroup
 SPLIT, REPLICAS = [StageGroup((0, 1), 1, 2)], [StageGroup((0, 1), 2, 1)]
 STAGES = [StageGroup((0,), 1, 1), StageGroup((1,), 1, 1)]
 CASES = [
-    ("llama", SPLIT, {}), ("gpt2", SPLIT, {}), ("gpt2", REPLICAS, {}), ("bert", SPLIT, {}), ("qwen2", SPLIT, {}),
-    ("mistral", SPLIT, {}),
+    ("llama", SPLIT, {}), ("gpt2", SPLIT, {}), later("gpt2", REPLICAS, {}), later("bert", SPLIT, {}),
+    later("qwen2", SPLIT, {}), later("mistral", SPLIT, {}),
     *(
         later(kind, groups, changes)
         for groups in (SPLIT, STAGES, REPLICAS)
@@ -180,6 +187,7 @@ def test_recomputation_gives_the_same_gradients(pair: ParallelGroup) -> None:
         assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.soak
 def test_a_plan_of_another_size_is_refused_in_one_sentence() -> None:
     """And its processes end."""
     with ParallelGroup(2) as group, pytest.raises(RunError, match="the plan has 2 × 1 × 2 processes, and there are 2"):

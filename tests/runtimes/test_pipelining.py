@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes_seen import LOOPBACK, listening_addresses
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
@@ -36,8 +38,10 @@ def with_free_transfers(problem: Problem) -> Problem:
     return problem.with_(costs=costs, objective=replace(problem.objective, kind="throughput"))
 
 
-def require_outputs(model: Any, problem: Any, device: Any) -> None:
-    """Two samples as single runs and a stream of both: in all of them the outputs of the module in one process."""
+def require_outputs(model: Any, problem: Any, device: Any, then: Callable[[Any], None] = lambda _: None) -> None:
+    """Two samples as single runs and a stream of both: in all of them the outputs of the module in one process. `then`
+    takes what was prepared for them.
+    """
     with registry.create("pipelining").prepare(job_here(problem, device)) as prepared:
         samples = [fresh_inputs(problem.graph, seed) for seed in range(2)]
         streamed = prepared._run_samples("stream", samples)[-1][2]
@@ -53,17 +57,39 @@ def require_outputs(model: Any, problem: Any, device: Any) -> None:
                         torch.as_tensor(found), value.float() if value.dtype == torch.bfloat16 else value,
                         rtol=1e-4, atol=1e-5,
                     )  # fmt: skip
+        then(prepared)
 
 
-def test_stages_hand_on_values_of_every_kind(tmp_path: Path) -> None:
-    """Transposed, sliced, expanded, empty, scalar, bool, int, complex values and one that skips a stage."""
+def test_stages_hand_on_values_of_every_kind_until_one_is_killed(tmp_path: Path) -> None:
+    """Transposed, sliced, expanded, empty, scalar, bool, int, complex values and one that skips a stage. Where the
+    middle rank is killed in a stream, the error is about it and no neighbour, and no process is left. Ranks listen on
+    the loopback device alone.
+    """
     model = export_model(HandedOn(), {"x": torch.randn(4, 6)}, tmp_path / "handed.pt2")
     problem = pw.build(model.path, "3xcore")
     last = max(number for number, name in enumerate(problem.graph.ops.name) if "add" in name)
     device = [0 if n < problem.n_ops // 2 else 1 if n < last else 2 for n in range(problem.n_ops)]
-    require_outputs(model, problem, device)
+
+    def kill_the_middle(prepared: Any) -> None:
+        pids = [worker.pid for worker in prepared._workers]
+        if Path("/proc/net/tcp").exists():
+            assert listening_addresses(pids) and listening_addresses(pids) <= LOOPBACK
+        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 500
+        assert len(prepared.time(samples[:4])) == 4 and min(prepared.time(samples[:4])) > 0
+        assert len(prepared.time(samples[:4], in_flight=2)) == 1 and prepared.realised.pieces == (1, 1, 1)
+        threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
+        with pytest.raises(RunError, match=r"core:1 \(.*\) was killed") as caught:
+            for _ in range(100):
+                prepared.time(samples, in_flight=2)
+        assert "core:0" not in str(caught.value) and "core:2" not in str(caught.value)
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    require_outputs(model, problem, device, kill_the_middle)
 
 
+@pytest.mark.soak
 def test_stages_run_on_quotas_over_links_of_a_bandwidth(tmp_path: Path) -> None:
     """In network namespaces and control groups of their own: the same outputs, and nothing is left of either."""
     model = export_model(Residuals(), {"x": torch.randn(4, 16)}, tmp_path / "slow.pt2")
@@ -111,23 +137,6 @@ def test_models_run_in_even_stages(name: str, cores: int, tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def residuals(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return export_model(Residuals(), {"x": torch.randn(3, 16)}, tmp_path_factory.mktemp("residuals") / "model.pt2")
-
-
-def test_a_killed_middle_rank_is_named_at_once(residuals: Any) -> None:
-    """Killed in the middle of a stream: the error is about it and no neighbour, and no process is left."""
-    problem = pw.build(residuals.path, "3xcore")
-    with registry.create("pipelining").prepare(job_here(problem, even_cut(problem, 3))) as prepared:
-        pids = [worker.pid for worker in prepared._workers]
-        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)] * 500
-        prepared.time(samples[:8], in_flight=2)
-        threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
-        with pytest.raises(RunError, match=r"core:1 \(.*\) was killed") as caught:
-            for _ in range(100):
-                prepared.time(samples, in_flight=2)
-        assert "core:0" not in str(caught.value) and "core:2" not in str(caught.value)
-        for pid in pids:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
 
 
 @pytest.mark.soak

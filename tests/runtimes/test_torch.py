@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -416,33 +415,3 @@ def test_a_circle_of_devices_is_no_line_of_stages(problem: Problem) -> None:
         stages_in_line(problem, Placement(device))
     device = (np.arange(problem.n_ops) < problem.n_ops // 2).astype(np.int32)
     assert stages_in_line(problem, Placement(device)) == (1, 0)
-
-
-def test_stages_in_processes(problem: Problem) -> None:
-    """Two ranks joined by gloo: the module's outputs, times of streams and of single samples; one killed ends both."""
-    model = Branches().eval()
-    device = (np.arange(problem.n_ops) >= problem.n_ops // 2).astype(np.int32)
-    prepared: Any = registry.create("pipelining").prepare(
-        replace(job_of(problem, device.tolist(), model), seconds=60.0)
-    )
-    pids = [worker.pid for worker in prepared._workers]
-    try:
-        sample = fresh_inputs(problem.graph, 7)
-        with torch.no_grad():
-            made = model(**{name: torch.from_numpy(array) for name, array in sample.items()})
-        found = prepared.run(sample)
-        require_equal(dict(zip(found, (value.numpy() for value in made), strict=True)), found, who="two stages")
-        samples = [fresh_inputs(problem.graph, seed) for seed in range(4)]
-        assert len(prepared.time(samples)) == 4 and min(prepared.time(samples)) > 0
-        assert len(prepared.time(samples, in_flight=2)) == 1
-        assert prepared.realised.pieces == (1, 1)
-        os.kill(pids[1], signal.SIGKILL)
-        began = time.monotonic()
-        with pytest.raises(RunError, match=r"core:1 .*(killed|gone)"):
-            prepared.run(sample)
-        assert time.monotonic() - began < 30
-    finally:
-        prepared.close()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from soak import later, seeds
+from soak import SOAKS, later, seeds
 
 from placewise.errors import InputError, ModelFileError, OutputError, RunError
 from placewise.files.training_checkpoint import TrainingCheckpoint
@@ -25,7 +25,12 @@ from placewise.model.placement import Placement
 torch = pytest.importorskip("torch")
 from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, train  # noqa: E402
 
-from placewise.analysis.train_plan import TrainingSetting, tabulate_training, train_placement  # noqa: E402
+from placewise.analysis.train_plan import (  # noqa: E402
+    TrainedPlan,
+    TrainingSetting,
+    tabulate_training,
+    train_placement,
+)
 from placewise.readers.torch.pipeline_trainer import Rows, require_schedule  # noqa: E402
 from placewise.readers.torch.training_stages import TrainedProgram  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
@@ -39,6 +44,27 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_program(TiedBlocks, IDS, tmp_path_factory.mktemp("blocks") / "model.pt2")
 
 
+PATTERN = (0, 1, 1, 0)
+"""Four stages on two devices, as under a zero-bubble schedule with a V."""
+SCHEDULE = {"schedule": "zero-bubble", "optimizer": "momentum", "learning_rate": 0.01, "every": 3}
+
+
+@pytest.fixture(scope="module")
+def begun(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedPlan, Path]:
+    """Four steps, each compared with one process, and the folder of their checkpoint."""
+    problem, folder = build_forward(blocks, "2xcore"), tmp_path_factory.mktemp("begun") / "kept"
+    trained = train(problem, cut_evenly(problem, PATTERN), steps=4, compared=4, checkpoint=folder, **SCHEDULE)
+    return trained, folder
+
+
+@pytest.fixture(scope="module")
+def resumed(blocks: Path, begun: tuple[TrainedPlan, Path]) -> runs.TrainingRecord:
+    """Five more steps, by another command."""
+    problem = build_forward(blocks, "2xcore")
+    placement = cut_evenly(problem, PATTERN)
+    return train(problem, placement, steps=9, compared=0, checkpoint=begun[1], resume=True, **SCHEDULE).record
+
+
 @pytest.mark.parametrize(
     ("schedule", "pattern", "optimizer"),
     [
@@ -46,18 +72,21 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         later("1f1b", (0, 1), "adam"),
         later("interleaved", (0, 1, 0, 1), "sgd"),
         later("zero-bubble", (0, 1), "adam"),
-        ("zero-bubble", (0, 1, 1, 0), "momentum"),
+        ("zero-bubble", PATTERN, "momentum"),
     ],
 )
 def test_losses_and_gradients_are_those_of_one_process(
-    blocks: Path, schedule: str, pattern: Sequence[int], optimizer: str
+    blocks: Path, schedule: str, pattern: Sequence[int], optimizer: str, request: pytest.FixtureRequest
 ) -> None:
     """Under every schedule; the tied weight is on both devices, and whole numbers pass through. Processes do what the
     objective `step` simulates, in its order.
     """
-    problem = build_forward(blocks, "2xcore")
-    placement = cut_evenly(problem, pattern)
-    trained = train(problem, placement, steps=4, schedule=schedule, optimizer=optimizer, compared=4, learning_rate=0.01)
+    if pattern == PATTERN:
+        trained = request.getfixturevalue("begun")[0]
+    else:
+        problem = build_forward(blocks, "2xcore")
+        options = {"schedule": schedule, "optimizer": optimizer, "learning_rate": 0.01}
+        trained = train(problem, cut_evenly(problem, pattern), steps=4, compared=4, **options)
     record = trained.record
     assert record.loss_difference <= 1e-5 and record.gradient_difference <= 1e-5 and len(record.compared) == 4
     assert record.losses[-1] < record.losses[0] and len(set(record.losses)) == 4
@@ -141,8 +170,8 @@ def _train_with_a_death(path: Path, folder: Path, moment: tuple[int, int, float]
         seen.append(number)
         time.sleep(0.02)
 
-    options = runs.TrainingOptions(steps=9, checkpoint=folder, every=3, compared=0, learning_rate=0.01)
-    trained = train_placement(problem, cut_evenly(problem, (0, 1)), options, TrainingSetting(), on_step=note)
+    options = runs.TrainingOptions(steps=9, checkpoint=folder, compared=0, **SCHEDULE)
+    trained = train_placement(problem, cut_evenly(problem, PATTERN), options, TrainingSetting(), on_step=note)
     return trained.record, seen
 
 
@@ -157,20 +186,13 @@ def _require_no_step_lost(record: Any, seen: list[int], undisturbed: Sequence[fl
     assert seen[again:] == list(range(seen[again], 10))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(blocks: Path) -> tuple[float, ...]:
-    problem = build_forward(blocks, "2xcore")
-    trained = train(problem, cut_evenly(problem, (0, 1)), steps=9, compared=0, learning_rate=0.01)
-    return trained.record.losses
-
-
 def test_a_dead_process_costs_no_step(
-    blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    blocks: Path, tmp_path: Path, resumed: runs.TrainingRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All processes restart from the last checkpoint, and losses are those of a run without the death."""
     monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
     record, seen = _train_with_a_death(blocks, tmp_path / "kept", (5, 1, 0.0))
-    _require_no_step_lost(record, seen, undisturbed)
+    _require_no_step_lost(record, seen, resumed.losses)
     assert len(record.restarts) == 1 and "process 1 (core:1) died" in record.restarts[0]
     weights = torch.load(tmp_path / "kept" / "weights.pt", weights_only=True)
     module = TiedBlocks()
@@ -181,42 +203,48 @@ def test_a_dead_process_costs_no_step(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(20))
 def test_deaths_at_random_moments_cost_no_step(
-    blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...], monkeypatch: pytest.MonkeyPatch, seed: int
+    blocks: Path, tmp_path: Path, resumed: runs.TrainingRecord, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """The same, whenever a process dies: before a step, in it, or while a checkpoint is written."""
     monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
     draw = random.Random(seed)
     moment = (draw.randint(1, 8), draw.randint(0, 1), draw.uniform(0.0, 0.06))
     record, seen = _train_with_a_death(blocks, tmp_path / "kept", moment)
-    _require_no_step_lost(record, seen, undisturbed)
+    _require_no_step_lost(record, seen, resumed.losses)
 
 
-def test_training_goes_on_from_a_checkpoint(blocks: Path, tmp_path: Path, undisturbed: tuple[float, ...]) -> None:
-    """A later command goes on, with the same losses; other options, and a folder in use, are refused."""
+def test_training_goes_on_from_a_checkpoint(
+    blocks: Path, begun: tuple[TrainedPlan, Path], resumed: runs.TrainingRecord
+) -> None:
+    """A later command goes on, with losses that a run without a stop has (test_a_dead_process_costs_no_step); other
+    options, and a folder in use, are refused.
+    """
     problem = build_forward(blocks, "2xcore")
-    placement = cut_evenly(problem, (0, 1))
-    common = {"checkpoint": tmp_path / "kept", "every": 3, "compared": 0, "learning_rate": 0.01}
-    assert train(problem, placement, steps=4, **common).record.losses == undisturbed[:4]
-    later = train(problem, placement, steps=9, resume=True, **common).record
-    assert later.losses == undisturbed and later.first == 5 and len(later.seconds) == 5
+    placement = cut_evenly(problem, PATTERN)
+    trained, kept = begun
+    common = {"checkpoint": kept, "compared": 0, **SCHEDULE}
+    assert resumed.losses[:4] == trained.record.losses
+    assert len(resumed.losses) == 9 and resumed.first == 5 and len(resumed.seconds) == 5
     with pytest.raises(InputError, match="holds a checkpoint already"):
         train(problem, placement, steps=9, **common)
     with pytest.raises(ModelFileError, match="checkpoint of another training run"):
         train(problem, placement, steps=9, resume=True, **(common | {"learning_rate": 0.02}))
-    (tmp_path / "kept" / "step-00000009" / "rank-1.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(RunError, match=r"the checkpoint rank-1.pt cannot be read"):
-        train(problem, placement, steps=10, resume=True, **common)
+    if SOAKS:
+        shutil.copytree(kept, kept.with_name("damaged"))
+        (kept.with_name("damaged") / "step-00000009" / "rank-1.pt").write_bytes(b"no checkpoint")
+        with pytest.raises(RunError, match=r"the checkpoint rank-1.pt cannot be read"):
+            train(problem, placement, steps=10, resume=True, **(common | {"checkpoint": kept.with_name("damaged")}))
 
 
-def test_steps_in_which_threads_waited_are_not_counted(blocks: Path) -> None:
+def test_steps_in_which_threads_waited_are_not_counted(begun: tuple[TrainedPlan, Path]) -> None:
     """The median is that of the steps as calm as the calmest, without the first; a note says how many were left out."""
-    problem = build_forward(blocks, "1xcore")
-    trained = train(problem, Placement.on(0, problem.n_ops), steps=4, compared=0)
+    trained, _ = begun
     assert len(trained.record.waited) == 4 and min(trained.record.waited) >= 0
     record = replace(trained.record, seconds=(9.0, 1.0, 3.0, 2.0, 1.5), waited=(5.0, 0.1, 0.9, 0.2, 0.8))
     table = tabulate_training(replace(trained, record=record))
     assert table.seconds == 1.5 and "2 steps in which other programs had the processor are not counted" in table.notes
-    slow = replace(trained.training.job, places=(replace(trained.training.job.places[0], quota=0.5),))
+    first, *others = trained.training.job.places
+    slow = replace(trained.training.job, places=(replace(first, quota=0.5), *others))
     limited = replace(trained, record=record, training=replace(trained.training, job=slow))
     assert limited.calm_steps == record.seconds[1:]
     resumed = replace(trained, record=replace(record, seconds=(), waited=()))
@@ -226,10 +254,10 @@ def test_steps_in_which_threads_waited_are_not_counted(blocks: Path) -> None:
 def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the run and all processes, and the error says which one died."""
     monkeypatch.setattr(runs, "TrainingProcesses", Deaths)
-    problem = build_forward(blocks, "2xcore")
+    problem = build_forward(blocks, "1xcore")
     Deaths.moment = (2, 0, 0.0)
-    with pytest.raises(RunError, match=r"process 0 \(core:0\) died.*with --checkpoint"):
-        train(problem, cut_evenly(problem, (0, 1)), steps=3, compared=0)
+    with pytest.raises(RunError, match=r"process 0 \(core.*\) died.*with --checkpoint"):
+        train(problem, Placement.on(0, problem.n_ops), steps=3, compared=0)
 
 
 class OwnLoss(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -335,10 +363,9 @@ def test_what_cannot_train_is_one_sentence(tmp_path: Path, module: Any, message:
 def test_micro_batches_that_do_not_fit_are_refused(blocks: Path) -> None:
     """Rows of inputs that they do not divide, replicas, and stages of 1f1b."""
     problem = build_forward(blocks, "2xcore")
-    placement = cut_evenly(problem, (0, 1))
-    inputs = TrainingSetting(inputs={"ids": np.zeros((10, 6), np.int64)})
-    with pytest.raises(RunError, match="'ids' has 10 rows, which 4 micro-batches of 2 rows do not divide"):
-        train(problem, placement, inputs, steps=1)
+    trained = TrainedProgram(torch.export.load(blocks), shapes={"ids": [2, 6]}, frozen=())
+    with pytest.raises(ValueError, match="'ids' has 10 rows, which 4 micro-batches of 2 rows do not divide"):
+        Rows(trained, 0, 4, {"ids": torch.zeros((10, 6), dtype=torch.int64)})
     with pytest.raises(ValueError, match="1f1b needs as many micro-batches as stages, 2, and there are 1"):
         require_schedule("1f1b", (0, 1), 1)  # in every process, as for the rows
     copies = Placement(np.zeros(problem.n_ops, np.int32), replicas=np.array([0, 0], np.int32))

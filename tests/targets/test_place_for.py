@@ -84,7 +84,7 @@ def test_layers_of_the_zoo(target: str, objective: str, name: str, tmp_path: Pat
 def test_families_of_transformers(transformer: Problem, target: str) -> None:
     """Small configurations: experts, tied weights, caches."""
     try:
-        result = place_for(transformer, target, "auto", pw.Budget(seconds=0.3))
+        result = place_for(transformer, target, "auto", pw.Budget(seconds=0.1))
     except ExportError as error:
         assert SOAKS and target in str(error)
         return
@@ -165,6 +165,7 @@ def test_a_split_that_no_target_runs_is_not_promised(tmp_path: Path) -> None:
         assert "not worth it" in pw.Plan(result).summary() or target == "llama.cpp"
 
 
+@pytest.mark.soak
 def test_a_large_model_keeps_its_gpus_in_llama_cpp(tmp_path: Path) -> None:
     """Llama 3 70B on two cards of 24 GB and a CPU: 13 layers on each, a quarter faster than the CPU alone."""
     pytest.importorskip("transformers")

@@ -239,6 +239,12 @@ def study(plan: TrainingPlan = PLAN, seed: int = 0, **given: Any) -> Pretrainer:
     return made
 
 
+@pytest.fixture(scope="module")
+def whole() -> Pretrainer:
+    """A training that nothing disturbed."""
+    return study()
+
+
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Equal arrays under equal names."""
     assert set(one) == set(other)
@@ -249,7 +255,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_one_process_and_two_end_in_the_same_parameters() -> None:
     """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
     options = small(algorithm="ppo", epochs=2)
-    plan = replace(PLAN, updates=3)
+    plan = replace(PLAN, updates=2, every=2)
     alone = study(plan, options=options)
     pool = DistributedPool(worker_spec(options), Processes(2, 0))
     many = pretrainer(worker_spec(options), pool, plan)
@@ -282,9 +288,8 @@ def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytes
     same(study(plan).state()[1], many.state()[1])
 
 
-def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
+def test_stopped_and_gone_on_with_it_ends_the_same(whole: Pretrainer) -> None:
     """Three updates, what they left, another training and three more: the same as six."""
-    whole = study()
     half = pretrainer(worker_spec(), LocalPool(worker_spec()), PLAN)
     half.run(Budget(), lambda step: (_ for _ in ()).throw(KeyboardInterrupt) if step.number == 3 else None)
     assert half.learner.updates == 3
@@ -325,10 +330,10 @@ def test_every_problem_has_its_turn_in_every_round() -> None:
 
 
 def test_imitation_comes_nearer_to_what_is_imitated() -> None:
-    """After sixty updates that only imitate, decisions of the expert are far likelier."""
+    """After thirty updates that only imitate, decisions of the expert are far likelier."""
     distances: list[float] = []
-    options = small(rate=1e-2)
-    made = pretrainer(worker_spec(options), LocalPool(worker_spec(options)), replace(PLAN, updates=60, imitated=1.0), 0)
+    options, plan = small(rate=2e-2), replace(PLAN, updates=30, imitated=1.0)
+    made = pretrainer(worker_spec(options), LocalPool(worker_spec(options)), plan, 0)
     made.run(Budget(), lambda step: distances.append(step.distance) if step.number else None)
     assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
 
@@ -343,10 +348,9 @@ class MadeGdp(Made):
         return GdpPlacer(self.options).policy(problem, 0)
 
 
-def test_what_is_known_only_gets_better() -> None:
+def test_what_is_known_only_gets_better(whole: Pretrainer) -> None:
     """Values never rise, are what the judge says of the placements, and begin at the expert's or better."""
-    made = study()
-    for number, known in made.known.items():
+    for number, known in whole.known.items():
         problem = corpus().problem(number)
         assert pw.judge(problem, Placement(known.best)).value == pytest.approx(known.value)
         first = CorpusWorker(worker_spec()).run(CorpusTask(number, "search", use_expert=True)).known
@@ -477,9 +481,8 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
         torch.set_num_threads(before)
 
 
-def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_evict_problems_and_give_the_same_results(whole: Pretrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one problem, all of them are made again and again; nothing else changes."""
-    whole = study()
     monkeypatch.setattr("placewise.training.workers.corpus_worker.CACHE_SIZE", 1)
     same(whole.state()[1], study().state()[1])
 
@@ -548,6 +551,7 @@ def test_patience_ends_what_gets_no_better() -> None:
 ARGUMENTS = ("--every", "1", "-q", "--json")
 
 
+@pytest.mark.soak
 def test_killed_and_gone_on_with_by_the_command_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """kill −9 in the middle, then --resume: the same weights, values and trials, to the last bit."""
     path = written(tmp_path / "c.toml", training={"updates": 12})
@@ -637,7 +641,7 @@ def test_a_checkpoint_of_another_network_is_refused_by_version(tmp_path: Path) -
 
 def test_searched_problems_are_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the answers of another training of the same problems nobody is asked any more; all ends the same."""
-    path = written(tmp_path / "c.toml")
+    path = written(tmp_path / "c.toml", training={"updates": 2})
     pw.pretrain(path, checkpoint=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "answers").rename(tmp_path / "b" / "answers")

@@ -84,7 +84,7 @@ def apart(policy: str, folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, str(HIDDEN), *given]
 
 
-@pytest.mark.parametrize(("policy", "updates"), [("table", 120), later("hsdag", 12)])
+@pytest.mark.parametrize(("policy", "updates"), [("table", 40), later("table", 120), later("hsdag", 12)])
 def test_killed_and_gone_on_with_it_ends_as_if_it_had_not_been(tmp_path: Path, policy: str, updates: int) -> None:
     """kill −9 in the middle, then --resume: the same placement, value, evaluations and weights, to the last bit."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

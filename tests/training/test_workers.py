@@ -24,6 +24,7 @@ torch = pytest.importorskip("torch")
 from learned_policies import table
 from processes_seen import gone
 from simulate_problems import random_placement
+from soak import later
 from worker_here import Death, Here
 from worker_rewards import Reward, measured, workers
 
@@ -265,7 +266,8 @@ def test_workers_that_hang_or_die_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [1, later(2)])
+def test_workers_and_controllers_may_be_killed(tmp_path: Path, each: int) -> None:
     """Each costs what it was doing; the budget is still spent to the last evaluation, and nobody is left behind."""
     problem = free_problem()
     victims: list[int] = []
@@ -279,19 +281,20 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
             return
         os.kill(victims[-1], signal.SIGKILL)
 
-    with training(Processes(controllers=2, workers=2), Reward(problem, str(tmp_path), pause=0.01)) as trainer:
+    with training(Processes(controllers=each, workers=each), Reward(problem, str(tmp_path), pause=0.01)) as trainer:
         trainer.begin()
-        reason = trainer.run(Budget(evaluations=150, seconds=300), kill)
+        reason = trainer.run(Budget(evaluations=100, seconds=300), kill)
         staff, pricing = trainer.controllers, trainer.pricing
         everybody = {*controllers(trainer), *workers(tmp_path), *victims}
     assert reason is Reason.FINISHED and not trainer.early_stop
-    assert pricing.evaluations == 150 and staff.deaths >= 2 and len(victims) == 2
+    assert pricing.evaluations == 100 and staff.deaths >= 2 and len(victims) == 2
     seen = measured(tmp_path)
-    assert len(set(seen)) >= 150 - problem.n_devices and pricing.value == evaluate(problem, np.array(seen)).min()
+    assert len(set(seen)) >= 100 - problem.n_devices and pricing.value == evaluate(problem, np.array(seen)).min()
     assert pricing.value == evaluate(problem, pricing.best[None])[0]
     assert all(gone(pid) for pid in everybody)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_nobody_outlives_the_main_process(tmp_path: Path) -> None:
     """Killed in the midst of a training, it takes its controllers and their workers with it."""

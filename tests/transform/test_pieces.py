@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from soak import examples
 from strategies import eighths, graphs
@@ -87,7 +87,6 @@ def holds(graph: Graph, device: np.ndarray, pieces: Pieces) -> None:
         assert maker < 0 or tensor in pieces.makes[int(pieces.piece[maker])]
 
 
-@settings(deadline=None)
 @given(placed())
 def test_operator_pieces_delay_nothing(case):
     """Inside a piece nothing is waited for and nothing is sent; run as pieces, a placement takes as long as by op."""
@@ -106,7 +105,6 @@ def test_operator_pieces_delay_nothing(case):
     assert predict_makespan(problem, pieces) == judge_placement(problem, Placement(device)).value
 
 
-@settings(deadline=None)
 @given(placed(), eighths(4), eighths(4))
 def test_joining_costs_nothing(case, hand_over, overhead):
     """Joined pieces are no more, wait in no circle, and take no longer."""
@@ -119,7 +117,6 @@ def test_joining_costs_nothing(case, hand_over, overhead):
     assert predict_makespan(problem, fewer, hand_over=hand_over, overhead=overhead) <= before
 
 
-@settings(deadline=None)
 @given(placed())
 def test_few_pieces_cannot_be_joined_further(case):
     """Cut by changes of device and joined, any two neighbours on a device would depend on each other in a cycle."""

@@ -101,6 +101,7 @@ def test_degrees(llama, bert):
             assert (share <= np.ones(graph.n_ops)).all()
 
 
+@pytest.mark.soak
 def test_eighty_layers():
     """Two sums per layer, and one of the embedding."""
     assert counts(shard_graph(open_model("hf:llama-3-70b").graph, 8))["all-reduce"] == 2 * 80 + 1

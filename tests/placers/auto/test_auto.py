@@ -37,7 +37,7 @@ def posed(seed: int, objective: Objective, max_ops: int = 14) -> Problem:
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_history_says_who_improved_what_and_when(objective: Objective) -> None:
     """Values fall, seconds do not, the last value is the judge's, and a line of the report names the last finder."""
-    for seed in range(8):
+    for seed in seeds(12):
         result = place(posed(seed, objective), "auto", Budget(0.1))
         values, seconds = ([getattr(step, what) for step in result.history] for what in ("value", "seconds"))
         assert values[-1] == pytest.approx(result.value) and all(a > b for a, b in pairwise(values))

@@ -138,7 +138,7 @@ def unequal(seed: int, transfers: str = "staged") -> Problem:
 @pytest.mark.parametrize("transfers", ["staged", "direct"])
 def test_equal_devices_with_unequal_links_are_not_equal(transfers: str) -> None:
     """Telling equal machines apart cuts off no optimum: exact where staged; a bound, and no more, where direct."""
-    for seed in range(6):
+    for seed in seeds(12):
         for constraints in (Constraints(), Constraints(convex=True), Constraints(contiguous=True)):
             problem = unequal(seed, transfers).with_(constraints=constraints)
             best, proposal = optimum(problem), run_placer(CpsatPlacer(), problem, Budget())
@@ -173,7 +173,7 @@ def test_hints_are_solutions_of_the_program(problem: Problem) -> None:
     program.start_from(home, graph if rules.contiguous else None)
     solver = cp_model.CpSolver()
     solver.parameters.fix_variables_to_their_hinted_value = True
-    solver.parameters.num_workers = 1
+    solver.parameters.num_workers, solver.parameters.catch_sigint_signal = 1, False
     assert solver.solve(program.model) == cp_model.OPTIMAL
     value, second = evaluate(problem, device[None])[0], program.unit / priced.scale
     assert solver.objective_value * second <= value * (1 + 1e-12)

@@ -183,7 +183,7 @@ def test_signs_of_life_and_history_count_from_the_beginning() -> None:
         return price(placements)
 
     begun = time.monotonic()
-    found = run_placer(placer, problem, Budget(2.0), evaluate=timed, on_progress=said.append)
+    found = run_placer(placer, problem, Budget(0.5), evaluate=timed, on_progress=said.append)
     assert said[0].message == "asking gdp" and found.history
     seconds = [each.seconds for each in said]
     assert seconds == sorted(seconds) and found.history[0].seconds > asked[0]

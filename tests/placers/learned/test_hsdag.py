@@ -350,7 +350,7 @@ def optimum(problem: Problem) -> float:
 def test_known_optima_are_found(family: str, execution: str) -> None:
     """Within 2 % of the best of all placements of twelve ops, and never behind the best device alone."""
     problem = zoo(family, 12, 7, execution)
-    proposal = run_placer(HsdagPlacer(), problem, Budget(iterations=250, seed=1))
+    proposal = run_placer(HsdagPlacer(), problem, Budget(iterations=80, seed=1))
     assert proposal.placement is not None
     found = float(evaluate(problem, proposal.placement.device[None])[0])
     alone = evaluate(problem, np.array([[0] * 12, [1] * 12], np.int32)).min()

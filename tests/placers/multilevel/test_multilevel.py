@@ -86,7 +86,7 @@ def test_seconds_are_used_and_kept_and_progress_is_told() -> None:
     """A time limit ends the ways down; what is told names the placer and its levels."""
     heard: list[Progress] = []
     problem = random_problem(seeded(5), max_ops=300, objective=Objective("throughput"))
-    found = run_placer(create("multilevel", {"groups": 20}), problem, Budget(seconds=0.6), on_progress=heard.append)
+    found = run_placer(create("multilevel", {"groups": 20}), problem, Budget(seconds=0.3), on_progress=heard.append)
     assert found.placement is not None and found.reason in (Reason.TIME_LIMIT, Reason.FINISHED)
     assert {progress.placer for progress in heard} <= {"multilevel"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from plain_rules import keeps_the_rules, placements
-from soak import examples
+from soak import examples, seeds
 from strategies import problems
 
 from placewise.core.place import place
@@ -93,7 +93,7 @@ def planted(seed: int, rooms: list[int], per: int, *, shared: int = 0) -> Proble
     return plain.with_(graph=builder.build())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(8))
 @pytest.mark.parametrize(("rooms", "per", "slack"), [([9_000] * 6, 5, 1.01), ([20_000, 9_000, 7_000, 5_000], 6, 1.02)])
 def test_tight_packings_are_found(seed: int, rooms: list[int], per: int, slack: float) -> None:
     """One or two percent more room than bytes, on equal and unequal devices: `auto` answers with a placement."""
@@ -107,9 +107,9 @@ def test_tight_packings_are_found(seed: int, rooms: list[int], per: int, slack: 
 
 def test_packings_to_the_last_byte_are_found_or_not_called_impossible() -> None:
     """Not a byte to spare, and a weight that one block in five shares: found, or unknown with what was tried."""
-    for seed in range(4):
+    for seed in seeds(8):
         for shared in (0, 40):
-            proposal = run_placer(PackPlacer(), planted(seed, [300, 400, 500], 4, shared=shared), Budget(seconds=3.0))
+            proposal = run_placer(PackPlacer(), planted(seed, [300, 400, 500], 4, shared=shared), Budget(seconds=0.3))
             assert not proposal.infeasible
             assert proposal.placement is not None or "tried" in proposal.notes[0]
 

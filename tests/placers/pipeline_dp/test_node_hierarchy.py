@@ -37,7 +37,7 @@ MODES = ("blocking", "overlap", "duplex")
 def test_most_optima_are_reached_and_many_proved(shape: tuple[int, ...], speeds: tuple[float, ...], n_ops: int) -> None:
     """Bound ≤ optimum ≤ value on every instance; nine optima of ten reached, half of them proved."""
     total = reached = proved = 0
-    for seed in range(6):
+    for seed in seeds(12):
         for training in (False, True):
             cluster = cluster_of(shape, speeds, 9.0 if seed % 3 == 0 else math.inf)
             problem = random_pipeline(seed, cluster, n_ops, mode=MODES[seed % 3], training=training)

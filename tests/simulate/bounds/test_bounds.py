@@ -35,7 +35,7 @@ SHARES = {
 def test_bounds_and_proofs(objective, memory):
     """No valid placement is below the bound, which is as close as ever; where a proof says so there is none at all."""
     seen, shares = {"bounded": 0, "tight": 0, "proved": 0}, []
-    for seed in seeds(24):
+    for seed in seeds(48):
         problem = random_problem(
             seeded(seed), max_ops=6, max_devices=3, objective=objective, rules=seed % 3 == 0, scarce=seed % 4 != 0
         )
@@ -52,7 +52,7 @@ def test_bounds_and_proofs(objective, memory):
             shares += [bound.value / best] if best > 0 and seed < 12 else []
     assert np.mean(shares) >= SHARES[str(objective)][memory]
     assert seen["proved"] > 1
-    assert seen["bounded"] > enough(8)
+    assert seen["bounded"] > enough(16)
     assert seen["tight"] > 1
 
 
@@ -60,7 +60,7 @@ def test_bounds_and_proofs(objective, memory):
 def test_bounds_with_calls_and_orders(execution):
     """A placement cannot get below the bound by choosing its calls or its order either."""
     judged = 0
-    for seed in seeds(30):
+    for seed in seeds(60):
         choose = seeded(7000 + seed)
         problem = random_problem(
             choose, max_ops=7, max_devices=3, objective=Objective(execution=execution), scarce=seed % 4 != 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from published import RECORDED, WORKLOADS, needs_workloads
-from soak import SOAKS
+from soak import SOAKS, sample
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -41,7 +41,7 @@ def ran(problem: Problem, asked: dict[str, float]) -> Iterator[Result]:
     return (place(problem, name, Budget(seconds)) for name, seconds in asked.items())
 
 
-@pytest.mark.parametrize("name", sorted(RECORDED["throughput"]))
+@pytest.mark.parametrize("name", sample(sorted(RECORDED["throughput"])))
 def test_throughput_bounds_and_values(name: str) -> None:
     """A bound for looser stages holds for stricter ones; recorded values of chains are above all of them."""
     path, highest = WORKLOADS / "throughput" / f"{name}.json", 0.0
@@ -60,7 +60,7 @@ def test_throughput_bounds_and_values(name: str) -> None:
             assert highest <= value * (1 + 1e-6) + printed, f"{shape}: {method} has {value}, and the bound is {highest}"
 
 
-@pytest.mark.parametrize("name", sorted(RECORDED["latency"]))
+@pytest.mark.parametrize("name", sample(sorted(RECORDED["latency"])))
 def test_latency_bounds_and_values(name: str) -> None:
     """Bounds of all placers against all their values and the recorded ones."""
     problem = build(WORKLOADS / "latency" / f"{name}.json", options=ProblemOptions(objective="latency"))

@@ -97,18 +97,18 @@ def compared(seed: int, objective: Objective) -> list[Violation]:
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_the_same_violations(objective: Objective) -> None:
     """On random problems with careless placements both checkers say the same."""
-    for seed in seeds(120):
+    for seed in seeds(240):
         compared(seed, objective)
 
 
 def test_every_kind_of_violation_is_compared() -> None:
     """What the comparison above goes through has every rule broken, several times."""
     throughput, operator = OBJECTIVES[1], OBJECTIVES[3]
-    kinds = Counter(v.kind for o in (throughput, operator) for seed in seeds(120) for v in compared(seed, o))
+    kinds = Counter(v.kind for o in (throughput, operator) for seed in seeds(240) for v in compared(seed, o))
     assert {kind for kind, times in kinds.items() if times >= 5} == KINDS
     reasons = Counter(
         v.message.split(", ")[-1].split(" to ")[0]
-        for seed in seeds(120)
+        for seed in seeds(240)
         for v in compared(seed, throughput)
         if v.kind in ("pin", "support")
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from independent_optimum import independent_optimum
 from judged_apart import differences, faults_of, random_placements
+from soak import seeds
 from tiny_problems import Draw, tiny_problem
 
 from placewise.model.builder import GraphBuilder
@@ -25,8 +26,10 @@ MOST = 60
 
 @pytest.mark.parametrize("part", range(6))
 def test_both_judges_agree(part: int) -> None:
-    """300 problems: equal values, broken rules and bytes; a third of them also bounds and proofs of a placer."""
-    for seed in range(50 * part, 50 * part + 50):
+    """480 problems, a quarter of them in `make test`: equal values, broken rules and bytes; a third of them also has
+    bounds and proofs of a placer.
+    """
+    for seed in (6 * number + part for number in seeds(80)):
         problem = tiny_problem(seed, nasty=part % 2 == 1)
         for placement in random_placements(problem, Draw(seed), 4):
             assert not differences(problem, placement), f"seed {seed}, {placement}"

@@ -56,7 +56,7 @@ def test_three_ways_to_count_small(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_three_ways_to_count(objective):
     """On many larger problems of every objective, in both memory models, also where an op cannot run."""
-    for seed in seeds(120):
+    for seed in seeds(240):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=25, objective=objective, rules=seed % 3 == 0)
         placement = random_placement(problem, choose)
@@ -73,7 +73,7 @@ def test_three_ways_to_count(objective):
 def test_calls_and_orders_move_the_peak(execution):
     """Memory follows the calls and the order that a placement brings."""
     found = set()
-    for seed in seeds(60):
+    for seed in seeds(120):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=12, objective=Objective("latency", execution=execution))
         device = random_placement(problem, choose).device
@@ -86,7 +86,7 @@ def test_calls_and_orders_move_the_peak(execution):
 
 def test_ops_on_hosts_are_in_no_call():
     """Whatever numbers a placement gives to ops on hosts, times and memory stay the same."""
-    for seed in seeds(60):
+    for seed in seeds(120):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=12, objective=Objective("latency", execution="subgraph"))
         device = random_placement(problem, choose).device
@@ -160,7 +160,7 @@ def test_a_weight_in_two_shapes_is_held_twice(form, resident):
 
 def test_a_block_that_just_fits_is_not_called_infeasible():
     """With as much memory as a placement needs, nothing is proved to fit nowhere, whatever works in place."""
-    for seed in seeds(150):
+    for seed in seeds(300):
         choose = seeded(seed)
         problem = kinds_drawn(random_problem(choose, max_ops=8, objective=OBJECTIVES[seed % 6]), choose)
         problem = problem.with_(objective=replace(problem.objective, memory="live"))
@@ -174,7 +174,7 @@ def test_a_block_that_just_fits_is_not_called_infeasible():
 
 def test_what_peaks_when():
     """At its peak a device holds what is named, the largest first: it adds up to the bytes that the judge counts."""
-    for seed in seeds(120):
+    for seed in seeds(240):
         choose = seeded(seed)
         problem = kinds_drawn(random_problem(choose, max_ops=20, objective=OBJECTIVES[seed % 6]), choose)
         placement = random_placement(problem, choose)

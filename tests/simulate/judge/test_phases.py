@@ -29,7 +29,7 @@ def scheduled(problem: Problem, schedule: str) -> Problem:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_twin_agrees(mode: str) -> None:
     """Two hundred random training problems per mode, wires and several hosts among them: judge, evaluator, twin."""
-    for seed in seeds(200):
+    for seed in seeds(400):
         choose = seeded(seed)
         problem = random_problem(choose, objective=Objective("throughput", communication=mode), training=True)  # type: ignore[arg-type]
         problem, placement = scheduled(problem, "gpipe"), random_placement(problem, choose)
@@ -73,7 +73,7 @@ def test_the_bound_holds(problem: Problem) -> None:
 
 def test_loads_of_phases_add_up() -> None:
     """Per device the two phases make up the load, their maxima the value; with 1f1b there are no phases."""
-    for seed in seeds(60):
+    for seed in seeds(120):
         choose = seeded(1000 + seed)
         problem = random_problem(choose, objective=Objective("throughput"), training=True)
         placement, flushing = random_placement(problem, choose), scheduled(problem, "gpipe")

@@ -92,7 +92,7 @@ def test_twins_on_small_problems(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_twins_on_many_problems(objective):
     """The same on many larger problems of every objective, full of ties, shared wires and streams."""
-    for seed in seeds(100):
+    for seed in seeds(200):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=40, max_devices=5, objective=objective, rules=seed % 4 == 0)
         agree(problem, random_placement(problem, choose))
@@ -101,7 +101,7 @@ def test_twins_on_many_problems(objective):
 @pytest.mark.parametrize("objective", LATENCY, ids=str)
 def test_calls_and_orders_of_the_placement(objective):
     """The judge follows the calls and priorities that a placement brings, whatever their numbers."""
-    for seed in seeds(60):
+    for seed in seeds(120):
         choose = seeded(1000 + seed)
         problem = random_problem(choose, max_ops=12, objective=objective)
         agree(problem, with_choices(problem, random_placement(problem, choose), choose))
@@ -111,7 +111,7 @@ def test_calls_and_orders_of_the_placement(objective):
 def test_times_without_ties(objective):
     """The same with times that are no round numbers."""
     rng = np.random.default_rng(7)
-    for seed in seeds(30):
+    for seed in seeds(60):
         choose = seeded(2000 + seed)
         problem = random_problem(choose, max_ops=60, objective=objective)
         costs = problem.costs
@@ -263,7 +263,7 @@ def test_what_the_judge_says_of_devices(case):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_an_op_where_it_cannot_run(objective):
     """The value is infinite and nothing is NaN, wherever in the graph the op stands."""
-    for seed in seeds(25):
+    for seed in seeds(50):
         choose = seeded(3000 + seed)
         problem = random_problem(choose, max_ops=8, objective=objective)
         placement = random_placement(problem, choose)
@@ -282,7 +282,7 @@ def test_an_op_where_it_cannot_run(objective):
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_everything_costs_nothing(objective):
     """Zero costs everywhere are worth zero seconds: ties alone cannot stall a schedule."""
-    for seed in seeds(20):
+    for seed in seeds(40):
         choose = seeded(4000 + seed)
         problem = random_problem(choose, max_ops=20, objective=objective)
         cluster = Cluster(

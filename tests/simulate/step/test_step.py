@@ -44,7 +44,7 @@ def test_seconds_and_bytes_are_those_of_the_definition(wires: bool) -> None:
     where links share a wire that many want at the same moment.
     """
     seen = Counter[str]()
-    for seed in seeds(120):
+    for seed in seeds(240):
         problem = step_problem(seed, wires=wires)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
@@ -64,7 +64,7 @@ def test_seconds_and_bytes_are_those_of_the_definition(wires: bool) -> None:
 def test_shared_wires_carry_one_transfer_at_a_time() -> None:
     """Transfers on one wire never overlap, and nothing starts before what it waits for."""
     slower = 0
-    for seed in seeds(60):
+    for seed in seeds(120):
         problem = step_problem(seed, wires=True, hosts=False)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
@@ -298,7 +298,7 @@ def test_open_schedules_take_the_best() -> None:
 
 def test_pipelines_survive_as_placements() -> None:
     """A pipeline as a placement is judged as that pipeline."""
-    for seed in seeds(40):
+    for seed in seeds(80):
         problem = step_problem(seed)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
@@ -326,7 +326,7 @@ def test_what_no_device_can_run_takes_for_ever() -> None:
 
 def test_devices_account_for_the_step() -> None:
     """Random pipelines: seconds of the ops on each device, once for updates, and what is left idle; ops and bytes."""
-    for seed in seeds(30):
+    for seed in seeds(60):
         problem = step_problem(seed)
         pipeline = random_step_pipeline(seed, problem)
         if pipeline is None:
