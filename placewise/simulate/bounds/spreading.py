@@ -100,7 +100,7 @@ class _Tree(NamedTuple):
     carried: Floats
 
 
-class _Point(NamedTuple):
+class PricePoint(NamedTuple):
     """Prices of what is loaded, of the bytes of limited memories (for all of the model), and the factors of trees."""
 
     prices: Floats
@@ -172,10 +172,10 @@ def transfer_bound(
     longest = max(float(times.max(where=np.isfinite(times), initial=0.0)), float(a.transfer.max(initial=0.0)))
     if work <= 0 or not 0 < len(a.consumers) <= LARGEST or not max(1.0, longest) < above * _RANGE or not go_on():
         return Bound(0.0, METHOD)
-    return Bound(_Program(problem, classes, times).raise_floor(above, work, go_on), METHOD)
+    return Bound(TransferProgram(problem, classes, times).raise_floor(above, work, go_on), METHOD)
 
 
-class _Program:
+class TransferProgram:
     """The linear program over prices and factors, with minimum cuts as rows and trees as columns.
 
     Seconds are shares of what all groups take at best, and bytes shares of all bytes.
@@ -183,10 +183,10 @@ class _Program:
 
     def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats) -> None:
         a, host = arrays_of(problem), problem.cluster.is_host
-        self._problem, self._loads = problem, _Loads(problem, classes)
+        self._problem, self.loads = problem, _Loads(problem, classes)
         traffic = list_traffic(problem, np.ones(len(a.consumers), np.bool_), a.output)
-        self._sides = Sides(problem, classes, times, traffic)
-        self._unit = self._sides.scale
+        self.sides = Sides(problem, classes, times, traffic)
+        self._unit = self.sides.scale
         self._cut_work = _CUT_WORK * (times.size + 4 * (len(traffic.tensor) if traffic is not None else 0))
         ends = list_routes(problem, classes)
         on_host = host[classes.example]
@@ -200,10 +200,10 @@ class _Program:
                 route._replace(sends=np.where(a.output, 0.0, route.sends), wires=np.where(a.output, 0.0, route.wires))
                 for route in between
             ]
-        cut = self._sides.cut is not None and bool(out) and bool(into)
-        self._out = _Way(self._loads, out) if cut else None
-        self._into = _Way(self._loads, into) if cut else None
-        self._between = _Way(self._loads, between or [*out, *into]) if between or cut else None
+        cut = self.sides.cut is not None and bool(out) and bool(into)
+        self._out = _Way(self.loads, out) if cut else None
+        self._into = _Way(self.loads, into) if cut else None
+        self._between = _Way(self.loads, between or [*out, *into]) if between or cut else None
         together = np.where(on_host, max(int(host.sum()), 1), 1)
         self._seconds: Floats = (times / together).min(axis=1)
         location = np.unique(problem.cluster.location, return_inverse=True)[1]
@@ -211,7 +211,7 @@ class _Program:
         self._share = unshared_bytes(problem) / room if np.isfinite(room) and room > 0 else None
         self._edges: Crossings | None = None
         self._has_host = bool(on_host.any())
-        self._trees, self._cuts = list[_Tree](), list[tuple[pywraplp.Constraint, Bools, Bools]]()
+        self.trees, self._cuts = list[_Tree](), list[tuple[pywraplp.Constraint, Bools, Bools]]()
         self._known = set[tuple[bytes, ...]]()
         self._limits, self._lower = list[pywraplp.Constraint](), list[pywraplp.Constraint]()
         self._scale: Floats = np.zeros(0)
@@ -220,30 +220,30 @@ class _Program:
     def _begin(self) -> None:
         """The program without trees: prices that are 1 together, and the least price of a cut."""
         self._solver = solver = pywraplp.Solver("transfers", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
-        self._prices = [solver.NumVar(0.0, solver.infinity(), "") for _ in self._loads.count]
-        self._memory = [solver.NumVar(0.0, solver.infinity(), "") for _ in self._sides.room]
+        self._prices = [solver.NumVar(0.0, solver.infinity(), "") for _ in self.loads.count]
+        self._memory = [solver.NumVar(0.0, solver.infinity(), "") for _ in self.sides.room]
         self._least = solver.NumVar(-solver.infinity(), solver.infinity(), "")
         self._factors, self._credits = list[pywraplp.Variable](), list[pywraplp.Variable]()
         whole = solver.Constraint(1.0, 1.0)
-        for price, count in zip(self._prices, self._loads.count.tolist(), strict=True):
+        for price, count in zip(self._prices, self.loads.count.tolist(), strict=True):
             whole.SetCoefficient(price, count)
         self._objective = solver.Objective()
         self._objective.SetMaximization()
         self._objective.SetCoefficient(self._least, 1.0)
-        for price, room in zip(self._memory, (self._sides.room / self._sides.unit).tolist(), strict=True):
+        for price, room in zip(self._memory, (self.sides.room / self.sides.unit).tolist(), strict=True):
             self._objective.SetCoefficient(price, -room)
 
     def raise_floor(self, floor: float, work: float, go_on: Callable[[], bool]) -> float:
         """The largest max-load that is refuted, at least `floor` seconds; 0 if that is the largest."""
         least, rng, length = floor, np.random.default_rng(0), None
-        count = self._loads.count
+        count = self.loads.count
         even = np.where(count > 0, 1.0 / count.sum(), 0.0)
-        best = _Point(even, np.zeros(len(self._memory)), np.zeros(0))
+        best = PricePoint(even, np.zeros(len(self._memory)), np.zeros(0))
         value, grows, idle, number = self._prove(best), False, 0, 0
         while work > 0 and idle < _PATIENCE and go_on():
             steps = (_STEP, 1.0) if grows or number % 3 == 0 else (_STEP,)
             work -= _ROUND_WORK + len(steps) * self._cut_work
-            for factor, tree in zip(self._factors, self._trees, strict=True):
+            for factor, tree in zip(self._factors, self.trees, strict=True):
                 self._objective.SetCoefficient(factor, tree.proved - tree.slope * floor)
             if not self._solve():
                 break
@@ -252,7 +252,7 @@ class _Program:
             best, number, before = best._replace(factors=known), number + 1, value
             lengths = self._find_lengths() if grows else None
             for step in steps:
-                tried = _Point(*(old + step * (new - old) for old, new in zip(best, point, strict=True)))
+                tried = PricePoint(*(old + step * (new - old) for old, new in zip(best, point, strict=True)))
                 if (found := self._prove(tried)) > value:
                     best, value = tried, found
             idle = 0 if value > before * (1 + _CLOSE) else idle + 1
@@ -268,9 +268,9 @@ class _Program:
                 length = lengths if length is None else _SMOOTH * length + (1 - _SMOOTH) * lengths
                 work -= _TREE_WORK * _ROOTS * len(self._edges.edge_nodes)
                 self._grow_trees(rng, length, floor, go_on)
-                if not self._trees:  # everything is too far apart
+                if not self.trees:  # everything is too far apart
                     length, idle = length / 4, idle + 1
-                work -= _CELL_WORK * len(self._trees) * (len(self._limits) + len(self._lower))
+                work -= _CELL_WORK * len(self.trees) * (len(self._limits) + len(self._lower))
         return floor if floor > least else 0.0
 
     def _solve(self) -> bool:
@@ -283,35 +283,40 @@ class _Program:
         afresh.SetIntegerParam(afresh.INCREMENTALITY, afresh.INCREMENTALITY_OFF)
         return bool(self._solver.Solve(afresh) == self._solver.OPTIMAL)
 
-    def _read_point(self) -> _Point:
+    def _read_point(self) -> PricePoint:
         columns = (self._prices, self._memory, self._factors)
         prices, memory, factors = (
             np.maximum([variable.solution_value() for variable in column], 0.0) for column in columns
         )
-        return _Point(prices / max(float(self._loads.count @ prices), 1e-300), memory, factors)
+        return PricePoint(prices / max(float(self.loads.count @ prices), 1e-300), memory, factors)
 
     def _price_tensors(self, prices: Floats) -> tuple[Floats, Floats, Fees | None, list[Longs]]:
         """What tensors [n_tensors] cost between accelerators, and at least to or from the host; fees, and routes."""
         none = np.zeros(self._problem.graph.n_tensors)
         between, route = self._between.price(prices) if self._between is not None else (none, none.astype(np.int64))
-        if self._out is None or self._into is None or self._sides.cut is None:
+        if self._out is None or self._into is None or self.sides.cut is None:
             return between, none if self._has_host else between, None, [route]
         (out, left), (into, entered) = self._out.price(prices), self._into.price(prices)
-        fees, crossing = self._sides.cut.list_fees(out, into), none
-        crossing[self._sides.cut.tensors] = np.minimum(fees.out, fees.into)
+        fees, crossing = self.sides.cut.list_fees(out, into), none
+        crossing[self.sides.cut.tensors] = np.minimum(fees.out, fees.into)
         return between, np.minimum(crossing, between), fees, [route, left, entered]
 
-    def _prove(self, point: _Point) -> float:
-        """The seconds that prices and factors refute; adds the minimum cut that it needs to the program.
+    def _prove(self, point: PricePoint) -> float:
+        """The seconds that prices and factors refute."""
+        proved, slope = self.weigh(point)
+        return round_down(max(proved, 0.0) / (1 + slope) / _SURE, len(self._seconds))
 
-        T ≥ least − memory · room + Σ y (proved − slope · T).
+    def weigh(self, point: PricePoint) -> tuple[float, float]:
+        """What the loads of any placement cost at least at some prices: the first result, less the second times T.
+
+        That is least − memory · room + Σ y (proved − slope · T). Adds the minimum cut that it needs to the program.
         """
-        edges, sides, unit = self._edges, self._sides, self._unit
+        edges, sides, unit = self._edges, self.sides, self._unit
         between, crossing, fees, routes = self._price_tensors(point.prices)
         factors, credit = point.factors, np.zeros(self._problem.n_blocks)
         if edges is not None and factors.any():
             carried = np.zeros(len(edges.edge_offsets) - 1)
-            for factor, tree in zip((unit * factors).tolist(), self._trees, strict=False):
+            for factor, tree in zip((unit * factors).tolist(), self.trees, strict=False):
                 if factor > 0:
                     carried[tree.edges] += factor * tree.carried
             most, least = edges.sum_tensors(between), edges.sum_tensors(crossing)
@@ -326,20 +331,20 @@ class _Program:
                 share = (carried - above) / np.maximum(least, 1e-300)
                 taken = np.where(edges.of >= 0, crossing * share[edges.of], 0.0)[sides.cut.tensors]
                 fees = fees._replace(out=np.maximum(fees.out - taken, 0), into=np.maximum(fees.into - taken, 0))
-        prices, per_byte = point.prices[: self._loads.n_classes], point.memory * unit / sides.unit
+        prices, per_byte = point.prices[: self.loads.n_classes], point.memory * unit / sides.unit
         choice = sides.choose(prices, fees, per_byte, credit if self._has_host else 0.0)
         self._add_cut(choice, routes)
         proved, slope = choice.least - float(per_byte @ sides.room) * (1 + 1e-12), 0.0
-        for factor, tree in zip((unit * factors).tolist(), self._trees, strict=False):
+        for factor, tree in zip((unit * factors).tolist(), self.trees, strict=False):
             proved += factor * tree.proved
             slope += factor * tree.slope
-        return round_down(max(proved, 0.0) / (1 + slope) / _SURE, len(self._seconds))
+        return proved, slope
 
     def _add_cut(self, choice: Choice, routes: list[Longs]) -> None:
         """Add the row of an assignment: the least price is no more than what it loads."""
-        n, cut = len(self._prices), self._sides.cut
+        n, cut = len(self._prices), self.sides.cut
         loads = np.zeros(n)
-        loads[: self._loads.n_classes] = choice.seconds
+        loads[: self.loads.n_classes] = choice.seconds
         if self._out is not None and self._into is not None and cut is not None:
             _, left, entered = routes
             loads += self._out.sum_loads(n, cut.tensors[choice.sent & ~cut.stays], left)
@@ -353,7 +358,7 @@ class _Program:
         row.SetCoefficient(self._least, 1.0)
         for price, seconds in zip(self._prices, (loads / self._unit).tolist(), strict=True):
             row.SetCoefficient(price, -seconds)
-        for price, held in zip(self._memory, (choice.held / self._sides.unit).tolist(), strict=True):
+        for price, held in zip(self._memory, (choice.held / self.sides.unit).tolist(), strict=True):
             row.SetCoefficient(price, -held)
         crossed = np.zeros(0, np.bool_) if self._edges is None else self._add_carried(row, choice.on_host)
         self._cuts.append((row, choice.on_host, crossed))
@@ -366,7 +371,7 @@ class _Program:
         crossed: Bools = (there > 0) & (there < np.diff(edges.edge_offsets))
         for edge in np.flatnonzero(there).tolist() if self._credits else ():
             row.SetCoefficient(self._credits[edge], float(there[edge] - crossed[edge]) * self._scale[edge])
-        for factor, tree in zip(self._factors, self._trees, strict=True):
+        for factor, tree in zip(self._factors, self.trees, strict=True):
             row.SetCoefficient(factor, float(tree.carried[crossed[tree.edges]].sum()))
         return crossed
 
@@ -387,11 +392,11 @@ class _Program:
         self._limits = self._add_limits([(load, edges.sum_tensors(seconds)) for load, seconds in limits])
         if self._has_host:
             lower = [(load, np.where(crossing < between, 0.0, seconds)) for load, seconds in limits]
-            if fees is not None and self._sides.cut is not None and self._out is not None and self._into is not None:
+            if fees is not None and self.sides.cut is not None and self._out is not None and self._into is not None:
                 leaves, enters = np.zeros((2, len(between)), np.bool_)
-                cheaper = crossing[self._sides.cut.tensors] < between[self._sides.cut.tensors]
-                leaves[self._sides.cut.tensors] = cheaper & ~self._sides.cut.stays & (fees.out <= fees.into)
-                enters[self._sides.cut.tensors] = cheaper & (fees.into < fees.out)
+                cheaper = crossing[self.sides.cut.tensors] < between[self.sides.cut.tensors]
+                leaves[self.sides.cut.tensors] = cheaper & ~self.sides.cut.stays & (fees.out <= fees.into)
+                enters[self.sides.cut.tensors] = cheaper & (fees.into < fees.out)
                 for way, route, chosen in ((self._out, routes[1], leaves), (self._into, routes[2], enters)):
                     lower += [(load, np.where(chosen, seconds, 0.0)) for load, seconds in way.list_loads(route)]
             self._lower = self._add_limits([(load, edges.sum_tensors(seconds)) for load, seconds in lower])
@@ -452,7 +457,7 @@ class _Program:
         for row, _, crossed in self._cuts:
             row.SetCoefficient(factor, float(tree.carried[crossed[tree.edges]].sum()))
         self._factors.append(factor)
-        self._trees.append(tree)
+        self.trees.append(tree)
 
 
 def _list_crossings(problem: Problem, used: Longs) -> Crossings:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounded_problems import best_valid
+from bounded_problems import best_valid, candidates
 from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 from soak import enough, seeds
@@ -24,7 +24,7 @@ from placewise.simulate.blocks import device_classes, unshared_bytes
 from placewise.simulate.bounds.assignment import block_prices_bound
 from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.crossings import alone_bound, parting_bound
-from placewise.simulate.bounds.spreading import transfer_bound
+from placewise.simulate.bounds.spreading import PricePoint, TransferProgram, transfer_bound
 
 MODES = ("blocking", "overlap", "duplex")
 
@@ -242,6 +242,60 @@ def test_no_bound_is_sought_among_seconds_without_common_scale(seconds, transfer
     problem = row([seconds] * 4, transfer, memory=2)
     assert bound_of(transfer_bound, problem, above=seconds).value == 0
     assert lower_bound(problem).value <= best_valid(problem)
+
+
+def price_loads(problem: Problem, prices: np.ndarray, row_: np.ndarray) -> tuple[float, float]:
+    """What a placement's loads cost at prices of device classes, transfers and wires, and its max-load."""
+    judged, of = judge_placement(problem, Placement(row_)), device_classes(problem).of.tolist()
+    n, mode, total = len(device_classes(problem).count), problem.objective.communication, 0.0
+    send, receive = {"blocking": (0, 0), "overlap": (n, n), "duplex": (n, 2 * n)}[mode]
+    for device, use in zip(of, judged.devices, strict=True):
+        total += prices[device] * use.compute
+        total += prices[send + device] * use.send + prices[receive + device] * use.receive
+    total += prices[-1] * sum(judged.wires.values()) if judged.wires else 0.0
+    return total, judged.value
+
+
+def hosted_problem(seed: int) -> Problem:
+    """A few ops that two accelerators and a host run about as quickly; tensors cost less than ops, direct or staged."""
+    choose, builder = seeded(70_000 + seed), GraphBuilder()
+    n, transfers = choose(2, 5), "staged" if seed % 2 else "direct"
+    for op in range(n):
+        builder.add_op(f"op{op}", "Op", state_bytes=1)
+    for op in range(n - 1):
+        tensor = builder.add_tensor(op, nbytes=1, output=choose(0, 2) == 0)
+        for reader in {op + 1, choose(op + 1, n - 1)}:
+            builder.add_edge(tensor, reader)
+    names = ("acc0", "acc1")
+    ends = [pair for name in names for pair in ((name, HOST), (HOST, name))]
+    ends += [names, names[::-1]] if transfers == "direct" else []
+    devices = (*(Device(name) for name in names), Device("cpu", kind="cpu"))
+    cluster = Cluster(devices, tuple(Link(*pair, 1.0) for pair in ends), transfers)
+    seconds = np.array([[choose(4, 8) / 4] * 2 + [choose(4, 8) / 4] for _ in range(n)])
+    table = np.array([[choose(1, 4) / 8] for _ in range(n - 1)]) * (np.arange(len(cluster.class_bandwidth)) > 0)
+    return Problem(builder.build(), cluster, CostTable.given(seconds, table), Objective("throughput", MODES[seed % 3]))
+
+
+def test_no_loads_cost_less_than_any_prices_and_trees_say():
+    """At random prices, with trees, against every placement: sharper than the bound, which is for good prices only."""
+    compared = close = 0
+    for seed in seeds(60):
+        problem = hosted_problem(seed)
+        classes, rng = device_classes(problem), np.random.default_rng(seed)
+        program = TransferProgram(problem, classes, possible_seconds(problem, classes))
+        program.raise_floor(best_valid(problem) * 0.8, 0.02, lambda: True)
+        rows = [row_ for row_ in candidates(problem) if judge_placement(problem, Placement(row_)).valid]
+        for _ in range(8):
+            prices = rng.random(len(program.loads.count)) * (program.loads.count > 0)
+            prices /= program.loads.count @ prices
+            factors = rng.random(len(program.trees)) ** 8
+            proved, slope = program.weigh(PricePoint(prices, np.zeros(len(program.sides.room)), factors))
+            costs = np.array([price_loads(problem, prices, row_) for row_ in rows])
+            slack = costs[:, 0] + slope * costs[:, 1] - proved
+            assert slack.min() >= -1e-9
+            compared += bool(factors.any())
+            close += bool(slack.min() < 1e-3 * proved and factors.any())
+    assert compared > enough(100) and close > enough(5)
 
 
 def plain_tree(
