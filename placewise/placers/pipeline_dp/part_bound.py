@@ -34,6 +34,8 @@ _ROWS = 256
 _PRECISION = 1e-4
 _SAFE = 1 - 1e-9
 """Covers the rounding of sums."""
+_MANY = 2.0
+"""Costs count for no more than so many times the largest max-load of interest, so that differences are exact enough."""
 _ADDED, _REFUSED = 32, 40
 """How many components join a part at once at first, and how many may be refused before it is complete."""
 _QUANTILES = np.linspace(0.0, 1.0, 13)
@@ -139,13 +141,14 @@ class _PartBound:
     ) -> None:
         paying = find_paying(costs)
         least, hosted = LeastCosts(costs, paying), LeastCosts(costs, ~paying).work
-        busy, hosted_busy = (np.where(np.isfinite(seconds), seconds, 2 * high) for seconds in (least.work, hosted))
+        busy, hosted_busy = (np.minimum(seconds, _MANY * high) for seconds in (least.work, hosted))
         others = np.setdiff1d(np.arange(graph.n), part)
         patterns, group = _group_others(graph, part, others)
         self._work, self._high, self._mode = float(work.sum()), high, costs.mode
         self._n_devices, self._n_hosts = int(costs.n_devices[paying].sum()), int(costs.n_devices[~paying].sum())
         self._inside: Floats = np.array([ideals.members(k) for k in range(len(ideals))], np.float64)
-        self._transfers = list_part_transfers(graph, costs, least, part)
+        first, later, *paid = list_part_transfers(graph, costs, least, part)
+        self._transfers = PartTransfers(first, later, *(np.minimum(price, _MANY * high) for price in paid))
         own = np.stack([work, busy, hosted_busy, costs.size.astype(np.float64)])
         self._own = self._inside @ own[:, part].T
         self._room = float(costs.capacity[paying].max(initial=0))

@@ -129,8 +129,8 @@ def bound_by_path(
     hosts = _bound_hosts(costs, work, hosted, after, before, m)
     weight, pace = _weigh_replicas(costs, paying, _sum_inside(costs.weight.astype(np.float64), after, before, m))
     prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
-    busy = np.where(np.isfinite(least.work), least.work, 0.0)
-    gains = [work - price * busy if costs.mode == 0 else work for price in prices]
+    busy, gained = (np.where(np.isfinite(least.work), column, 0.0) for column in (least.work, work))
+    gains = [gained - price * busy if costs.mode == 0 else gained for price in prices]
     most = np.stack([_sum_gains(gain, after, before, m) for gain in gains])
     shared = bool((costs.most[paying] > 1).any())
     network, cuts = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.int8)

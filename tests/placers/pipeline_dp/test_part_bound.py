@@ -101,6 +101,20 @@ def test_a_chain_beside_the_part_costs_its_cheapest_link() -> None:
     assert 8.5 * (1 - 2e-3) <= bound_of(problem, [0, 4]) <= 8.5
 
 
+@pytest.mark.parametrize("mode", ["blocking", "overlap"])
+@pytest.mark.parametrize("seed", [29, 67])
+def test_a_transfer_that_takes_forever_leaves_others_exact(mode: str, seed: int) -> None:
+    """Prices of stages are differences: a tensor 10^15 times as dear as the rest must not drown the others."""
+    problem, rng = random_pipeline(seed, staged_cluster(3, 8.0), 6, mode=mode), np.random.default_rng(seed)
+    transfers = problem.costs.transfer_seconds * rng.random((6, 1))
+    transfers[seed % 3, 1:] = 1e15
+    seconds = problem.costs.op_seconds * rng.random((6, 1))
+    problem = problem.with_(costs=CostTable.given(seconds, transfers))
+    graph, best = contract(problem), optimum(problem)
+    costs, scale, *_ = price_stages(problem, graph.component, graph.n, problem.capacity)
+    assert bound_by_part(graph, costs, lambda: math.inf, 1.01 * best * scale) <= best * scale
+
+
 def test_no_time_and_a_known_bound() -> None:
     """Without time nothing is proved beyond what is known, and where that is enough nothing is tried."""
     problem = random_pipeline(1, staged_cluster(3, 4.0), 7, mode="blocking")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hierarchies import cluster_of, random_pipeline
+from hierarchies import cluster_of, optimum, random_pipeline
 from hypothesis import given
 from plain_rules import placements
 from soak import enough, examples, seeds
@@ -75,6 +75,19 @@ def test_a_stage_sends_receives_and_works_at_once() -> None:
     priced = price_stages(problem, graph.component, graph.n, problem.capacity)
     assert min(value for _, value in placements(problem)) == 1.0
     assert bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale <= 1.0
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_an_op_that_only_a_host_runs_may_take_far_longer_than_the_rest(mode: str) -> None:
+    """Then the host sets the pace, and no more is proved."""
+    for slow in range(5):
+        problem = pipeline_with_host(slow, mode)
+        seconds = problem.costs.op_seconds.copy()
+        seconds[slow] = np.inf, np.inf, 1e9
+        problem = problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds))
+        graph = contract(problem)
+        priced = price_stages(problem, graph.component, graph.n, problem.capacity)
+        assert 0 < bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale <= optimum(problem)
 
 
 @pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
