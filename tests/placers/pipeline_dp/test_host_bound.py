@@ -73,6 +73,17 @@ def test_a_row_by_hand() -> None:
     assert 2.5 < bound_of(problem) <= 4.0
 
 
+def test_each_of_two_hosts_takes_its_own() -> None:
+    """Two hosts are good at the ends of a row of three, the accelerator at the middle: each takes one op."""
+    (accelerator,), links = cluster_of((1,), (64.0,)).devices, cluster_of((1,), (64.0,)).links
+    hosts = Device("cpu0", kind="cpu"), Device("cpu1", kind="cpu")
+    problem = random_pipeline(0, Cluster((accelerator, *hosts), links, "direct"), 3, mode="overlap", chain=True)
+    seconds = np.array([[2.0, 1.0, 1.0], [1.0, 64.0, 64.0], [2.0, 1.0, 1.0]])
+    problem = problem.with_(costs=CostTable.given(seconds, 0 * problem.costs.transfer_seconds))
+    assert optimum(problem) == 1.0
+    assert 0.9 < bound_of(problem) <= 1.0
+
+
 def test_it_is_proved_where_ideals_are_too_many() -> None:
     """It counts in dp, and hosts that may share a stage, or none at all, prove nothing."""
     problem = problem_with_host(2, "blocking")

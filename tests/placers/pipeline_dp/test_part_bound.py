@@ -12,10 +12,11 @@ from plain_rules import placements
 from soak import enough, examples, seeds
 from strategies import problems
 
+from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Longs
 from placewise.model.costs import CostTable
-from placewise.model.problem import Problem
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.pipeline_dp import part_bound
 from placewise.placers.pipeline_dp.part_bound import bound_by_part
 from placewise.placers.pipeline_dp.path_bound import bound_by_path
@@ -99,6 +100,57 @@ def test_a_chain_beside_the_part_costs_its_cheapest_link() -> None:
     problem = problem.with_(costs=CostTable.given(seconds, transfers))
     assert optimum(problem) == 8.5
     assert 8.5 * (1 - 2e-3) <= bound_of(problem, [0, 4]) <= 8.5
+
+
+def price_by_hand(builder: GraphBuilder, seconds: list[float], transfers: list[float]) -> Problem:
+    """Ops and tensors of these seconds on two equal accelerators, where transfers overlap."""
+    graph, cluster = builder.build(), staged_cluster(2, 1.0)
+    rows = np.array(transfers)[:, None] * np.array([0.0, *([1.0] * (len(cluster.class_bandwidth) - 1))])
+    costs = CostTable.given(np.repeat(np.array(seconds)[:, None], 2, axis=1), rows)
+    objective = Objective("throughput", communication="overlap", memory="sum")
+    return Problem(graph, cluster, costs, objective, Constraints(contiguous=True))
+
+
+def test_two_tensors_into_a_chain_share_its_cheapest_link() -> None:
+    """Behind the middle op one transfer of 5 s replaces two of 6 s; it counts once for both."""
+    builder = GraphBuilder()
+    for name in "abc":
+        builder.add_op(name, "Op")
+    for producer in (0, 0, 1):
+        builder.add_edge(builder.add_tensor(producer, nbytes=1), producer + 1)
+    problem = price_by_hand(builder, [8.0, 0.0, 8.0], [6.0, 6.0, 5.0])
+    assert optimum(problem) == 8.0
+    assert 8.0 * (1 - 2e-3) <= bound_of(problem, [0, 2]) <= 8.0
+
+
+def test_a_gradient_with_two_readers_is_sent_once() -> None:
+    """Two ops share a stage and the gradient of 5 s that both need."""
+    builder = GraphBuilder()
+    for op, backward in ((0, False), (1, False), (2, False), (2, True), (0, True), (1, True)):
+        builder.add_op(f"{op}{backward}", "Op", group=op, backward=backward)
+    for producer, readers in ((0, [2]), (1, [2]), (3, [4, 5])):
+        tensor = builder.add_tensor(producer, nbytes=1)
+        for reader in readers:
+            builder.add_edge(tensor, reader)
+    problem = price_by_hand(builder, [4.0, 4.0, 8.0, 0.0, 0.0, 0.0], [0.0, 0.0, 5.0])
+    assert optimum(problem) == 8.0
+    assert 8.0 * (1 - 2e-3) <= bound_of(problem, [0, 1, 2]) <= 8.0
+
+
+def test_the_largest_memory_limits_stages() -> None:
+    """Three equal ops on a large and a small device: the large one takes two of them."""
+    builder = GraphBuilder()
+    for name in "abc":
+        builder.add_op(name, "Op", state_bytes=2)
+    for producer in (0, 1):
+        builder.add_edge(builder.add_tensor(producer, nbytes=1), producer + 1)
+    problem = price_by_hand(builder, [1.0, 1.0, 1.0], [0.0, 0.0])
+    large, small = (
+        Device(device.name, memory=memory) for device, memory in zip(problem.cluster.devices, (4.0, 2.0), strict=True)
+    )
+    problem = problem.with_(cluster=Cluster((large, small), problem.cluster.links, "staged"))
+    assert optimum(problem) == 2.0
+    assert 2.0 * (1 - 2e-3) <= bound_of(problem, [0, 1, 2]) <= 2.0
 
 
 @pytest.mark.parametrize("mode", ["blocking", "overlap"])
