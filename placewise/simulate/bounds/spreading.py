@@ -52,6 +52,8 @@ _ROUND_WORK, _TREE_WORK, _CELL_WORK, _CUT_WORK = 2e-3, 5e-7, 4e-7, 1e-7
 minimum cut for each group and use of a tensor."""
 _ROOTS = 32
 """Trees are grown from so many groups per round."""
+_SOLVE_TIME = 0.3
+"""The deterministic seconds of a solution: the simplex method may cycle."""
 _STEP = 0.3
 """How far a round also moves from the best prices and factors towards those of the program (Wentges 1997)."""
 _MIXED = 0.1
@@ -220,6 +222,7 @@ class TransferProgram:
     def _begin(self) -> None:
         """The program without trees: prices that are 1 together, and the least price of a cut."""
         self._solver = solver = pywraplp.Solver("transfers", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
+        solver.SetSolverSpecificParametersAsString(f"max_deterministic_time: {_SOLVE_TIME}")
         self._prices = [solver.NumVar(0.0, solver.infinity(), "") for _ in self.loads.count]
         self._memory = [solver.NumVar(0.0, solver.infinity(), "") for _ in self.sides.room]
         self._least = solver.NumVar(-solver.infinity(), solver.infinity(), "")
