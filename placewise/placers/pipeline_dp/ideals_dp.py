@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, SearchContext, Stopwatch
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.random_orders import LONGEST_PROOF, bound_by_relaxations, search_orders
+from placewise.placers.pipeline_dp.random_orders import LONGEST_PROOF, ROUNDED, bound_by_relaxations, search_orders
 from placewise.placers.pipeline_dp.topological_orders import sort_last_ready_first
 from placewise.placers.pipeline_dp.unequal_links import climb_splits, list_relaxations, split_over_nodes
 from placewise.placers.shared.fit import fit_memory
@@ -34,8 +34,6 @@ from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, depth_first, join
 
 MAX_COMPONENTS = 20_000
-ROUNDED = 1 - 1e-12
-"""Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 LEFT = 0.1
 """The largest share of the time that is kept for the final choice; it is as much as reading the problem took."""
 INSTEAD = "instead the best split along many orders of the ops, under a bound from parts of the graph"

@@ -48,7 +48,7 @@ ONE_PATH, PART = "path of minimum cuts through the stages", "ideals of a part of
 HOSTS = "work beside the stages of hosts"
 PATH_COMPONENTS = 10_000
 """On larger graphs the minimum cuts along a path take minutes."""
-_ROUNDED = 1 - 1e-12
+ROUNDED = 1 - 1e-12
 """Costs are rounded down to whole units; this covers the rounding of the sums before that."""
 
 
@@ -204,4 +204,4 @@ def bound_by_relaxations(
     if found[-1][0] < enough and graph.n <= PATH_COMPONENTS:
         found.append((bound_by_path(graph, costs, left, enough, found[-1][0]), ONE_PATH))
     value, method = max(found, key=lambda bound: bound[0])
-    return Bound(value / scale * _ROUNDED, method) if value > 0 else None
+    return Bound(value / scale * ROUNDED, method) if value > 0 else None

@@ -126,7 +126,8 @@ class Sides:
         choice = left.argmin(axis=1)
         seconds = np.bincount(choice, weights=self._cost[rows, choice], minlength=n).astype(np.float64)
         held = np.bincount(choice, weights=self._held, minlength=n)[self._priced].astype(np.float64)
-        own, size = float(least.min(axis=1).sum()), float(np.abs(least.min(axis=1)).sum())
+        cheapest = least.min(axis=1)
+        own, size = float(cheapest.sum()), float(np.abs(cheapest).sum())
         lost = size - round_down(size, len(price))
         return Choice(own - lost + gained, seconds, held, on_host, sent, received, leaving)
 
