@@ -25,6 +25,8 @@ START, ANSWER, GRACE = 120.0, 300.0, 2.0
 """Seconds that a worker may take to start, to answer, and to exit."""
 STDERR_TAIL = 4096
 """Bytes of standard error that a failure report reads."""
+LONGEST_SPIN, _GLANCE = 0.3, 5e-3
+"""Seconds to wait until threads that spin after a run rest, and between two looks at them."""
 DEATH_DELAY = 1.0
 """Seconds by which a neighbour may report a failure before the system reports the death of a worker."""
 _CHILD = "placewise.processes.child"
@@ -207,11 +209,34 @@ def waited_seconds() -> float:
     What a thread runs is not in it, nor what it waits for something else: so it grows while more threads want to run
     than there are processors for them, and while threads wait for a quota.
     """
-    children: list[str] = []
+    return sum(read_schedule(pid)[1] for pid in _children())
+
+
+def await_rest(most: float = LONGEST_SPIN) -> bool:
+    """Wait until the children of this process no longer want to run, `most` seconds at the longest; whether they rest.
+
+    After a run, the threads of a runtime spin for some time, so as to begin the next one sooner. On the same
+    processors, they would slow whatever is measured next.
+    """
+    until, busy = time.monotonic() + most, _busy_seconds()
+    while time.monotonic() < until:
+        time.sleep(_GLANCE)
+        before, busy = busy, _busy_seconds()
+        if busy - before < _GLANCE / 10:
+            return True
+    return False
+
+
+def _busy_seconds() -> float:
+    return sum(sum(read_schedule(pid)) for pid in _children())
+
+
+def _children() -> list[int]:
+    found: list[str] = []
     with suppress(OSError):
         for own in Path("/proc/self/task").iterdir():
-            children += (own / "children").read_text().split()
-    return sum(read_schedule(int(pid))[1] for pid in children)
+            found += (own / "children").read_text().split()
+    return [int(pid) for pid in found]
 
 
 def read_schedule(pid: int) -> tuple[float, float]:

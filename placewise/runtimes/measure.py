@@ -11,7 +11,7 @@ import numpy as np
 
 from placewise.errors import RunError
 from placewise.model.graph import Graph
-from placewise.processes.worker import waited_seconds
+from placewise.processes.worker import await_rest, waited_seconds
 from placewise.runtimes.base import PreparedPlacement
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays, fresh_inputs
@@ -105,6 +105,7 @@ def measure(
 
     def attempt(name: str, length: int, *, counts: bool) -> None:
         samples = [source(next(numbers)) for _ in range(length)]
+        await_rest()
         start, waited = time.perf_counter(), waited_seconds() if counts else 0.0
         try:
             seconds = prepared[name].time(samples, in_flight=protocol.in_flight)

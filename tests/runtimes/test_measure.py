@@ -17,7 +17,7 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.processes.worker import waited_seconds
+from placewise.processes.worker import await_rest, read_schedule, waited_seconds
 from placewise.profiling.profile import describe_processor
 from placewise.runtimes.base import Realised
 from placewise.runtimes.binding import bind, physical_core, require_limits
@@ -232,6 +232,26 @@ def test_waiting_for_a_processor_is_seen():
         assert waited_seconds() > before + 0.02
     finally:
         for process in burning:
+            process.kill()
+            process.communicate()
+
+
+def test_threads_that_spin_after_a_run_are_waited_for():
+    """Until they have stopped, also where they share a core, but no longer than is said."""
+    spin = "import os, time\nos.sched_setaffinity(0, [{}])\nprint(flush=True)\nwhile time.process_time() < {}: pass\n"
+    spin += "time.sleep(600)"
+    started = [
+        subprocess.Popen([sys.executable, "-c", spin.format(CORES[0], seconds)], stdout=subprocess.PIPE)
+        for seconds in (0.3, 0.4)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline()
+        assert not await_rest(0.02)
+        assert await_rest(60)
+        assert all(read_schedule(process.pid)[0] > 0.29 for process in started)
+    finally:
+        for process in started:
             process.kill()
             process.communicate()
 
