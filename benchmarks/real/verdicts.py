@@ -1,6 +1,6 @@
 """Verdicts and predictions for latency on two cores, ONNX Runtime: small models, profiled, placed and run.
 
-    python benchmarks/real/verdicts.py [--only fork] [--seconds 2] [--rounds 9] [--limit 1500]
+    python benchmarks/real/verdicts.py [--only fork] [--seconds 2] [--rounds 25] [--limit 1500]
 
 Every model is profiled with its pilots (`placewise profile`), placed by what was measured, and run beside one core and
 beside ONNX Runtime with its own two threads, in turns. Two verdicts are recorded: of the plan, before it runs, and of
@@ -277,7 +277,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--seconds", type=float, default=2.0, help="for the placer, and for each search of a pilot")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which no model is begun")
     options = parser.parse_args()
     pilots.SEARCH = options.seconds

@@ -218,17 +218,31 @@ def await_rest(most: float = LONGEST_SPIN) -> bool:
     After a run, the threads of a runtime spin for some time, so as to begin the next one sooner. On the same
     processors, they would slow whatever is measured next.
     """
-    until, busy = time.monotonic() + most, _busy_seconds()
+    until, ran = time.monotonic() + most, _ran_seconds()
     while time.monotonic() < until:
         time.sleep(_GLANCE)
-        before, busy = busy, _busy_seconds()
-        if busy - before < _GLANCE / 10:
+        before, ran = ran, _ran_seconds()
+        if ran - before < _GLANCE / 10 and not any(_wants_to_run(pid) for pid in _children()):
             return True
     return False
 
 
-def _busy_seconds() -> float:
-    return sum(sum(read_schedule(pid)) for pid in _children())
+def _ran_seconds() -> float:
+    return sum(read_schedule(pid)[0] for pid in _children())
+
+
+def _wants_to_run(pid: int) -> bool:
+    """Whether a thread of a process runs, or would if it had a processor: state R of proc(5)."""
+    with suppress(OSError):
+        return any(_state(file) == "R" for file in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return False
+
+
+def _state(file: Path) -> str:
+    """The state of a thread; its name, in brackets before, may have any characters."""
+    with suppress(OSError):
+        return file.read_text().rpartition(") ")[2][:1]
+    return ""
 
 
 def _children() -> list[int]:

@@ -41,6 +41,8 @@ CHOSEN, SEARCH = 3, 2.0
 BATCH = 2
 """Pilots that are ready at the same time, beside the single device and the plain runtime: each holds the model."""
 PROTOCOL = Protocol(rounds=9, samples=3, seconds=20.0, least=5, wait=0.05)
+OF_CHOSEN = replace(PROTOCOL, rounds=25)
+"""More rounds of the plans that are chosen: what is expected of any plan hangs on their few figures."""
 _SINGLE, _OWN = "single", "own"
 _SECONDS = (0.0, 5e-6, 1e-5, 2e-5, 4e-5, 6e-5, 9e-5, 1.3e-4, 2e-4, 3e-4, 5e-4)
 _PER_BYTE = (0.0, 2e-11, 5e-11, 1e-10, 2e-10, 4e-10, 8e-10, 1.6e-9)
@@ -91,10 +93,10 @@ def run_pilots(
                 stack.callback(ready[_OWN].close)
         own: list[float] = []
         run = partial(_run_batches, runtime, job, ready, base, own)
-        taught = run(_draw_pilots(priced, rows, count, seed)) if count else []
+        taught = run(_draw_pilots(priced, rows, count, seed), PROTOCOL) if count else []
         border = _fit_borders(priced, known, taught)
         bordered = _with_borders(priced, known, *border)
-        chosen = run(_choose_plans(bordered, CHOSEN, seed)) if count else run([])
+        chosen = run(_choose_plans(bordered, CHOSEN, seed) if count else [], OF_CHOSEN)
     pilots = [*(_record(bordered, one, chosen=False) for one in taught), *(
         _record(bordered, one, chosen=True) for one in chosen
     )]  # fmt: skip
@@ -144,11 +146,12 @@ def _run_batches(
     base: float,
     own: list[float],
     placements: Sequence[Placement],
+    protocol: Protocol,
 ) -> list[_Run]:
     """Run placements a few at a time, in turns with what is `ready`; the ratio of the plain runtime goes to `own`."""
     fresh, found = input_source(job.problem.graph), list[_Run]()
     limited = any(place.quota < 1 for place in job.places)  # who waits for a quota is not disturbed
-    protocol = replace(PROTOCOL, wait=float("inf")) if limited else PROTOCOL
+    protocol = replace(protocol, wait=float("inf")) if limited else protocol
     for first in range(0, max(len(placements), 1 if not own else 0), BATCH):
         with ExitStack() as stack:
             some: dict[str, tuple[Placement, PreparedPlacement]] = {}

@@ -19,6 +19,8 @@ from placewise.runtimes.inputs import Arrays, fresh_inputs
 InputSource = Callable[[int], Arrays]
 """Returns the inputs of the sample with this number."""
 INPUTS, ATTEMPTS = 8, 4
+RAMP, MOST = 0.03, 50
+"""Seconds, and samples at most, that run in a round before times count: rested processors are slower at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class Protocol:
     """How to measure: `rounds` of all placements in turn, after `warm_up` samples of each that are not counted.
 
     With `in_flight` above 1, a round is a stream of `samples` and gives its seconds per sample; else it is `samples`
-    single runs and gives their median. After `seconds` no further round starts, once there are `least`. A round in
-    which workers waited for a processor for more than the share `wait` of a time is repeated: of up to `ATTEMPTS` times
-    as many rounds the calm ones count, or the `least` calmest.
+    single runs, after others for `RAMP` seconds, and gives their median. After `seconds` no further round starts, once
+    there are `least`. A round in which workers waited for a processor for more than the share `wait` of a time is
+    repeated: of up to `ATTEMPTS` times as many rounds the calm ones count, or the `least` calmest.
     """
 
     rounds: int = 10
@@ -99,12 +101,14 @@ def measure(
     A machine that is slow for a while slows all of them alike.
     """
     times: dict[str, list[float]] = {name: [] for name in prepared}
+    last: dict[str, float] = {}
     waits: list[float] = []
     failures: dict[str, str] = {}
     numbers, began = count(1), time.monotonic()
 
     def attempt(name: str, length: int, *, counts: bool) -> None:
-        samples = [source(next(numbers)) for _ in range(length)]
+        before = int(RAMP / last[name]) if counts and protocol.in_flight == 1 else 0
+        samples = [source(next(numbers)) for _ in range(before + length)]
         await_rest()
         start, waited = time.perf_counter(), waited_seconds() if counts else 0.0
         try:
@@ -112,10 +116,11 @@ def measure(
         except RunError as error:
             failures[name] = str(error)
             return
+        last[name] = max(float(np.median(seconds)), RAMP / MOST)
         if counts:
             end = time.perf_counter()
             waits[-1] = max(waits[-1], (waited_seconds() - waited) / (end - start))
-            times[name].append(float(np.median(seconds)))
+            times[name].append(float(np.median(seconds[before:])))
 
     for name in prepared:
         attempt(name, max(protocol.warm_up, protocol.in_flight), counts=False)

@@ -74,6 +74,7 @@ def test_a_profile_runs_plans_and_a_placement_knows_them(path, tmp_path, monkeyp
     """Pilots, chosen plans and the plain runtime are in the file; the plan is compared with it, and corrected."""
     monkeypatch.setattr(pilots, "SEARCH", 0.2)
     monkeypatch.setattr(pilots, "PROTOCOL", pilots.Protocol(rounds=3, samples=2))
+    monkeypatch.setattr(pilots, "OF_CHOSEN", pilots.PROTOCOL)
     problem, cache = build(path, "2xcore"), ProfileCache(tmp_path / "cache")
     made = profile(problem, Profiling(repeats=3, pilots=3, cache=cache))
     assert made.runs is not None and made.runs.own_threads and made.runs.cores == len(pinnable_cores())
