@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from placewise.model.cluster import Cluster, Device, Link
 from placewise.profiling import profile as module
 from placewise.profiling.profile import Profiling, profile
 from placewise.profiling.profile_cache import ProfileCache, op_contexts
+from placewise.profiling.servers.onnxruntime import OnnxRuntimeServer
+from placewise.profiling.servers.window import TimeWindow
+from placewise.runtimes.binding import Place
 
 
 def convolutions(path: Path, layers: int = 2, *, width: int = 16, size: int = 24) -> str:
@@ -71,6 +75,17 @@ def test_a_convolution_and_its_activation_are_one_kernel(measured):
     _, found, _, _ = measured
     sets = {frozenset(found.ops[op] for op in ops) for ops in found.devices[0].fused}
     assert sets == {frozenset({"conv0", "relu0"}), frozenset({"conv1", "relu1"})}
+
+
+def test_threads_of_a_session_do_not_spin_into_the_next(tmp_path):
+    """Where a device has several cores, its sessions run in turns, and one would slow the other."""
+    pytest.importorskip("onnxruntime")
+    place = Place("cpu", "cores", cores=(0, 1))
+    server = OnnxRuntimeServer(convolutions(tmp_path / "m.onnx", 8, width=64), {}, place)
+    server.measure({"x": np.ones((1, 64, 24, 24), np.float32)}, TimeWindow(3))
+    before = time.process_time()
+    time.sleep(0.1)
+    assert time.process_time() - before < 0.02
 
 
 def test_what_was_measured_is_not_measured_again(measured, monkeypatch):

@@ -75,6 +75,8 @@ class OnnxRuntimeServer:
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        # Sessions run in turns, and threads of one that spin would slow the next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         for key, value in self._settings.items():
             options.add_session_config_entry(key, value)
         if profile:
