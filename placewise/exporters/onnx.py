@@ -48,6 +48,7 @@ def load():
     pipeline = json.loads((HERE / "{PIPELINE}").read_text(encoding="utf-8"))
     options, sessions = onnxruntime.SessionOptions(), []
     options.enable_mem_pattern = False  # it takes memory that the plan does not count
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # threads of a piece would slow the next
     for piece in pipeline["pieces"]:
         providers = [tuple(provider) for provider in pipeline["providers"][piece["device"]]]
         sessions.append(onnxruntime.InferenceSession(HERE / piece["file"], options, providers=providers))

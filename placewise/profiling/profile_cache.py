@@ -31,7 +31,7 @@ from placewise.profiling.op_times import Fused
 REACH = 3
 """How many tensors away from an op its context reaches."""
 MAX_ENTRIES, MAX_MODELS = 100_000, 20
-_VERSION = 1
+_VERSION = 2
 
 
 CachedOp = tuple[float | None, str, tuple[int, ...]]
