@@ -34,7 +34,7 @@ from placewise.runtimes.llama_cpp.runtime import LlamaTiming, open_llama, summar
 
 NARROW, WIDE = Sizes(1024, 4096, 16, 4, 64, 4096), Sizes(2048, 8192, 32, 8, 64, 4096)
 MIXED, MORE = Sizes(1024, 512, 16, 4, 64, 4096, 32, 4), Sizes(2048, 768, 32, 4, 64, 4096, 64, 8)
-SAME, OTHER = (400,), (64, 256)
+SAME, OTHER = (400, 1000), (64, 256)
 Kinds = dict[str, str]
 Model = tuple[str, Sizes, int, Kinds]
 """A name, sizes, layers, and types of matrices."""

@@ -161,6 +161,7 @@ OTHER_OPTIONS = (
     OptionInfo("inputs", "--inputs", "text", ""),
     OptionInfo("in_flight", "--in-flight", "whole", ""),
     OptionInfo("rounds", "--rounds", "whole", ""),
+    OptionInfo("measure", "--measure", "switch", ""),
     OptionInfo("measure_time", "--measure-time", "text", ""),
     OptionInfo("trust_model", "--trust-model", "switch", ""),
     OptionInfo("policy", "--policy", "text", ""),

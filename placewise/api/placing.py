@@ -167,6 +167,7 @@ def fit(
     devices: Devices | None = None,
     *,
     target: str = "llama.cpp",
+    measure: bool = False,
     time_limit: float | str = "10s",
     gap: float | str = 0.0,
     seed: int = 0,
@@ -189,6 +190,10 @@ def fit(
         As in `place`. Default: this machine.
     target : {"llama.cpp", "vllm"}
         What runs the model. Default: "llama.cpp".
+    measure : bool
+        Run the command of the plan on this machine, in turns with that of llama.cpp's own placement (``--fit``) on the
+        same devices, and return the faster one; `fitted.measured` has the seconds of both. It takes llama-server and a
+        GGUF file. Default: False.
     time_limit : float or str
         Seconds of each search. Default: "10s".
     gap, seed, threads, budget
@@ -202,7 +207,10 @@ def fit(
     Raises
     ------
     InputError
-        If the model generates no text, or the target is started by no command.
+        If the model generates no text, or the target is started by no command; with `measure`, if the model is no GGUF
+        file, or has several sequences.
+    RunError
+        With `measure`, if llama-server is not installed, an RPC server does not answer, or neither command runs.
 
     Examples
     --------
@@ -215,4 +223,6 @@ def fit(
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     with listening(on_progress, limits.seconds) as listener:
         options = options_from(problem_options)
-        return Fit(fit_model(model, devices, options, target=target, budget=limits, on_progress=listener))
+        return Fit(
+            fit_model(model, devices, options, target=target, measure=measure, budget=limits, on_progress=listener)
+        )

@@ -19,6 +19,10 @@ def fit(
     model: opt.Model,
     devices: opt.Devices = None,
     target: Annotated[str, typer.Option("--for", help="What runs the model: llama.cpp or vllm.")] = "llama.cpp",
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Run the command and llama.cpp's own --fit here, and print the faster one."),
+    ] = False,
     time_limit: Annotated[
         str, typer.Option(help="Time limit for each search, as 60s.", rich_help_panel="Search")
     ] = "10s",
@@ -41,7 +45,9 @@ def fit(
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds) as on_progress:
-        found = fit_model(model, devices, problem_options, target=target, budget=budget, on_progress=on_progress)
+        found = fit_model(
+            model, devices, problem_options, target=target, measure=measure, budget=budget, on_progress=on_progress
+        )
     warn_of(found.result.problem, devices or "this", quiet, models=as_json)
     if as_json:
         show_json(fitted_document(found))

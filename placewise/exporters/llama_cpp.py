@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from placewise.core.compute_buffer import count_compute_buffer
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -34,6 +35,8 @@ CORE = "core"
 """The kind of a device that is a core: llama.cpp with one thread."""
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
 SERVERS, THREADS = "--rpc", "-t"
+FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
+"""Its own placement, the MiB of each device that it leaves free, their default, and bytes of one."""
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
@@ -257,6 +260,35 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
 def write_host_command(problem: Problem) -> str:
     """The command that runs a model on the host alone."""
     return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), DEVICE, "none", NGL, "0"))
+
+
+def write_default_command(problem: Problem, free: Mapping[str, int]) -> str:
+    """The command that leaves the placement on the same devices to llama.cpp (`--fit`).
+
+    `free` are the free MiB of the devices that llama-server has. A device that is to hold less keeps the rest free.
+    Raises ExportError for a device that it does not have.
+    """
+    gpus = np.flatnonzero(find_accelerators(problem)).tolist()
+    if not gpus:
+        return write_host_command(problem)
+    names = {name: gpu for gpu, name in _gpu_names(problem, gpus).items()}
+    if missing := [name for name in names if name not in free]:
+        raise ExportError(
+            f"llama-server has no {' and no '.join(missing)} here", remedy=f"it has {', '.join(free) or 'no cards'}"
+        )
+    servers = [name.removeprefix(RPC) for name in map(problem.cluster.names.__getitem__, gpus) if is_rpc(name)]
+    used = [name for name in free if name in names]
+    words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem), FIT, "on"]
+    words += [SERVERS, ",".join(servers)] if servers else []
+    words += [DEVICE, ",".join(used)] if len(used) < len(free) else []
+    whole = float(problem.graph.weights.bytes.sum() + problem.graph.ops.state_bytes.sum())
+    whole += count_compute_buffer(problem.graph.source)
+    limits = {name: float(problem.capacity[names[name]]) for name in used}
+    margins = [
+        max(free[name] - int(limit) // MEBIBYTE, MARGIN) if limit < whole else MARGIN for name, limit in limits.items()
+    ]
+    words += [FIT_TARGET, ",".join(map(str, margins))] if max(margins) > MARGIN else []
+    return " ".join(words)
 
 
 def _name_file(problem: Problem) -> str:

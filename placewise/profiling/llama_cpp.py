@@ -42,7 +42,7 @@ from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import parse_cache_type, read_gguf
 from placewise.readers.run_dims import find_run_dims
 from placewise.runtimes.binding import Place
-from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, write_flags
+from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, require_program, write_flags
 from placewise.runtimes.llama_cpp.runtime import LlamaProcess, LlamaTiming, open_llama, summarize_rounds, time_round
 
 RUNTIME, PACKAGE = "llama.cpp", "xllamacpp"
@@ -100,7 +100,7 @@ class Rounds:
 def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, processor: str) -> ProfileFile:
     """The profile of a GGUF model on a processor and RPC servers: rates, and by them the seconds of every op.
 
-    Raises InputError for another model or other devices, MissingExtraError, and RunError where it does not run.
+    Raises InputError for another model or other devices, MissingExtraError, and RunError where nothing runs.
     """
     graph, source = problem.graph, problem.graph.source
     dims = find_run_dims(source)
@@ -152,14 +152,15 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
 
 
 def find_release(*, program: bool) -> str:
-    """The version of llama.cpp: that of the package, or the program itself. Raises MissingExtraError for none."""
-    if not program:
-        try:
-            return version(PACKAGE)
-        except PackageNotFoundError:
-            pass
-    if not find_program(SERVER):
-        raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp")
+    """The version of llama.cpp: that of the package, or the program itself. Raises MissingExtraError, RunError."""
+    if program:
+        require_program()
+        return SERVER
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:
+        if not find_program(SERVER):
+            raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp") from None
     return SERVER
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 
 from placewise._util.units import format_bytes, format_number, format_seconds
@@ -57,13 +59,60 @@ class Change:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedCommand:
+    """A command that ran here: seconds of the prompt and of each generated token, by round; or why it did not run.
+
+    `name` says whose it is, `prompt` and `tokens` what it read and generated, and `layers` where llama.cpp put them.
+    """
+
+    name: str
+    command: str
+    prompt: int
+    tokens: int
+    rounds: tuple[tuple[float, float], ...] = ()
+    layers: str = ""
+    failure: str = ""
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Seconds of the prompt and all tokens together, by round."""
+        return tuple(prompt + self.tokens * token for prompt, token in self.rounds)
+
+    @property
+    def prompt_speed(self) -> float:
+        """Tokens of the prompt per second: by the median round, as everything below."""
+        return self.prompt / find_middle([prompt for prompt, _ in self.rounds])[0]
+
+    @property
+    def token_speed(self) -> float:
+        """Generated tokens per second."""
+        return 1 / find_middle([token for _, token in self.rounds])[0]
+
+
+def find_middle(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and half the distance between the quartiles: the spread on either side. inf and 0 of nothing."""
+    if not values:
+        return float("inf"), 0.0
+    low, middle, high = np.percentile(values, (25, 50, 75)).tolist()
+    return middle, (high - low) / 2
+
+
+def is_tie(one: TimedCommand, other: TimedCommand) -> bool:
+    """Whether two commands differ by no more than their spreads."""
+    (ours, here), (theirs, there) = find_middle(one.seconds), find_middle(other.seconds)
+    return abs(ours - theirs) <= here + there
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
     """The answer: `result` is the placement for `target`, "" for the host alone; `command` runs it ("": nothing fits).
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
     speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each
-    accelerator that are kept for the target's compute buffer.
+    accelerator that are kept for the target's compute buffer. `measured` are the command of the plan and that of the
+    target's own placement, if they were run: then `command` is the faster one, which the figures of `result` may not
+    be of.
     """
 
     result: Result
@@ -76,10 +125,11 @@ class Fitted:
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()
+    measured: tuple[TimedCommand, ...] = ()
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Generated tokens per second of the whole batch; None where nothing fits."""
+        """Expected of the plan: generated tokens per second of the whole batch; None where nothing fits."""
         return self.result.tokens_per_second
 
 
@@ -90,12 +140,54 @@ def fitted_view(found: Fitted) -> RenderableType:
     if result.judgement is None:
         parts.append(f"{result.status.outcome}: {result.unmet or 'no placement was found in the time'}")
     else:
-        parts += [found.command, "", *(shown_text(line) for line in _list_facts(found))]
+        parts += [found.command, "", *_measured_parts(found), *(shown_text(line) for line in _list_facts(found))]
     parts += [shown_text(line) for line in assumption_lines(result.problem.cluster)]
     rows = [_row(change, found) for change in (*found.tried, *found.changes)]
     if rows:
         parts += ["", rows_table(("instead", "tokens per second ", "faster "), rows)]
     return Group(*(shown_text(part) if isinstance(part, str) else part for part in parts))
+
+
+def _measured_parts(found: Fitted) -> list[RenderableType]:
+    """What was measured, beside what is expected; and where the command is not the plan's, what the plan's is."""
+    if not found.measured:
+        return []
+    plan, ran = found.measured[0], [one for one in found.measured if one.rounds]
+    head = ("measured here", "prompt, tokens/s ", "generation, tokens/s ", "together ", "layers")
+    rows = [_measured_row(one) for one in ran] + [_expected_row(found, plan)]
+    lines = [f"{one.name} did not run: {one.failure}" for one in found.measured if one.failure]
+    if len(ran) > 1:
+        lines.append(_say_choice(ran))
+    if plan.command != found.command:
+        lines.append(f"what follows is about the plan: {plan.command}")
+    return [rows_table(head, rows), "", *(shown_text(line) for line in lines)]
+
+
+def _measured_row(one: TimedCommand) -> tuple[str, ...]:
+    def speed(value: float, seconds: list[float]) -> str:
+        middle, spread = find_middle(seconds)
+        return f"{format_number(value, 3)} ± {spread / middle:.0%}"
+
+    middle, spread = find_middle(one.seconds)
+    return (
+        one.name, speed(one.prompt_speed, [prompt for prompt, _ in one.rounds]),
+        speed(one.token_speed, [token for _, token in one.rounds]),
+        f"{format_seconds(middle)} ± {spread / middle:.0%}", one.layers,
+    )  # fmt: skip
+
+
+def _expected_row(found: Fitted, plan: TimedCommand) -> tuple[str, ...]:
+    judged = found.result.judgement
+    assert judged is not None
+    speeds = [plan.prompt / judged.phases[0].seconds, found.tokens_per_second or 0.0]
+    return f"expected of {plan.name}", *(format_number(speed, 3) for speed in speeds), format_seconds(judged.value), ""
+
+
+def _say_choice(ran: Sequence[TimedCommand]) -> str:
+    fast, slow = sorted(ran, key=lambda one: find_middle(one.seconds)[0])
+    faster = find_middle(slow.seconds)[0] / find_middle(fast.seconds)[0]
+    tie = ", which is within the spread: a tie" if is_tie(fast, slow) else ""
+    return f"chosen: {fast.name}, {faster:.2f} times as fast as {slow.name}{tie}"
 
 
 def _list_facts(found: Fitted) -> list[str]:
@@ -164,5 +256,12 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "limit": None if found.limit is None else asdict(found.limit),
         "departure": None if found.departure is None else asdict(found.departure),
         "changes": [asdict(change) for change in (*found.tried, *found.changes)],
+        "measured": [_measured_document(one) for one in found.measured],
         "unmet": found.result.unmet,
     }  # fmt: skip
+
+
+def _measured_document(one: TimedCommand) -> dict[str, Any]:
+    seconds, spread = find_middle(one.seconds)
+    speeds = {"prompt_tokens_per_second": one.prompt_speed, "tokens_per_second": one.token_speed}
+    return {**asdict(one), **(speeds if one.rounds else {}), "seconds": seconds, "spread": spread}

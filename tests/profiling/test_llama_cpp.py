@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 from cli_runs import run
 from gguf_models import write_model
 from llama_models import Sizes, write_published
+from llama_servers import MISSING, is_installed, start_server
 
 import placewise as pw
 from placewise.core.build import build
@@ -30,7 +28,7 @@ from placewise.costing.llama_rates import (
     list_op_seconds,
     scale_rates,
 )
-from placewise.errors import CostError, InputError, MissingExtraError
+from placewise.errors import CostError, InputError, RunError
 from placewise.files.profile_file import (
     BorderFigures,
     DeviceProfile,
@@ -55,7 +53,7 @@ from placewise.profiling.llama_probes import Probe, list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import read_gguf
-from placewise.runtimes.llama_cpp.program import LlamaProgram, find_port, find_program
+from placewise.runtimes.llama_cpp.program import LlamaProgram
 from placewise.runtimes.llama_cpp.runtime import run_llama, time_llama
 
 pytest.importorskip("gguf")
@@ -302,15 +300,10 @@ def test_a_profile_serves_every_model_of_its_types(tmp_path: Path) -> None:
 @pytest.fixture
 def server() -> Iterator[str]:
     """The address of an RPC server of llama.cpp on this machine."""
-    program = find_program("ggml-rpc-server", "rpc-server")
-    if not program or not find_program("llama-server"):
-        pytest.skip("llama-server and ggml-rpc-server are not installed")
-    port = find_port()
-    with subprocess.Popen([program, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        time.sleep(0.5)
-        yield f"127.0.0.1:{port}"
-        with suppress(OSError):
-            process.kill()
+    if not is_installed():
+        pytest.skip(MISSING)
+    with start_server() as (_, address):
+        yield address
 
 
 @pytest.mark.usefixtures("small_probes")
@@ -334,7 +327,7 @@ def test_a_profile_of_servers_needs_the_program(tmp_path: Path, monkeypatch: pyt
     """Without llama-server, servers are not profiled, and the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("placewise.runtimes.llama_cpp.program.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError):
+    with pytest.raises(RunError, match="llama-server is not installed"):
         pw.profile(write_mixture(tmp_path / "model.gguf"), "core,rpc:10.0.0.1:50052", runtime="llama.cpp", dims=SIZES)
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from placewise.analysis.fit.limits import find_departure, find_limit
+from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.core.build import Devices, build
 from placewise.core.compute_buffer import kept_bytes
 from placewise.core.open_model import Model
@@ -41,13 +42,16 @@ def fit_model(
     options: ProblemOptions,
     *,
     target: str = TARGETS[0],
+    measure: bool = False,
     budget: Budget | None = None,
     on_progress: OnProgress = ignore,
 ) -> Fitted:
     """How to run a model that generates text on `devices`, which default to this machine.
 
-    Each precision is placed for `target` on its own, under the whole `budget`. Raises InputError for a target without
-    a command and for a model that generates nothing, and what reading and placing raise.
+    Each precision is placed for `target` on its own, under the whole `budget`. With `measure`, the command of the plan
+    runs here, in turns with the target's own placement, and the faster one is the answer. Raises InputError for a
+    target without a command and for a model that generates nothing, RunError where nothing runs, and what reading and
+    placing raise.
     """
     if target not in TARGETS:
         raise InputError(f"{target!r} is started by no command", remedy=f"choose {' or '.join(TARGETS)}")
@@ -62,6 +66,7 @@ def fit_model(
         return _place(problem, target, replace(limits, seconds=min(limits.seconds, seconds)))
 
     cluster = "this" if devices is None else devices
+    default = find_default_command(build(model, cluster, options), target) if measure else ""
     found = _solve_precisions(solve, cluster, options, target, limits.seconds)
     precision = _choose_precision(found)
     result = found[precision]
@@ -86,7 +91,10 @@ def fit_model(
         return replace(answer, changes=tuple(changes))
     limit = find_limit(result.problem, result.placement)
     departure = None if limit is None else find_departure(result.problem, result.placement, limit)
-    return replace(answer, limit=limit, departure=departure, changes=tuple(changes))
+    answer = replace(answer, limit=limit, departure=departure, changes=tuple(changes))
+    if not measure:
+        return answer
+    return measure_fit(answer, default, lambda words: on_progress(Progress("fit", watch.elapsed, words)))
 
 
 def _solve_precisions(

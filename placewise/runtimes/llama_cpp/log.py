@@ -16,6 +16,7 @@ _SIZE = re.compile(
 _EXACT = re.compile(r": +(\S+) compute buffer size is +([\d.]+) MiB")
 _LAYER = re.compile(r"layer +(\d+) assigned to device (\S+?),")
 _OVERRIDDEN = re.compile(r"tensor (\S+) \(\d+ MiB \S+\) buffer type overridden to (\S+)")
+_ERROR = re.compile(r"^[\d.]+ E +(.+)|^(error\b.+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,13 @@ class Allocation:
     buffers: Mapping[str, int]
     layers: tuple[str, ...]
     overridden: Mapping[str, str]
+
+
+def find_first_error(log: str, otherwise: str = "") -> str:
+    """The first line of a log that reports an error, without its time; without one, `otherwise` or the last line."""
+    errors = [first or second for first, second in _ERROR.findall(log)]
+    lines = [line for line in log.splitlines() if line.strip()]
+    return ((errors or [otherwise])[0] or (lines or ["it logged nothing"])[-1]).strip()[:300]
 
 
 def parse_log(text: str) -> Allocation:

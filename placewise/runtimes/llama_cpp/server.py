@@ -8,6 +8,7 @@ from typing import Any
 
 from placewise.errors import RunError
 from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.runtimes.llama_cpp.log import find_first_error
 from placewise.runtimes.llama_cpp.program import completion_request
 
 _VERBOSE = 5
@@ -26,7 +27,7 @@ class LlamaServer:
         try:
             self._server: Any = xllamacpp.Server(_parameters(xllamacpp, path, flags))
         except (RuntimeError, ValueError) as error:
-            raise RunError(f"llama.cpp does not load {path}: {_last_words(self.read_log()) or error}") from None
+            raise RunError(f"llama.cpp does not load {path}: {find_first_error(self.read_log(), str(error))}") from None
         finally:
             os.dup2(self._stderr, 2)
             os.dup2(self._log.fileno(), 2)
@@ -70,9 +71,3 @@ def _parameters(library: Any, path: str, flags: LlamaFlags) -> Any:
     if flags.threads:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = flags.threads
     return params
-
-
-def _last_words(log: str) -> str:
-    """The last line of a log that reports an error, without its time."""
-    lines = [line for line in log.splitlines() if " E " in line]
-    return lines[-1].partition(" E ")[2].strip()[:300] if lines else ""
