@@ -7,11 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from placewise.errors import locate_errors
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
 from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
-from placewise.files.records import Amount, Record, Whole, locate_errors
+from placewise.files.records import Amount, Record, Whole
 from placewise.files.ways_columns import WaysHeader, decode_ways, encode_ways
 from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
