@@ -19,9 +19,7 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
 from placewise.errors import PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_record import cluster_record
 from placewise.files.plan_file import PlanFile, baselines_of, find_model, load_plan_unless_split, save_plan
-from placewise.files.problem_file import constraints_record, objective_record
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
@@ -605,9 +603,10 @@ def load_result(
 
 def _answers(file: PlanFile, problem: Problem, judgement: Judgement) -> bool:
     """Whether a file's bound holds: the same objective, rules, devices and value. Another problem needs its own."""
-    return (
-        file.objective == objective_record(problem.objective)
-        and file.constraints == constraints_record(problem.constraints)
-        and file.cluster == cluster_record(problem.cluster)
-        and math.isclose(file.value, judgement.value, rel_tol=1e-9)
+    given = (
+        (file.objective, problem.objective),
+        (file.constraints, problem.constraints),
+        (file.cluster, problem.cluster),
     )
+    same = all(record is not None and record == type(record).model_validate(own) for record, own in given)
+    return same and math.isclose(file.value, judgement.value, rel_tol=1e-9)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -307,12 +307,8 @@ def _require_same_sequences(kept: Constraints, options: ProblemOptions) -> None:
     raise InputError(said, remedy=f"leave out {flag}, or place the model itself")
 
 
-def _kind(name: str) -> Any:
-    return name
-
-
 def _default_objective(name: str) -> Objective:
-    return Objective(_kind(name), schedule="auto" if name == "step" else "1f1b")
+    return Objective(cast("Any", name), schedule="auto" if name == "step" else "1f1b")
 
 
 def _objective(default: Objective, options: ProblemOptions) -> Objective:

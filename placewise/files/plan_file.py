@@ -12,14 +12,12 @@ from pydantic import Field
 
 from placewise._util.regex import compiled
 from placewise.errors import InputError, PlanError, locate_errors
-from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
+from placewise.files.cluster_record import ClusterRecord, cluster_of
 from placewise.files.graph_file import SourceRecord, source_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
     ObjectiveRecord,
     constraints_of,
-    constraints_record,
-    objective_record,
 )
 from placewise.files.records import Amount, Record, Whole, parse_json, parse_versioned, read_bytes, write_record
 from placewise.files.stage_records import (
@@ -199,9 +197,9 @@ def plan_of(result: Result) -> PlanFile:
             "status": str(result.status.outcome),
             "reason": str(result.status.reason),
             "bound_method": result.bound.method,
-            "objective": objective_record(problem.objective),
-            "constraints": constraints_record(problem.constraints),
-            "cluster": cluster_record(problem.cluster),
+            "objective": problem.objective,
+            "constraints": problem.constraints,
+            "cluster": problem.cluster,
             "baselines": {name: _baseline(result, name) for name in result.compared},
             "warnings": problem.warnings,
             "source": source_record(problem.graph.source),

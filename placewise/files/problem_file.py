@@ -91,8 +91,8 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
         graph=graph_header,
         cluster=cluster_record(problem.cluster),
         costs=cost_sources(problem.costs),
-        objective=objective_record(problem.objective),
-        constraints=constraints_record(problem.constraints),
+        objective=ObjectiveRecord.model_validate(problem.objective),
+        constraints=ConstraintsRecord.model_validate(problem.constraints),
         warnings=problem.warnings,
         ways=ways_header,
     )
@@ -118,26 +118,11 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
             graph,
             cluster,
             decode_costs(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
-            objective_of(header.objective),
+            Objective(**dict(header.objective)),
             constraints_of(header.constraints),
             header.warnings,
             ways,
         )
-
-
-def objective_record(objective: Objective) -> ObjectiveRecord:
-    """The record of an objective."""
-    return ObjectiveRecord.model_validate(objective)
-
-
-def objective_of(record: ObjectiveRecord) -> Objective:
-    """The objective of a record."""
-    return Objective(**dict(record))
-
-
-def constraints_record(constraints: Constraints) -> ConstraintsRecord:
-    """The record of constraints."""
-    return ConstraintsRecord.model_validate(constraints)
 
 
 def constraints_of(record: ConstraintsRecord) -> Constraints:
