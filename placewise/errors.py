@@ -19,6 +19,10 @@ Infeasible problems are not errors: they are a `Status` of a `Result` (exit code
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from placewise._util.text import shortened, visible
 from placewise._util.voice import spoken
 
@@ -97,3 +101,14 @@ class MissingExtraError(PlacewiseError):
 
 class InternalError(PlacewiseError):
     """Two of our own answers contradict each other. Please report it with the problem file."""
+
+
+@contextmanager
+def locate_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Prefix InputErrors with the path, unless they already start with it."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == str(path) or error.where.startswith(f"{path}: "):
+            raise
+        raise error.at(str(path)) from None

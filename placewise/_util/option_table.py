@@ -145,39 +145,20 @@ PROBLEM_OPTIONS = (
 )
 """The options of a problem, in the order of `--help`: the fields of `ProblemOptions`."""
 
+_SINGLE: tuple[tuple[Kind, str], ...] = (
+    ("text", "model placer start time_limit gap runtime inputs measure_time until resolution"),
+    ("text", "policy reward checkpoint tensorboard"),
+    ("whole", "seed threads in_flight rounds updates evaluations max_points workers"),
+    ("switch", "measure trust_model resume"),
+    ("settings", "bind vary"),
+    ("texts", "why_not"),
+)
 OTHER_OPTIONS = (
     OptionInfo("devices", "-d", "text", "", aliases=("--devices",)),
-    OptionInfo("model", "--model", "text", ""),
     OptionInfo("target", "--for", "text", ""),
-    OptionInfo("placer", "--placer", "text", ""),
     OptionInfo("options", "--option", "settings", ""),
-    OptionInfo("start", "--start", "text", ""),
-    OptionInfo("time_limit", "--time-limit", "text", ""),
-    OptionInfo("gap", "--gap", "text", ""),
-    OptionInfo("seed", "--seed", "whole", ""),
-    OptionInfo("threads", "--threads", "whole", ""),
-    OptionInfo("runtime", "--runtime", "text", ""),
-    OptionInfo("bind", "--bind", "settings", ""),
-    OptionInfo("inputs", "--inputs", "text", ""),
-    OptionInfo("in_flight", "--in-flight", "whole", ""),
-    OptionInfo("rounds", "--rounds", "whole", ""),
-    OptionInfo("measure", "--measure", "switch", ""),
-    OptionInfo("measure_time", "--measure-time", "text", ""),
-    OptionInfo("trust_model", "--trust-model", "switch", ""),
-    OptionInfo("policy", "--policy", "text", ""),
-    OptionInfo("reward", "--reward", "text", ""),
-    OptionInfo("updates", "--updates", "whole", ""),
-    OptionInfo("evaluations", "--evaluations", "whole", ""),
-    OptionInfo("checkpoint", "--checkpoint", "text", ""),
-    OptionInfo("resume", "--resume", "switch", ""),
     OptionInfo("weights", "--weights", "text", "", aliases=("--from",)),
-    OptionInfo("tensorboard", "--tensorboard", "text", ""),
-    OptionInfo("why_not", "--why-not", "texts", ""),
-    OptionInfo("vary", "--vary", "settings", ""),
-    OptionInfo("until", "--until", "text", ""),
     OptionInfo("prices", "--price", "settings", ""),
-    OptionInfo("resolution", "--resolution", "text", ""),
-    OptionInfo("max_points", "--max-points", "whole", ""),
-    OptionInfo("workers", "--workers", "whole", ""),
+    *(OptionInfo(name, f"--{name.replace('_', '-')}", kind, "") for kind, names in _SINGLE for name in names.split()),
 )
 """Options of single commands that messages name; each command describes its own."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from placewise.analysis.explain_split import Explained, explain_split
 from placewise.analysis.force_op import force_ops, move_ops
 from placewise.analysis.select_ops import select_ops, unnamed_op
 from placewise.errors import InputError
@@ -35,14 +35,6 @@ MAX_DEVICES = 64
 """How many devices are tried at most: those of `why_not`, then the first of the others."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExplainedOp:
-    """The explanation, and a result per forced move to a device that may run the ops."""
-
-    explanation: OpExplanation
-    results: tuple[Result, ...]
-
-
 def explain(
     problem: Problem,
     placement: Placement,
@@ -52,12 +44,15 @@ def explain(
     *,
     placer: str = "auto",
     on_progress: OnProgress = ignore,
-) -> ExplainedOp:
+) -> Explained:
     """Why the ops that `asked` names (an op, a module, a pattern) are where they are in `placement`.
 
     For each device of `why_not`, the rest is placed anew around the move, within `budget` each. Raises InputError for
-    an unknown op or device, and for a module whose ops are on several devices.
+    an unknown op or device, and for a module whose ops are on several devices. Where ops may be split, it is
+    `explain_split`.
     """
+    if problem.ways is not None:
+        return explain_split(problem, placement, asked, why_not, budget, on_progress=on_progress)
     if asked is None:
         raise unnamed_op(*why_not)
     ops, what = select_ops(problem, asked)
@@ -92,7 +87,7 @@ def explain(
         notes=(*_list_notes(problem, placement, judged), *filter(None, [pipeline_line(judged.pipeline)])),
         beside=describe_device_parts(problem, placement)[here],
     )
-    return ExplainedOp(explanation, tuple(results))
+    return Explained(explanation, tuple(results))
 
 
 def _find_device(problem: Problem, placement: Placement, ops: Ints, asked: str) -> int:

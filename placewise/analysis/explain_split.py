@@ -18,6 +18,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.model.ways import Ways, keep_ways
 from placewise.placers.base import Budget, OnProgress, ignore
+from placewise.reporting.explanation import OpExplanation
 from placewise.reporting.sentences import value_name
 from placewise.reporting.split_explanation import ForcedChoice, PlanChoices, SplitExplanation, WayOfUnit
 from placewise.simulate import judge_placement
@@ -30,10 +31,10 @@ _DEGREE = re.compile(r"tp=(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplainedSplit:
-    """The explanation, and a result per other choice."""
+class Explained:
+    """The explanation of an op or of stages, and a result per forced choice, or device that may run the ops."""
 
-    explanation: PlanChoices
+    explanation: OpExplanation | PlanChoices
     results: tuple[Result, ...]
 
 
@@ -45,7 +46,7 @@ def explain_split(
     budget: Budget | None = None,
     *,
     on_progress: OnProgress = ignore,
-) -> ExplainedSplit:
+) -> Explained:
     """Why the unit of the ops that `asked` names runs as it does in a plan with stages.
 
     For each choice of `why_not` ("tp=4", "recompute", "no-recompute", and for the whole plan "sequence-parallel" or
@@ -60,9 +61,7 @@ def explain_split(
             raise unnamed_op(*of_ops)
         results, forced = _force(problem, np.zeros(0, np.int64), why_not, budget, on_progress)
         value = judge_placement(problem, placement).value
-        return ExplainedSplit(
-            PlanChoices(measure=value_name(problem.objective, ways), value=value, forced=forced), results
-        )
+        return Explained(PlanChoices(measure=value_name(problem.objective, ways), value=value, forced=forced), results)
     ops, _ = select_ops(problem, asked)
     units = np.unique(ways.unit[ops])
     judged = judge_placement(problem, placement)
@@ -96,7 +95,7 @@ def explain_split(
         ways=tuple(_describe_way(ways, way, kind, chosen) for way in ways.ways_of(unit).tolist()),
         forced=forced,
     )
-    return ExplainedSplit(explanation, results)
+    return Explained(explanation, results)
 
 
 def _force(

@@ -11,9 +11,7 @@ from typing import Any, Unpack
 
 from placewise._util.units import parse_seconds
 from placewise.analysis.diff import diff as compare_plans
-from placewise.analysis.explain import ExplainedOp
 from placewise.analysis.explain import explain as explain_op
-from placewise.analysis.explain_split import ExplainedSplit, explain_split
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
@@ -360,11 +358,7 @@ def explain(
         raise InputError(f"why_not is {reprlib.repr(why_not)}", remedy="give a device, or a list of them")
     limits = budget_from(None if budget is not None else time_limit, gap, seed, threads, budget)
     with listening(on_progress, limits.seconds * len(devices)) as listener:
-        explained: ExplainedOp | ExplainedSplit
-        if problem.ways is not None:
-            explained = explain_split(problem, placement, op, devices, limits, on_progress=listener)
-        else:
-            explained = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
+        explained = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=listener)
     return Explanation(explained.explanation, tuple(Plan(result) for result in explained.results))
 
 

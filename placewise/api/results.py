@@ -19,9 +19,7 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
 from placewise.errors import PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_record import cluster_record
 from placewise.files.plan_file import PlanFile, baselines_of, find_model, load_plan_unless_split, save_plan
-from placewise.files.problem_file import constraints_record, objective_record
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
@@ -37,7 +35,7 @@ from placewise.model.result import (
 )
 from placewise.reporting.console import result_view
 from placewise.reporting.difference import Difference, difference_view
-from placewise.reporting.explanation import OpExplanation, explanation_view
+from placewise.reporting.explanation import OpExplanation
 from placewise.reporting.figures import plot_leaderboard, plot_timeline
 from placewise.reporting.fitted import Fitted, fitted_document, fitted_view
 from placewise.reporting.frames import leaderboard_frame, plan_frame, plan_network
@@ -48,7 +46,7 @@ from placewise.reporting.notebook import render_html
 from placewise.reporting.page.plan_view import PlanView
 from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
-from placewise.reporting.split_explanation import PlanChoices, SplitExplanation, split_explanation_view
+from placewise.reporting.split_explanation import PlanChoices, SplitExplanation, view_of
 from placewise.reporting.training_run import training_run_view
 from placewise.simulate import judge_placement, lower_bound
 from placewise.targets.kept import describe_kept, list_kept
@@ -351,8 +349,24 @@ class Leaderboard:
         return f"Leaderboard({valid} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
 
 
+class _Shown:
+    """What has a view: printed as text, and in a notebook as HTML."""
+
+    __slots__ = ()
+
+    def summary(self) -> str:
+        """What the command prints, as text."""
+        return plain(self._view())
+
+    def _repr_html_(self) -> str:
+        return render_html(self._view())
+
+    def _view(self) -> RenderableType:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RunResult:
+class RunResult(_Shown):
     """The answer of `run`: what a plan really took, beside the best single device."""
 
     placements: MeasuredPlacements
@@ -395,12 +409,8 @@ class RunResult:
         """Whether the split is worth it, in one sentence."""
         return measured_verdict(self.placements, PLAN)
 
-    def summary(self) -> str:
-        """What `placewise run` prints, as text."""
-        return plain(measurement_view(tabulate_measurements(self.placements, PLAN)))
-
-    def _repr_html_(self) -> str:
-        return render_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
+    def _view(self) -> RenderableType:
+        return measurement_view(tabulate_measurements(self.placements, PLAN))
 
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
@@ -408,7 +418,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainingRun:
+class TrainingRun(_Shown):
     """The answer of `run` with `train`: losses, seconds per step and memory, beside those predicted."""
 
     trained: TrainedPlan
@@ -448,12 +458,8 @@ class TrainingRun:
         """What ended a process, once for each restart."""
         return self.trained.record.restarts
 
-    def summary(self) -> str:
-        """What `placewise run --train` prints, as text."""
-        return plain(training_run_view(tabulate_training(self.trained)))
-
-    def _repr_html_(self) -> str:
-        return render_html(training_run_view(tabulate_training(self.trained)))
+    def _view(self) -> RenderableType:
+        return training_run_view(tabulate_training(self.trained))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -485,24 +491,14 @@ class Training(Plan):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Explanation:
+class Explanation(_Shown):
     """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
 
     explanation: OpExplanation | PlanChoices
     plans: tuple[Plan, ...]
 
-    def summary(self) -> str:
-        """What `placewise explain` prints, as text."""
-        return plain(self._view())
-
     def _view(self) -> RenderableType:
-        explanation = self.explanation
-        if isinstance(explanation, PlanChoices):
-            return split_explanation_view(explanation)
-        return explanation_view(explanation)
-
-    def _repr_html_(self) -> str:
-        return render_html(self._view())
+        return view_of(self.explanation)
 
     def __repr__(self) -> str:
         explanation = self.explanation
@@ -516,7 +512,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class Fit(_Shown):
     """The answer of `fit`: a command, what to expect of it, and what would make it faster."""
 
     fitted: Fitted
@@ -536,38 +532,28 @@ class Fit:
         """The plan behind the command."""
         return Plan(self.fitted.result)
 
-    def summary(self) -> str:
-        """What `placewise fit` prints, as text."""
-        return plain(fitted_view(self.fitted))
-
     def to_dict(self) -> dict[str, Any]:
         """What ``placewise fit --json`` prints, as data."""
         return fitted_document(self.fitted)
 
-    def _repr_html_(self) -> str:
-        return render_html(fitted_view(self.fitted))
+    def _view(self) -> RenderableType:
+        return fitted_view(self.fitted)
 
     def __repr__(self) -> str:
         speed = self.tokens_per_second
-        return (
-            "Fit(nothing fits)"
-            if speed is None
-            else f"Fit({self.command!r}, {format_number(speed, 3)} tokens per second)"
-        )
+        if speed is None:
+            return "Fit(nothing fits)"
+        return f"Fit({self.command!r}, {format_number(speed, 3)} tokens per second)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlanDiff:
+class PlanDiff(_Shown):
     """The answer of `diff`: the two values and their parts, and what moved."""
 
     difference: Difference
 
-    def summary(self) -> str:
-        """What `placewise diff` prints, as text."""
-        return plain(difference_view(self.difference))
-
-    def _repr_html_(self) -> str:
-        return render_html(difference_view(self.difference))
+    def _view(self) -> RenderableType:
+        return difference_view(self.difference)
 
     def __repr__(self) -> str:
         difference = self.difference
@@ -617,9 +603,10 @@ def load_result(
 
 def _answers(file: PlanFile, problem: Problem, judgement: Judgement) -> bool:
     """Whether a file's bound holds: the same objective, rules, devices and value. Another problem needs its own."""
-    return (
-        file.objective == objective_record(problem.objective)
-        and file.constraints == constraints_record(problem.constraints)
-        and file.cluster == cluster_record(problem.cluster)
-        and math.isclose(file.value, judgement.value, rel_tol=1e-9)
+    given = (
+        (file.objective, problem.objective),
+        (file.constraints, problem.constraints),
+        (file.cluster, problem.cluster),
     )
+    same = all(record is not None and record == type(record).model_validate(own) for record, own in given)
+    return same and math.isclose(file.value, judgement.value, rel_tol=1e-9)

@@ -24,7 +24,7 @@ from placewise.catalog.fields import validate_table
 from placewise.catalog.links import LinkSpeed, Pair, build_cluster
 from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
 from placewise.catalog.topology import apply_topology
-from placewise.errors import ClusterError
+from placewise.errors import ClusterError, locate_errors
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import RATES
 
@@ -115,10 +115,8 @@ MAX_FILE = 1 << 20
 def read_cluster_file(path: Path) -> Cluster:
     """The cluster that a TOML file describes. Raises ClusterError, prefixed with the file and the key."""
     table = _read_table(path)
-    try:
+    with locate_errors(path):
         return _build_cluster(table, path.parent)
-    except ClusterError as error:
-        raise error.at(str(path)) from None
 
 
 def read_file_prices(path: Path) -> Mapping[str, float]:

@@ -55,7 +55,8 @@ def devices(
     known, here, links = known_devices(), this_machine(), known_links()
     if as_json:
         listed = {"known": [asdict(device) for device in known], "links": [asdict(link) for link in links]}
-        show_json({**listed, "this": _plain(asdict(here))})
+        this = {key: sorted(value) if isinstance(value, frozenset) else value for key, value in asdict(here).items()}
+        show_json({**listed, "this": this})
         return
     from placewise._util.units import format_bytes, format_seconds
     from placewise.reporting.console import rows_table
@@ -178,7 +179,3 @@ def _figures(memory: float, bandwidth: float, peak: dict[str, float]) -> tuple[s
 
     speeds = [f"{format_count(peak[dtype])}FLOP/s" if dtype in peak else "–" for dtype in ("float32", "float16")]
     return format_bytes(memory), f"{format_bytes(bandwidth)}/s", speeds[0], speeds[1]
-
-
-def _plain(document: dict[str, object]) -> dict[str, object]:
-    return {key: sorted(value) if isinstance(value, frozenset) else value for key, value in document.items()}

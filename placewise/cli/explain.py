@@ -51,14 +51,11 @@ def explain(
     With --why-not, the op is forced onto that device and the rest is placed again, to show what the move really costs.
     Choices for the whole plan, such as no-sequence-parallel, need no op.
     """
-    from placewise.analysis.explain import ExplainedOp
     from placewise.analysis.explain import explain as study
-    from placewise.analysis.explain_split import ExplainedSplit, explain_split
     from placewise.core.build import build_for_plan
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import find_model, save_plan
-    from placewise.reporting.explanation import document_of, explanation_view
-    from placewise.reporting.split_explanation import split_document, split_explanation_view
+    from placewise.reporting.split_explanation import document_of, view_of
 
     listen(quiet)
     if output is not None:
@@ -68,22 +65,14 @@ def explain(
     budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
         problem, placement = build_for_plan(find_model(plan, model), plan, devices, problem_options)
-        found: ExplainedOp | ExplainedSplit
-        if problem.ways is not None:
-            found = explain_split(problem, placement, op, tuple(why_not or ()), budget, on_progress=on_progress)
-        else:
-            found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
+        found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
     warn(problem.warnings, quiet)
     kept = [result for result in found.results if result.placement is not None]
     if output is not None and kept:
         save_plan(min(kept, key=lambda result: result.value), output)
-    if isinstance(found, ExplainedSplit):
-        show_json(split_document(found.explanation)) if as_json else show(split_explanation_view(found.explanation))
-    elif as_json:
-        show_json(document_of(found.explanation))
-    else:
-        show(explanation_view(found.explanation))
     if as_json:
+        show_json(document_of(found.explanation))
         return
+    show(view_of(found.explanation))
     if output is not None:
         show(f"wrote {output}" if kept else "nothing is written: no plan was found")

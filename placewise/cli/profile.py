@@ -90,7 +90,17 @@ def _show(found: ProfileFile) -> None:
             whole = ("–", "–") if figures.whole is None else (format_seconds(figures.whole), f"{figures.spread:.1%}")
             kernels = "–" if figures.whole is None else f"{figures.kernels / figures.whole:.1%}"
             calls = format_seconds(device.call_overhead)
-            rows.append((device.name, state, *whole, kernels, calls, format_seconds(total), _origin(device.cached)))
+            rows.append(
+                (
+                    device.name,
+                    state,
+                    *whole,
+                    kernels,
+                    calls,
+                    format_seconds(total),
+                    ("measured before" if device.cached else "measured"),
+                )
+            )
     head = ("device", "other devices", "whole model ", "spread ", "kernels ", "a call ", "ops ", "")
     show(f"{found.runtime} {found.runtime_version}: {len(found.ops)} ops", rows_table(head, rows))
     for border in found.borders:
@@ -121,7 +131,3 @@ def _runs_lines(found: ProfileFile) -> Iterator[str]:
     if runs.plans:
         how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'}"
         yield f"{runs.plans} plans that these costs chose took {how} than the costs say (±{runs.error:.1%})"
-
-
-def _origin(cached: bool) -> str:
-    return "measured before" if cached else "measured"

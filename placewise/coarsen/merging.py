@@ -34,8 +34,7 @@ class MergedWeights(NamedTuple):
 
 def sums(values: Floats, row: npt.NDArray[np.integer], n: int) -> Floats:
     """Sums of a column over the rows [n] that its entries belong to."""
-    total: Floats = np.bincount(row, weights=values, minlength=n).astype(np.float64)
-    return total
+    return np.bincount(row, weights=values, minlength=n).astype(np.float64)
 
 
 def merge_tensors(graph: Graph, op: Ints, n: int) -> MergedTensors:

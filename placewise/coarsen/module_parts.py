@@ -395,8 +395,7 @@ class _Namer:
         return name if limit > RANGES or len(name) <= LONGEST else self._render(label, limit, brief=True)
 
     def _ops(self, part: int) -> Longs:
-        ops: Longs = self._order[self._starts[part] : self._starts[part + 1]]
-        return ops
+        return self._order[self._starts[part] : self._starts[part + 1]]
 
     def _name_range(self, ops: Longs) -> str:
         first, last = int(ops[0]), int(ops[-1])

@@ -160,7 +160,7 @@ def with_borders(cluster: Cluster, names: set[str], seconds: float, bytes_per_se
     """
     bandwidth = bytes_per_second or float("inf")
     links = tuple(
-        replace(link, latency=seconds, bandwidth=bandwidth) if _is_between(link, names) else link
+        replace(link, latency=seconds, bandwidth=bandwidth) if names.issuperset((link.source, link.target)) else link
         for link in cluster.links
     )
     return Cluster(cluster.devices, links, cluster.transfers)
@@ -175,10 +175,6 @@ def summarize_runs(record: RunsRecord) -> MachineRuns:
     middle = float(np.median(ratios))
     error = float(np.abs(ratios / middle - 1).max())
     return replace(runs, longer=middle - 1, error=error, plans=len(ratios))
-
-
-def _is_between(link: Link, names: set[str]) -> bool:
-    return names.issuperset((link.source, link.target))
 
 
 def _describe_runs(runs: MachineRuns) -> tuple[str, ...]:

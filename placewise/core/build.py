@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,14 +24,13 @@ from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import OpWork, work_of
-from placewise.errors import InputError, PlanError
+from placewise.errors import InputError, PlanError, locate_errors
 from placewise.files.cluster_record import cluster_of
 from placewise.files.columns import format_name
 from placewise.files.costs_file import load_costs
 from placewise.files.plan_file import PlanFile, load_plan_unless_split, placement_of, require_same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.profile_file import is_profile, load_profile
-from placewise.files.records import locate_errors
 from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -308,12 +307,8 @@ def _require_same_sequences(kept: Constraints, options: ProblemOptions) -> None:
     raise InputError(said, remedy=f"leave out {flag}, or place the model itself")
 
 
-def _kind(name: str) -> Any:
-    return name
-
-
 def _default_objective(name: str) -> Objective:
-    return Objective(_kind(name), schedule="auto" if name == "step" else "1f1b")
+    return Objective(cast("Any", name), schedule="auto" if name == "step" else "1f1b")
 
 
 def _objective(default: Objective, options: ProblemOptions) -> Objective:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
-from placewise.core.place_stages import place_stages, result_with
+from placewise.core.place_stages import place_stages, result_with, result_without
 from placewise.core.place_step import place_step
 from placewise.errors import PlacerError
 from placewise.model.cost_error import expected_seconds
@@ -18,11 +18,9 @@ from placewise.model.result import (
     Bound,
     Improvement,
     Judgement,
-    Outcome,
     Proposal,
     Reason,
     Result,
-    Status,
 )
 from placewise.placers import registry
 from placewise.placers.base import (
@@ -80,7 +78,8 @@ def place(
     placer = method.info.name
     unmet = why_infeasible(problem)
     if unmet:
-        return _without(problem, placer, budget, watch, Bound(math.inf, "nothing fits"), Reason.PROVED, unmet)
+        proposal = Proposal(None, reason=Reason.PROVED, infeasible=unmet)
+        return result_without(problem, placer, watch, proposal, None, Bound(math.inf, "nothing fits"), {}, {})
     refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
@@ -100,14 +99,8 @@ def place(
     if placer == "auto" and not proposal.infeasible:
         proposal, judgement = _no_worse_than(problem, proposal, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
-    if proposal.placement is None or judgement is None:
-        proof = proposal.infeasible
-        reason = Reason.PROVED if proof else proposal.reason
-        return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, naive)
-    if not judgement.valid or not math.isfinite(judgement.value):
-        broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
-        notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
-        return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, naive)
+    if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
+        return result_without(problem, placer, watch, proposal, judgement, bound, baselines, naive.others)
     bound = _only_placement(problem, judgement, bound)
     history = proposal.history or (Improvement(watch.elapsed, judgement.value, placer),)
     proposal = replace(proposal, history=history)
@@ -198,22 +191,3 @@ def _in_bytes(problem: Problem, proposal: Proposal, watch: Stopwatch) -> Proposa
         freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
         return replace(proposal, infeasible=f"{proposal.infeasible}; {freer} would fit")
     return proposal
-
-
-def _without(
-    problem: Problem,
-    placer: str,
-    budget: Budget,
-    watch: Stopwatch,
-    bound: Bound,
-    reason: Reason,
-    unmet: str,
-    notes: tuple[str, ...] = (),
-    naive: Baselines | None = None,
-) -> Result:
-    """A result that has no placement: infeasible if `unmet` proves it, else unknown."""
-    outcome, naive = Outcome.INFEASIBLE if unmet else Outcome.UNKNOWN, naive or Baselines()
-    return Result(
-        problem, None, Status(outcome, reason), None, bound, placer, watch.elapsed, budget.seed,
-        naive.judged, (), notes, unmet, naive.others,
-    )  # fmt: skip

@@ -113,8 +113,9 @@ def result_without(
         raise InternalError(f"{name} proves that nothing fits {problem!r}, and {', '.join(baselines)} fits")
     if proposal.infeasible:
         bound = Bound(math.inf, "nothing fits")
-    outcome = Outcome.INFEASIBLE if proposal.infeasible else Outcome.UNKNOWN
+    proved = Status(Outcome.INFEASIBLE, Reason.PROVED)
+    status = proved if proposal.infeasible else Status(Outcome.UNKNOWN, proposal.reason)
     return Result(
-        problem, None, Status(outcome, proposal.reason), None, bound, name, watch.elapsed, watch.budget.seed,
+        problem, None, status, None, bound, name, watch.elapsed, watch.budget.seed,
         baselines, (), notes, proposal.infeasible, others,
     )  # fmt: skip

@@ -32,8 +32,7 @@ def find_token_tensors(graph: Graph, sharding: Sharding) -> Bools:
     for op in np.flatnonzero(~graph.ops.backward).tolist():
         if sharding.style_of(op) == "tokens":
             found[graph.outputs_of(op)] = True
-    result: Bools = found & (sharding.split >= 0)
-    return result
+    return found & (sharding.split >= 0)
 
 
 def describe_tokens(

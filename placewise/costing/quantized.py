@@ -60,8 +60,7 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
 
 def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
     codes = [code for code, kind in enumerate(graph.ops.kind.values) if kind in kinds]
-    ops: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
-    return ops
+    return np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:

@@ -45,8 +45,7 @@ class Machine:
     @cached_property
     def openvino(self) -> list[str]:
         """The devices of OpenVINO with their full names; none without it."""
-        devices: list[str] = self.ask("openvino") if find_spec("openvino") else []
-        return devices
+        return self.ask("openvino") if find_spec("openvino") else []
 
     why_no_gpu = ""
 

@@ -110,7 +110,6 @@ class DeepspeedExporter(LayerExporter):
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         stages, ways, names = self.find_stages(problem, placement), problem.ways, problem.cluster.names
         devices = [[names[device] for device in own] for own in stages.devices]
         values = {
@@ -140,7 +139,6 @@ class DeepspeedExporter(LayerExporter):
         return Exported({"planned_pipeline.py": text}, stages.placement, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         text = str(exported.files["planned_pipeline.py"])
         values: dict[str, Any] = {}
         for statement in ast.parse(text).body:

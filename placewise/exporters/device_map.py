@@ -64,7 +64,6 @@ class DeviceMapExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         modules, raw = _require_modules(problem.graph, str(options["whole"]))
         mapping, projected = map_modules(problem, placement, modules)
         notes = [f"modules on {name} are moved to a GPU to compute" for name in _offload_hosts(problem, projected)]
@@ -93,7 +92,6 @@ class DeviceMapExporter:
         return Space(problems=(*parts, keep_off(shared, gpus)) if len(hosts) else tuple(parts))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         return map_modules(problem, placement, _require_modules(problem.graph, NUMBERED)[0])[1]
 
     def project_known(self, problem: Problem, placement: Placement) -> Placement:
@@ -107,7 +105,6 @@ class DeviceMapExporter:
         return map_modules(problem, placement, modules)[1]
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         return read_map(problem, json.loads(str(exported.files[FILE]), object_pairs_hook=_reject_duplicates))
 
 

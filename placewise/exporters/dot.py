@@ -51,7 +51,6 @@ class DotExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         most = int(options["most"])
         if most < 1:
             raise ExportError(f"most is {most}", remedy="allow one box or more")
@@ -71,7 +70,6 @@ class DotExporter:
         return Exported({FILE: "\n".join(lines)}, projected)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         index = {name: op for op, name in enumerate(problem.graph.ops.name)}
         read, device = np.full(problem.n_ops, -1, np.int32), -1
         for line in str(exported.files[FILE]).splitlines():

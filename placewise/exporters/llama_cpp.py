@@ -92,7 +92,6 @@ class LlamaCppExporter:
         return Space(lines=tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1)))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         return Placement(_device_of(*_find_line(problem, placement)))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:

@@ -71,7 +71,6 @@ class MegatronExporter(LayerExporter):
         return arguments + (f" {_RECOMPUTE} full --recompute-method block {_AGAIN} {again}" if again else "")
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         text, size = str(exported.files["megatron.sh"]), 1
         if problem.ways is not None:
             replicas = _WORLD.search(text)

@@ -56,7 +56,8 @@ def find_modules(graph: Graph, pattern: str = NUMBERED) -> Modules:
     """The modules in the weights and scopes of a graph, best its raw view; `pattern` finds those to keep whole."""
     scopes = {prefix for scope in graph.ops.scope.values for prefix in list_prefixes(scope)}
     tensors = [name for name in graph.weights.name if not _LIFTED.search(name)]
-    known = [name for name in tensors if _parent(name) in scopes or graph.source is None or _is_raw(graph)]
+    raw = graph.source is None or graph.source.view == "raw"
+    known = [name for name in tensors if _parent(name) in scopes or raw]
     storage = dict(zip(graph.weights.name, graph.weights.storage.tolist(), strict=True))
     paths = {prefix for name in known for prefix in list_prefixes(_parent(name))} | scopes
     return Modules(tuple(known), find_whole_modules(paths, pattern), {name: storage[name] for name in known})
@@ -240,10 +241,6 @@ def _common_parts(names: Sequence[str], one: int, other: int) -> int:
     """The number of leading parts that two names have in common."""
     pairs = zip(names[one].split("."), names[other].split("."), strict=False)
     return next((count for count, (a, b) in enumerate(pairs) if a != b), 1 << 10)
-
-
-def _is_raw(graph: Graph) -> bool:
-    return graph.source is not None and graph.source.view == "raw"
 
 
 class SplitInputsError(ValueError):

@@ -110,7 +110,6 @@ class OnnxExporter:
         return Space(problems=(problem,))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         require_onnx(problem.graph)
         return placement
 

@@ -64,7 +64,6 @@ class AnnotatedOnnxExporter:
         return Space(problems=tuple(keep_off(problem, [d for d in usable if d not in pair]) for pair in pairs))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         _name_devices(problem, placement, "gpu")
         require_onnx(problem.graph)
         return Placement(placement.device)

@@ -92,7 +92,6 @@ class OpenvinoExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         graph = problem.graph
         source = _require_source(graph)
         used = sorted(set(placement.device.tolist()))
@@ -127,7 +126,6 @@ class OpenvinoExporter:
         return Space(problems=(sharing(problem, joined),))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         _require_source(problem.graph)
         _name_devices(problem, np.unique(placement.device).tolist(), "")
         return Placement(placement.device)

@@ -22,7 +22,6 @@ class FoldServer:
     """The object in the process: one model."""
 
     def open(self, path: str, file_format: str, shapes: Shapes) -> tuple[FoldedModel, tuple[str, ...]]:
-        """See `load_folded`."""
         self._model, listing, notes = load_folded(Path(path), file_format, shapes)
         return listing, notes
 

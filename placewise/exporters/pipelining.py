@@ -228,7 +228,6 @@ class PipeliningExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         source = _require_program(problem)
         pipeline = plan_pipeline(problem, placement) if is_training(problem.graph) else None
         placement = self.project(problem, placement)
@@ -265,7 +264,6 @@ class PipeliningExporter:
         return Space(problems=(shared.with_(constraints=chain),))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         _require_program(problem)
         if is_training(problem.graph):
             return place_pipeline(problem, placement, plan_pipeline(problem, placement))
@@ -273,7 +271,6 @@ class PipeliningExporter:
         return placement if back is None else _project_to_line(problem, placement)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         document = json.loads(str(exported.files[STAGES]))
         names, ranks = document["names"], document.get("stage_ranks")
         device = [problem.cluster.index(name) for name in (names if ranks is None else [names[r] for r in ranks])]

@@ -45,8 +45,7 @@ def op_seconds_on(problem: Problem, device: Ints) -> Floats:
     best = table.min(axis=1, initial=np.inf)
     own = np.where(device >= 0, table[np.arange(problem.n_ops), device], np.inf)
     seconds = np.where(np.isfinite(own), own, best)
-    known: Floats = np.where(np.isfinite(seconds), seconds, 0.0)
-    return known
+    return np.where(np.isfinite(seconds), seconds, 0.0)
 
 
 @cached_per_problem

@@ -145,8 +145,7 @@ def _find_last_gradients(problem: Problem) -> list[int]:
     found = np.where(of_unit[unit] >= 0, of_unit[unit], found)
     known = late[forward[late] >= 0]
     found[forward[known]] = known
-    result: list[int] = found.tolist()
-    return result
+    return found.tolist()
 
 
 def _op_tasks(

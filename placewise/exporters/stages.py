@@ -68,7 +68,6 @@ class LayerExporter:
     first_layers: ClassVar[bool] = False
 
     def space(self, problem: Problem) -> Space:
-        """See `RunningExporter`."""
         unit = _unit_of(require_stack(problem, self.info.name, transformer=self.transformer), ends=self.ends)
         return Space(lines=(Line(unit, accelerators(problem, self.info.name)),))
 
@@ -79,7 +78,6 @@ class LayerExporter:
         return find_stages(problem, placement, self.info.name, transformer=self.transformer, ends=self.ends)
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         return self.find_stages(problem, placement).placement
 
     def _find_split_stages(self, problem: Problem, placement: Placement) -> Stages:
@@ -148,8 +146,7 @@ def _recompute_first(ways: Ways, stack: Stack, unit_stage: Ints) -> list[Bools]:
 
 def _unit_of(stack: Stack, *, ends: bool) -> Ints:
     """The entry of every op [n_ops], or without `ends` its layer."""
-    unit: Ints = (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
-    return unit
+    return (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
 
 
 def entry_bounds(layers: Sequence[int]) -> tuple[int, ...]:
@@ -217,8 +214,7 @@ def read_stages(
         raise ExportError(f"{list(bounds)} on {len(devices)} × {size} devices are no stages of {stack.count} layers")
     require_disjoint(devices)
     first = tuple(problem.cluster.index(names[0]) for names in devices)
-    device: Ints = stage_devices(bounds, first)[stack.of + 1]
-    return device
+    return stage_devices(bounds, first)[stack.of + 1]
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:

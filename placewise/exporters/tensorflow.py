@@ -43,7 +43,6 @@ class TensorflowExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         message, graph_def = _read_message(problem.graph.source)
         owner, unit = _map_nodes(problem.graph, len(graph_def.node))
         projected = project_units(problem, placement, unit)
@@ -58,7 +57,6 @@ class TensorflowExporter:
         return Space(problems=(sharing(problem, sets_of(_node_units(problem.graph))),))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        """See `RunningExporter`."""
         return project_units(problem, placement, _node_units(problem.graph))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:

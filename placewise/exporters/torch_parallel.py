@@ -241,7 +241,6 @@ class TorchExporter:
         return Exported(files, projected, tuple(notes))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         stages = json.loads(str(exported.files[PLAN]))["stages"]
         first = [problem.cluster.index(stage["devices"][0]) for stage in stages]
         require_disjoint([stage["devices"] for stage in stages])
@@ -273,8 +272,7 @@ def _order_units(problem: Problem, placement: Placement) -> Ints:
     stage[ways.unit] = np.asarray(placement.stage)
     place = np.empty(ways.n_units, np.int32)
     place[np.lexsort((np.arange(ways.n_units), stage))] = np.arange(ways.n_units)
-    line: Ints = place[ways.unit]
-    return line
+    return place[ways.unit]
 
 
 def _write_huggingface(graph: Graph, source: Source) -> dict[str, str]:

@@ -54,7 +54,6 @@ class TraceExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`."""
         samples = int(options["samples"])
         if not 1 <= samples <= MAX_SAMPLES:
             raise ExportError(f"samples is {samples}", remedy=f"show 1 to {MAX_SAMPLES}")

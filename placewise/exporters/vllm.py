@@ -67,7 +67,6 @@ class VllmExporter(LayerExporter):
         return Exported({"vllm.sh": text}, stages.placement, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
         layers = parse_numbers(read_option(text, PARTITION), PARTITION)
         require_stages(text, _PIPELINE, len(layers))

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from placewise._util.safe_open import open_regular
-from placewise.errors import ModelFileError, OutputError
+from placewise.errors import ModelFileError, OutputError, locate_errors
 from placewise.files.atomic import atomic_write
-from placewise.files.records import describe_os_error, json_bytes, locate_errors, parse_json, parse_versioned
+from placewise.files.records import describe_os_error, json_bytes, parse_json, parse_versioned
 from placewise.model.columns import Longs, Ragged
 
 Array = npt.NDArray[Any]

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from placewise.errors import InputError
-from placewise.files.records import Record, locate_errors, parse_versioned, read_bytes
+from placewise.errors import InputError, locate_errors
+from placewise.files.records import Record, parse_versioned, read_bytes
 
 LARGEST = 1 << 20
 """Bytes."""

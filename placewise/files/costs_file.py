@@ -11,9 +11,9 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from placewise.errors import CostError, ModelFileError
+from placewise.errors import CostError, ModelFileError, locate_errors
 from placewise.files.columns import Array, ColumnReader, read_columns, string_arrays, write_columns
-from placewise.files.records import Record, locate_errors
+from placewise.files.records import Record
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Longs
 from placewise.model.costs import CostTable

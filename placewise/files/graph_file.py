@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from placewise.errors import GraphError, ModelFileError
+from placewise.errors import GraphError, ModelFileError, locate_errors
 from placewise.files.attributes import attributes_from_json, attributes_to_json
 from placewise.files.columns import Array, ColumnReader, ragged_arrays, read_columns, string_arrays, write_columns
-from placewise.files.records import Record, Whole, locate_errors
+from placewise.files.records import Record, Whole
 from placewise.model.builder import plain
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph, Source
@@ -136,7 +136,15 @@ def decode_graph(header: GraphHeader, arrays: ColumnReader) -> Graph:
     )
     edges, weight_edges = _read_edges(arrays, "edges"), _read_edges(arrays, "weight_edges")
     phases = tuple(Phase(phase.name, phase.repeats) for phase in header.phases)
-    return Graph(ops, tensors, weights, edges, weight_edges, _source_from_record(header.source), phases)
+    return Graph(
+        ops,
+        tensors,
+        weights,
+        edges,
+        weight_edges,
+        None if header.source is None else Source(**dict(header.source)),
+        phases,
+    )
 
 
 def _read_trainable(header: GraphHeader, arrays: ColumnReader) -> Array:
@@ -148,10 +156,6 @@ def _read_trainable(header: GraphHeader, arrays: ColumnReader) -> Array:
 def source_record(source: Source | None) -> SourceRecord | None:
     """The record of a source."""
     return None if source is None else SourceRecord.model_validate(source)
-
-
-def _source_from_record(record: SourceRecord | None) -> Source | None:
-    return None if record is None else Source(**dict(record))
 
 
 def _read_vocabulary(arrays: ColumnReader, name: str) -> tuple[str, ...]:
@@ -169,8 +173,7 @@ def _read_dtypes(arrays: ColumnReader, table: str, rows: int, codes: Array) -> A
     column = arrays.take(f"{table}.dtype", np.int8, rows)
     if len(column) and not 0 <= column.min() <= column.max() < len(codes):
         raise ModelFileError(f"'{table}.dtype' holds a code outside the header's list", remedy="make the file again")
-    renamed: Array = codes[column]
-    return renamed
+    return codes[column]
 
 
 def _read_plain_columns(arrays: ColumnReader, table: str, rows: int) -> dict[str, Array]:

@@ -11,26 +11,15 @@ import numpy as np
 from pydantic import Field
 
 from placewise._util.regex import compiled
-from placewise.errors import InputError, PlanError
-from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
+from placewise.errors import InputError, PlanError, locate_errors
+from placewise.files.cluster_record import ClusterRecord, cluster_of
 from placewise.files.graph_file import SourceRecord, source_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
     ObjectiveRecord,
     constraints_of,
-    constraints_record,
-    objective_record,
 )
-from placewise.files.records import (
-    Amount,
-    Record,
-    Whole,
-    locate_errors,
-    parse_json,
-    parse_versioned,
-    read_bytes,
-    write_record,
-)
+from placewise.files.records import Amount, Record, Whole, parse_json, parse_versioned, read_bytes, write_record
 from placewise.files.stage_records import (
     PipelineRecord,
     StageRecord,
@@ -190,40 +179,33 @@ class PlanFile(Record):
     tool: ToolRecord | None = None
 
 
+_SAME_IN_RESULT = (
+    "value", "lower_bound", "gap", "unmet", "verdict", "target", "placer", "seed", "seconds", "history", "notes",
+)  # fmt: skip
+_SAME_IN_JUDGEMENT = ("devices", "phases", "wires", "violations", "bottleneck")
+"""Fields of a plan that a result and its judgement have under the same names."""
+
+
 def plan_of(result: Result) -> PlanFile:
     """The plan of a result."""
     problem, judgement, placement = result.problem, result.judgement, result.placement
     names = problem.graph.ops.name
     return PlanFile.model_validate(
         {
-            "value": result.value,
-            "lower_bound": result.lower_bound,
-            "gap": result.gap,
+            **{name: getattr(result, name) for name in _SAME_IN_RESULT},
+            **({name: getattr(judgement, name) for name in _SAME_IN_JUDGEMENT} if judgement else {}),
             "status": str(result.status.outcome),
             "reason": str(result.status.reason),
-            "unmet": result.unmet,
             "bound_method": result.bound.method,
-            "objective": objective_record(problem.objective),
-            "constraints": constraints_record(problem.constraints),
-            "cluster": cluster_record(problem.cluster),
-            "devices": judgement.devices if judgement else (),
-            "phases": judgement.phases if judgement else (),
-            "wires": judgement.wires if judgement else {},
-            "violations": judgement.violations if judgement else (),
-            "bottleneck": judgement.bottleneck if judgement else "",
+            "objective": problem.objective,
+            "constraints": problem.constraints,
+            "cluster": problem.cluster,
             "baselines": {name: _baseline(result, name) for name in result.compared},
-            "verdict": result.verdict,
-            "target": result.target,
-            "placer": result.placer,
-            "seed": result.seed,
-            "seconds": result.seconds,
-            "history": result.history,
-            "notes": result.notes,
             "warnings": problem.warnings,
             "source": source_record(problem.graph.source),
             "graph_hash": problem.graph.digest(),
             "placement_hash": placement.digest(problem.graph, problem.cluster) if placement else "",
-            "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
+            "assignment": placement.assignment(problem.graph, problem.cluster) if placement else {},
             "calls": _number_by_op(names, placement.call) if placement else None,
             "order": _number_by_op(names, placement.order) if placement else None,
             "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
@@ -414,10 +396,6 @@ def placement_of(
         return placement
     calls, order = _parse_column(graph, plan.calls, "call"), _parse_column(graph, plan.order, "priority")
     return Placement(device, calls, order, _parse_replicas(plan.replicas, cluster.names))
-
-
-def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, ...]) -> dict[str, str]:
-    return {op: devices[device] for op, device in zip(ops, placement.device.tolist(), strict=True) if device >= 0}
 
 
 def _number_by_op(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:

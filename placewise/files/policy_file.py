@@ -19,19 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from placewise.errors import MissingExtraError, ModelFileError, OutputError
+from placewise.errors import MissingExtraError, ModelFileError, OutputError, locate_errors
 from placewise.files.atomic import atomic_write
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import (
-    Amount,
-    Record,
-    Whole,
-    json_bytes,
-    locate_errors,
-    read_bytes,
-    read_record,
-)
+from placewise.files.records import Amount, Record, Whole, json_bytes, read_bytes, read_record
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 

@@ -7,11 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from placewise.errors import locate_errors
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
 from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
-from placewise.files.records import Amount, Record, Whole, locate_errors
+from placewise.files.records import Amount, Record, Whole
 from placewise.files.ways_columns import WaysHeader, decode_ways, encode_ways
 from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
@@ -90,8 +91,8 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
         graph=graph_header,
         cluster=cluster_record(problem.cluster),
         costs=cost_sources(problem.costs),
-        objective=objective_record(problem.objective),
-        constraints=constraints_record(problem.constraints),
+        objective=ObjectiveRecord.model_validate(problem.objective),
+        constraints=ConstraintsRecord.model_validate(problem.constraints),
         warnings=problem.warnings,
         ways=ways_header,
     )
@@ -117,26 +118,11 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
             graph,
             cluster,
             decode_costs(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
-            objective_of(header.objective),
+            Objective(**dict(header.objective)),
             constraints_of(header.constraints),
             header.warnings,
             ways,
         )
-
-
-def objective_record(objective: Objective) -> ObjectiveRecord:
-    """The record of an objective."""
-    return ObjectiveRecord.model_validate(objective)
-
-
-def objective_of(record: ObjectiveRecord) -> Objective:
-    """The objective of a record."""
-    return Objective(**dict(record))
-
-
-def constraints_record(constraints: Constraints) -> ConstraintsRecord:
-    """The record of constraints."""
-    return ConstraintsRecord.model_validate(constraints)
 
 
 def constraints_of(record: ConstraintsRecord) -> Constraints:

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from placewise._util.safe_open import open_regular
-from placewise.errors import CostError
+from placewise.errors import CostError, locate_errors
 from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Record, Whole, locate_errors, read_record, write_record
+from placewise.files.records import Record, Whole, read_record, write_record
 
 FORMAT = "placewise-profile"
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

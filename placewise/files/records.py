@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
@@ -14,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from placewise._util.safe_open import read_regular
 from placewise._util.validation_errors import first_fault
-from placewise.errors import InputError, ModelFileError, OutputError
+from placewise.errors import InputError, ModelFileError, OutputError, locate_errors
 from placewise.files.atomic import atomic_write
 
 LARGEST_JSON = 1 << 30
@@ -111,14 +109,3 @@ def parse_record(record: type[R], document: object, error: ErrorType = ModelFile
         place = ".".join(str(part)[:80] for part in fault.place)
         others = f" (and {fault.more} more)" if fault.more else ""
         raise error(f"{place!r} {fault.words}{others}", remedy="see docs/formats.md") from None
-
-
-@contextmanager
-def locate_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Prefix InputErrors with the path, unless they already start with it."""
-    try:
-        yield
-    except InputError as error:
-        if error.where == str(path) or error.where.startswith(f"{path}: "):
-            raise
-        raise error.at(str(path)) from None

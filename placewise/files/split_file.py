@@ -15,10 +15,10 @@ from itertools import permutations
 import numpy as np
 from pydantic import StrictInt, StrictStr
 
-from placewise.errors import PlanError
+from placewise.errors import PlanError, locate_errors
 from placewise.files.cluster_record import MAX_DEVICES
 from placewise.files.plan_file import PlanFile, is_split, placement_of
-from placewise.files.records import Record, locate_errors, parse_json, parse_record, parse_versioned, read_bytes
+from placewise.files.records import Record, parse_json, parse_record, parse_versioned, read_bytes
 from placewise.model.cluster import Cluster, Link
 from placewise.model.columns import Floats, Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -164,8 +164,7 @@ def _extend_transfers(problem: Problem, larger: Cluster) -> Floats:
     }
     keys = [*zip(larger.class_bandwidth.tolist(), larger.class_latency.tolist(), strict=True)]
     if all(key in column for key in keys[1:]):
-        seconds: Floats = problem.costs.transfer_seconds[:, [0, *(column[key] for key in keys[1:])]]
-        return seconds
+        return problem.costs.transfer_seconds[:, [0, *(column[key] for key in keys[1:])]]
     from_bytes = transfer_seconds_of(problem.graph, larger).copy()
     for number, key in enumerate(keys[1:], 1):
         if key in column:

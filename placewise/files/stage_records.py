@@ -165,5 +165,4 @@ def _choose_way(way: Ints, ways: Ways, unit: int, record: StageRecord, op: str, 
 
 def _first_devices(groups: Sequence[StageGroup], stage: Ints) -> Ints:
     first = np.array([group.devices[0] for group in groups] or [0], np.int32)
-    found: Ints = first[stage]
-    return found
+    return first[stage]

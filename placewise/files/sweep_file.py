@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from placewise.errors import InputError, ModelFileError
-from placewise.files.records import Amount, Record, locate_errors, read_record, write_record
+from placewise.errors import InputError, ModelFileError, locate_errors
+from placewise.files.records import Amount, Record, read_record, write_record
 
 Sizes = dict[str, Annotated[int, Field(ge=0, lt=1 << 40)]]
 

@@ -71,8 +71,7 @@ class CostTable:
     def seconds_on(self, device: Ints) -> Floats:
         """Seconds per sample of every op on its `device` [n_ops]; 0 without one (−1), or where it cannot run."""
         seconds = self.op_seconds[np.arange(len(self.op_seconds)), np.maximum(device, 0)]
-        known: Floats = np.where((device >= 0) & np.isfinite(seconds), seconds, 0.0)
-        return known
+        return np.where((device >= 0) & np.isfinite(seconds), seconds, 0.0)
 
     def validate(self, graph: Graph, cluster: Cluster) -> None:
         """Raise CostError, naming op or tensor and device, if a figure is missing, NaN, negative or absurdly large."""

@@ -134,8 +134,7 @@ class Ways:
     @property
     def degrees(self) -> Ints:
         """The degrees of tensor parallelism that some unit has a way for, ascending."""
-        found: Ints = np.unique(self.degree)
-        return found
+        return np.unique(self.degree)
 
     def workspace_of(self, degree: int) -> float:
         """Bytes that each device of a split over so many keeps free for the unit at work; 0 for an unknown degree."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.errors import CostError, GraphError, InputError, ModelFileError
+from placewise.errors import CostError, GraphError, ModelFileError, locate_errors
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Source
 from placewise.model.topology import describe_cycle
@@ -85,11 +85,9 @@ def read_pipedream(path: Path, *, graph: str = "inference") -> ImportedModel:
     """
     data = read_text_file(path)
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "pipedream", {"graph": graph}, view="raw")
-    try:
+    with locate_errors(path):
         nodes, edges = _parse(data)
         return _build_model(nodes, edges, graph == "training", source)
-    except InputError as error:
-        raise error.at(str(path)) from None
 
 
 def _parse(data: bytes) -> tuple[dict[str, _ProfiledLayer], dict[tuple[str, str], int]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.errors import CostError, GraphError, InputError, ModelFileError
+from placewise.errors import CostError, GraphError, InputError, ModelFileError, locate_errors
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import LARGEST_TIME, CostTable
@@ -25,7 +25,15 @@ from placewise.model.graph import Graph, Source
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.ways import LARGEST_DEGREE, LARGEST_MICROBATCHES, LARGEST_SYNC, Ways
 from placewise.readers.base import ImportedModel, read_text_file
-from placewise.readers.workload import LARGEST_SIZE, MAX_DEVICES, parse_json, read_id, read_number
+from placewise.readers.workload import (
+    LARGEST_SIZE,
+    MAX_DEVICES,
+    list_edges,
+    list_nodes,
+    parse_json,
+    read_id,
+    read_number,
+)
 
 MARK = b'"TMPCs"'
 """What no other format has in its nodes."""
@@ -58,7 +66,7 @@ def read_piper(path: Path, *, objective: str = "throughput") -> ImportedModel:
     """
     data = read_text_file(path)
     document = parse_json(data, path)
-    try:
+    with locate_errors(path):
         if not isinstance(document, dict):
             raise ModelFileError("is no object with 'nodes' and 'edges'", remedy="see docs/formats.md")
         if objective != "throughput":
@@ -68,27 +76,19 @@ def read_piper(path: Path, *, objective: str = "throughput") -> ImportedModel:
             )
         source = Source(str(path), hashlib.sha256(data).hexdigest(), "piper")
         problem = _build_problem(document, source)
-    except InputError as error:
-        raise error.at(str(path)) from None
     return ImportedModel(problem.graph, problem)
 
 
 def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
-    nodes, edges = document.get("nodes"), document.get("edges")
-    if not isinstance(nodes, list) or not isinstance(edges, list) or not nodes:
-        raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
     builder = GraphBuilder()
     op_of: dict[str, int] = {}
-    for place, node in enumerate(nodes):
-        where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
-        name = read_id(node, "id", where)
-        if name in op_of:
-            raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
+    by_id: dict[str, Any] = {}
+    for place, (node, _, name) in enumerate(list_nodes(document)):
         op_of[name] = builder.add_op(name, "Op", scope=str(node.get("name", "")), origin=(place,))
-    bytes_of = _add_edges(builder, edges, op_of)
+        by_id[name] = node
+    bytes_of = _add_edges(builder, document, op_of)
     graph = builder.build(source)
     cluster = _build_cluster(document)
-    by_id = {str(node["id"]): node for node in nodes}
     ways = _build_ways(document, graph, cluster, [by_id[name] for name in graph.ops.name], bytes_of)
     whole = _seconds_unsplit(ways)
     with np.errstate(over="ignore"):  # the cost table refuses what is infinite
@@ -102,26 +102,17 @@ def _build_problem(document: Mapping[str, Any], source: Source) -> Problem:
     )  # fmt: skip
 
 
-def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]) -> dict[str, float]:
+def _add_edges(builder: GraphBuilder, document: Mapping[str, Any], op_of: Mapping[str, int]) -> dict[str, float]:
     """One tensor per edge; returns its bytes by tensor name."""
     bytes_of: dict[str, float] = {}
-    for place, edge in enumerate(edges):
-        where = f"edge {place}"
-        tail, head = read_id(edge, "sourceId", where), read_id(edge, "destId", where)
-        for end in (tail, head):
-            if end not in op_of:
-                raise GraphError(f"joins node {end}, which does not exist", where=where, remedy="check the ids")
-        name = _edge_name(tail, head)
+    for edge, where, tail, head in list_edges(document, op_of):
+        name = f"{tail}->{head}"
         if name in bytes_of:
             raise GraphError(f"joins {tail} to {head} a second time", where=where, remedy="give one edge per pair")
         bytes_of[name] = _read_bytes(edge, "communicationCost", where)
         tensor = builder.add_tensor(op_of[tail], name=name, nbytes=math.ceil(bytes_of[name]))
         builder.add_edge(tensor, op_of[head])
     return bytes_of
-
-
-def _edge_name(tail: str, head: str) -> str:
-    return f"{tail}->{head}"
 
 
 def _read_bytes(item: Any, key: str, where: str) -> float:

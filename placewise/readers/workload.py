@@ -12,13 +12,13 @@ import json
 import math
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from placewise.errors import CostError, GraphError, InputError, ModelFileError
+from placewise.errors import CostError, GraphError, ModelFileError, locate_errors
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -50,10 +50,8 @@ def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel
     if not is_workload(document):
         raise ModelFileError("has no 'nodes' and 'edges'", where=str(path), remedy="see docs/formats.md")
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "workload")
-    try:
+    with locate_errors(path):
         problem = _build_problem(document, source, objective)
-    except InputError as error:
-        raise error.at(str(path)) from None
     return ImportedModel(problem.graph, problem)
 
 
@@ -66,18 +64,12 @@ def parse_json(data: bytes, path: Path) -> Any:
 
 
 def _build_problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:
-    nodes, edges = document["nodes"], document["edges"]
-    if not isinstance(nodes, list) or not isinstance(edges, list) or not nodes:
-        raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
+    nodes = [*list_nodes(document)]
     builder = GraphBuilder()
     op_of: dict[str, int] = {}
-    groups = _colour_groups(nodes)
+    groups = _colour_groups(document["nodes"])
     host_ms, accelerator_ms, sizes = [], [], []
-    for place, node in enumerate(nodes):
-        where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
-        name = read_id(node, "id", where)
-        if name in op_of:
-            raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
+    for place, (node, where, name) in enumerate(nodes):
         colour = node.get("colorClass")
         sizes.append(read_number(node, "size", where, default=0.0))
         op_of[name] = builder.add_op(
@@ -94,7 +86,7 @@ def _build_problem(document: Mapping[str, Any], source: Source, objective: str) 
         accelerator_ms.append(read_number(node, "fpgaLatency", where) if supported else math.inf)
     if math.fsum(sizes) > LARGEST_SIZE:
         raise CostError("the sizes of all nodes together exceed 2^62 bytes", remedy="give sizes in bytes")
-    cost_of = _add_edges(builder, edges, op_of)
+    cost_of = _add_edges(builder, document, op_of)
     graph = builder.build(source)
     cluster = _build_cluster(document)
     order = [op_of[name] for name in graph.ops.name]
@@ -120,17 +112,38 @@ def _colour_groups(nodes: list[Any]) -> dict[Any, int]:
     return {colour: group for group, colour in enumerate(sorted(colours, key=lambda c: (isinstance(c, str), c)))}
 
 
-def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]) -> dict[str, float]:
-    """One tensor per source; returns its cost in ms by tensor name."""
-    tensor_of: dict[str, int] = {}
-    cost_of: dict[str, float] = {}
-    seen: set[tuple[str, str]] = set()
-    for place, edge in enumerate(edges):
+def list_nodes(document: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
+    """The nodes of a document: each, where it is, and its id. Raises ModelFileError, GraphError."""
+    nodes = document.get("nodes")
+    if not isinstance(nodes, list) or not isinstance(document.get("edges"), list) or not nodes:
+        raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
+    seen: set[str] = set()
+    for place, node in enumerate(nodes):
+        where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
+        name = read_id(node, "id", where)
+        if name in seen:
+            raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
+        seen.add(name)
+        yield node, where, name
+
+
+def list_edges(document: Mapping[str, Any], op_of: Mapping[str, int]) -> Iterator[tuple[Any, str, str, str]]:
+    """The edges of a document: each, where it is, and the ids of its ends. Raises ModelFileError, GraphError."""
+    for place, edge in enumerate(document["edges"]):
         where = f"edge {place}"
         tail, head = read_id(edge, "sourceId", where), read_id(edge, "destId", where)
         for end in (tail, head):
             if end not in op_of:
                 raise GraphError(f"joins node {end}, which does not exist", where=where, remedy="check the ids")
+        yield edge, where, tail, head
+
+
+def _add_edges(builder: GraphBuilder, document: Mapping[str, Any], op_of: Mapping[str, int]) -> dict[str, float]:
+    """One tensor per source; returns its cost in ms by tensor name."""
+    tensor_of: dict[str, int] = {}
+    cost_of: dict[str, float] = {}
+    seen: set[tuple[str, str]] = set()
+    for edge, where, tail, head in list_edges(document, op_of):
         if (tail, head) in seen:
             continue
         seen.add((tail, head))

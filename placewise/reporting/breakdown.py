@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from placewise.files.plan_file import DeviceUseRecord
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
+from placewise.model.result import DeviceUse, Judgement
 from placewise.reporting.critical_path import CriticalStep, critical_path
 
 COMPUTE, COPY, SEND, RECEIVE, SYNC, OVERHEAD = "compute", "copies", "send", "receive", "synchronization", "overhead"
@@ -28,23 +28,8 @@ class ValuePart:
     seconds: float
 
 
-class DeviceLoad(Protocol):
-    """The load of a device in seconds, from the judge or from a plan file."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def compute(self) -> float: ...
-    @property
-    def send(self) -> float: ...
-    @property
-    def receive(self) -> float: ...
-    @property
-    def sync(self) -> float: ...
-    @property
-    def forward(self) -> float | None: ...
-    @property
-    def backward(self) -> float | None: ...
+DeviceLoad = DeviceUse | DeviceUseRecord
+"""The load of a device in seconds, from the judge or from a plan file."""
 
 
 def break_down_value(

@@ -53,8 +53,7 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
             shown_text(line) for line in (expected_line(result), sentence, targets, whole_op_line(problem)) if line
         ]
         parts += [Text(), *use_of_devices(problem, result.judgement, result.placement), Text()]
-        parts += _copies(result)
-        parts += _gantt(result) if gantt else []
+        parts += _run_parts(result, gantt=gantt)
         parts += [baseline_table(result), Text()] if result.compared else []
     history = history_line(result)
     parts += [shown_text(history, style="dim")] if history else []
@@ -127,22 +126,16 @@ class FittedTable:
         yield table
 
 
-def _gantt(result: Result) -> list[RenderableType]:
-    if result.placement is None or result.judgement is None or result.problem.ways is not None:
+def _run_parts(result: Result, *, gantt: bool) -> list[RenderableType]:
+    """The copies of a run, and its Gantt chart; nothing for stages, which have tables of their own."""
+    problem, placement, judgement = result.problem, result.placement, result.judgement
+    if placement is None or judgement is None or problem.ways is not None or judgement.pipeline is not None:
         return []
-    if result.judgement.pipeline is not None:
-        return []
-    chart = Gantt(result.problem, result.placement, result.judgement)
-    return [chart, Text()] if chart.is_useful else []
-
-
-def _copies(result: Result) -> list[RenderableType]:
-    if result.placement is None or result.judgement is None or result.problem.ways is not None:
-        return []
-    if result.judgement.pipeline is not None:
-        return []
-    rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
-    return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
+    parts: list[RenderableType] = []
+    if rows := copy_rows(problem, placement, judgement.timeline):
+        parts += [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()]
+    chart = Gantt(problem, placement, judgement)
+    return [*parts, chart, Text()] if gantt and chart.is_useful else parts
 
 
 def device_parts_view(problem: Problem, placement: Placement) -> RenderableType:
@@ -154,15 +147,11 @@ def device_parts_view(problem: Problem, placement: Placement) -> RenderableType:
     return rows_table(("", ""), [(name, text) for name, _, text in rows])
 
 
-def _device_parts(problem: Problem, placement: Placement | None) -> list[RenderableType]:
-    return [] if placement is None else [device_parts_view(problem, placement), Text()]
-
-
 def use_of_devices(problem: Problem, judgement: Judgement, placement: Placement | None) -> list[RenderableType]:
     """What each device holds and does; by stage where ops may be split."""
     if problem.ways is None:
-        parts = [*_device_parts(problem, placement), *_devices(problem, judgement, placement)]
-        return [*parts, *_pipeline(judgement)]
+        parts = [] if placement is None else [device_parts_view(problem, placement), Text()]
+        return [*parts, *_devices(problem, judgement, placement), *_pipeline(judgement)]
     if placement is None or not judgement.stages:
         return []
     devices = sum(len(group.devices) for group in placement.stages)

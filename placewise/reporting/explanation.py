@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -155,14 +154,6 @@ def describe_alternative(explanation: OpExplanation) -> str:
     if is_same(best.value, explanation.value):
         return f"Moved alone to {best.device} the plan is worth the same; {hint}."
     return f"Moved alone to {best.device} the plan is {compare_values(best.value, explanation.value)}; {hint}."
-
-
-def document_of(explanation: OpExplanation) -> dict[str, Any]:
-    """The explanation as plain values, in seconds and bytes."""
-    document = asdict(explanation)
-    for move, record in zip(explanation.forced, document["forced"], strict=True):
-        record["answer"] = describe_move(explanation, move)
-    return document
 
 
 def _proof(explanation: OpExplanation, move: ForcedMove) -> str:

@@ -110,8 +110,7 @@ def _seconds_before(moments: Floats, edges: Floats) -> Floats:
     moments = np.sort(moments)
     count = np.searchsorted(moments, edges)
     total = np.concatenate(([0.0], np.cumsum(moments)))
-    distance: Floats = count * edges - total[count]
-    return distance
+    return count * edges - total[count]
 
 
 def _run_lanes(

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from placewise._util.text import visible
+from placewise._util.text import shortened, visible
 from placewise._util.units import format_seconds
 from placewise._util.voice import spoken
 from placewise.model.placement import Placement
@@ -24,7 +24,7 @@ from placewise.reporting.lanes import BUSY, IDLE, MARKED, PARTLY, busiest_lanes,
 
 SLOTS, LABEL, HIGH, GAP = 600, 200, 16, 5
 """Width of the drawing and of the names beside it, height of a lane and of the gap between two, in pixels."""
-MAX_LANES = 24
+MAX_LANES, LONGEST_NAME = 24, 30
 SHARE_OF_HEIGHT = {MARKED: 1.0, BUSY: 0.6, PARTLY: 0.25}
 """Marks differ by height, so that no colour is needed."""
 _LINE = "white-space:pre-wrap;line-height:1.4"
@@ -53,7 +53,7 @@ def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -
         name = escape(visible(lane.name))
         shapes = "".join(_lane_shapes(draw_lane(lane), top))
         elements.append(f"<g><title>{name}: {format_seconds(lane.seconds)}, {share}</title>{shapes}</g>")
-        elements.append(_svg_text(LABEL - 6, top + HIGH - 4, _shorten(visible(lane.name)), anchor="end"))
+        elements.append(_svg_text(LABEL - 6, top + HIGH - 4, shortened(visible(lane.name), LONGEST_NAME), anchor="end"))
         elements.append(_svg_text(LABEL + SLOTS + 6, top + HIGH - 4, share))
     high, lower, low, _ = legend(judgement)
     key = f"high: {high}, lower: {lower}, low: {low}"
@@ -124,7 +124,3 @@ def _lane_shapes(line: str, top: int) -> list[str]:
 
 def _svg_text(x: int, y: int, words: str, *, anchor: str = "start") -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(visible(words))}</text>'
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}"

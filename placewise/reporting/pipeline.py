@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from placewise._util.units import format_bytes, format_seconds
+from placewise.files.stage_records import PipelineRecord, PipelineStageRecord
+from placewise.model.result import PipelineStageUse, PipelineUse
 from placewise.reporting.ranges import name_range
 
 TITLES = {
@@ -14,38 +15,9 @@ TITLES = {
 COLUMNS = ("stage", "devices", "forward ", "backward ", "of weights ", "update ", "in flight ", "each holds ")
 
 
-class StageFigures(Protocol):
-    """One stage, as the judge or a plan file has it."""
-
-    @property
-    def devices(self) -> tuple[str, ...]: ...
-    @property
-    def forward(self) -> float: ...
-    @property
-    def backward(self) -> float: ...
-    @property
-    def weight(self) -> float: ...
-    @property
-    def update(self) -> float: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def unfinished(self) -> int: ...
-    @property
-    def activation_bytes(self) -> float: ...
-
-
-class PipelineFigures(Protocol):
-    """A pipeline, as the judge or a plan file has it."""
-
-    @property
-    def schedule(self) -> str: ...
-    @property
-    def microbatches(self) -> int: ...
-    @property
-    def bubble(self) -> float: ...
-    @property
-    def stages(self) -> Sequence[StageFigures]: ...
+PipelineFigures = PipelineUse | PipelineRecord
+StageFigures = PipelineStageUse | PipelineStageRecord
+"""A pipeline and a stage of it, as the judge or a plan file has them."""
 
 
 def pipeline_line(use: PipelineFigures | None) -> str:
@@ -63,6 +35,7 @@ def pipeline_line(use: PipelineFigures | None) -> str:
 
 def pipeline_rows(use: PipelineFigures) -> list[tuple[str, ...]]:
     """A row per stage: seconds per micro-batch, and what is in flight at most."""
+    stages: Sequence[StageFigures] = use.stages
     return [
         (
             str(s),
@@ -74,7 +47,7 @@ def pipeline_rows(use: PipelineFigures) -> list[tuple[str, ...]]:
             _count_held(stage),
             format_bytes(stage.activation_bytes),
         )
-        for s, stage in enumerate(use.stages)
+        for s, stage in enumerate(stages)
     ]
 
 

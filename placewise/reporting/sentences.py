@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from placewise._util.units import format_bytes, format_gap, format_number, format_seconds
-from placewise.model.cluster import ASSUMED, MEANT, Cluster, Device
+from placewise.model.cluster import ASSUMED, MEANT, Cluster
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
@@ -104,14 +104,10 @@ def whole_op_line(problem: Problem) -> str:
     cluster = problem.cluster
     if problem.ways is not None or cluster.transfers != "direct":
         return ""
-    models = Counter(repr(device.without_names()) for device in cluster if _is_accelerator(device))
+    models = Counter(repr(device.without_names()) for device in cluster if device.available and not device.is_host)
     if max(models.values(), default=0) < 2:
         return ""
     return "No op is split over several devices: tensor parallelism (--tensor-parallel any) may be faster."
-
-
-def _is_accelerator(device: Device) -> bool:
-    return device.available and not device.is_host
 
 
 def history_line(result: Result) -> str:

@@ -110,8 +110,7 @@ def _best_device(problem: Problem) -> Ints:
     """The fastest device of each op [n_ops]; −1 for an op that none can run."""
     table = problem.costs.op_seconds
     best = table.argmin(axis=1).astype(np.int32) if table.size else np.zeros(len(table), np.int32)
-    fastest: Ints = np.where(np.isfinite(table.min(axis=1, initial=np.inf)), best, -1).astype(np.int32)
-    return fastest
+    return np.where(np.isfinite(table.min(axis=1, initial=np.inf)), best, -1).astype(np.int32)
 
 
 def _spend(problem: Problem, module: np.ndarray, device: Ints, count: int, *, planned: bool) -> Floats:

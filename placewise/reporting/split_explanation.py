@@ -12,6 +12,7 @@ from rich.text import Text
 from placewise._util.units import format_bytes, format_seconds
 from placewise.reporting.console import rows_table
 from placewise.reporting.difference import compare_values, is_same
+from placewise.reporting.explanation import OpExplanation, describe_move, explanation_view
 from placewise.reporting.plain import shown_text
 
 
@@ -184,9 +185,20 @@ def describe_choice(explanation: PlanChoices, choice: ForcedChoice) -> str:
     return f"{best}, {compare_values(choice.value, explanation.value, 'the plan')}{end}."
 
 
-def split_document(explanation: PlanChoices) -> dict[str, Any]:
-    """The explanation as plain values, in seconds and bytes."""
+def view_of(explanation: OpExplanation | PlanChoices) -> RenderableType:
+    """Everything that `explain` prints, of an op or of a plan whose ops may be split."""
+    if isinstance(explanation, PlanChoices):
+        return split_explanation_view(explanation)
+    return explanation_view(explanation)
+
+
+def document_of(explanation: OpExplanation | PlanChoices) -> dict[str, Any]:
+    """The explanation as plain values, in seconds and bytes, with an answer in words for all that is forced."""
+    if isinstance(explanation, PlanChoices):
+        answers = [describe_choice(explanation, choice) for choice in explanation.forced]
+    else:
+        answers = [describe_move(explanation, move) for move in explanation.forced]
     document = asdict(explanation)
-    for choice, record in zip(explanation.forced, document["forced"], strict=True):
-        record["answer"] = describe_choice(explanation, choice)
+    for record, answer in zip(document["forced"], answers, strict=True):
+        record["answer"] = answer
     return document

@@ -74,8 +74,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         alias = {"float8_e4m3": "float8_e4m3fn"}.get(name, name)
         name = getattr(ml_dtypes, alias, name)
     try:
-        dtype: np.dtype[Any] = np.dtype(name)
-        return dtype
+        return np.dtype(name)
     except TypeError:
         raise InputError(f"inputs of type {name!r} cannot be made", remedy="give the model in another type") from None
 

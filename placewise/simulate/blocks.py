@@ -81,8 +81,7 @@ def block_sums(problem: Problem, values: Floats) -> Floats:
     """Σ of a column over the ops of each block [n_blocks]."""
     if problem.n_blocks == problem.n_ops:
         return values.astype(np.float64)
-    sums: Floats = np.bincount(problem.block, weights=values, minlength=problem.n_blocks).astype(np.float64)
-    return sums
+    return np.bincount(problem.block, weights=values, minlength=problem.n_blocks).astype(np.float64)
 
 
 def block_seconds(problem: Problem, devices: Longs) -> Floats:

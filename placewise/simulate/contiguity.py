@@ -63,8 +63,7 @@ def depth_first(contraction: Contraction) -> Ints:
     """A depth-first topological order: the position [n] of each component."""
     tail, head = contraction.edges()
     last = contraction.n - 1
-    position: Ints = strong_components(last - tail, last - head, contraction.n)[0][::-1].copy()
-    return position
+    return strong_components(last - tail, last - head, contraction.n)[0][::-1].copy()
 
 
 def strong_components(tail: Ints, head: Ints, n: int) -> tuple[Ints, int]:

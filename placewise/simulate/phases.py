@@ -64,8 +64,7 @@ def summed_loads(
 
 def _made(producer: Ints, backward: Bools) -> Bools:
     """The tensors [n_tensors] that backward ops produce."""
-    late: Bools = (producer >= 0) & backward[producer]
-    return late
+    return (producer >= 0) & backward[producer]
 
 
 def _phase(a: ProblemArrays, mine: Bools, carried: Bools) -> ProblemArrays:

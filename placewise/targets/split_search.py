@@ -195,8 +195,7 @@ class _LineSearch:
         return rests
 
     def _join_arrays(self, cost: Floats, rest: Floats) -> Floats:
-        seconds: Floats = cost + rest if self.adds else np.maximum(cost, rest)
-        return seconds
+        return cost + rest if self.adds else np.maximum(cost, rest)
 
     def _placement(self, stages: _Stages) -> Placement:
         fresh = [iter(kind) for kind in self.kinds]

@@ -74,8 +74,7 @@ def _working_bytes(problem: Problem, line: Line) -> Floats:
     held -= np.where(in_place_ops(graph), largest, 0.0)
     most = np.zeros(count)
     np.maximum.at(most, line.unit, held)
-    ranges: Floats = np.maximum.accumulate(np.triu(np.broadcast_to(most, (count, count))), axis=1)
-    return ranges
+    return np.maximum.accumulate(np.triu(np.broadcast_to(most, (count, count))), axis=1)
 
 
 class _Crossings:
@@ -144,8 +143,7 @@ class _Crossings:
         return np.min(ways, axis=0) if ways else np.zeros(self.problem.graph.n_tensors)
 
     def _class_seconds(self, source: int, target: int) -> Floats:
-        found: Floats = self.problem.costs.transfer_seconds[:, self.problem.cluster.link_class[source, target]]
-        return found
+        return self.problem.costs.transfer_seconds[:, self.problem.cluster.link_class[source, target]]
 
 
 def _sum_boxes(low: Longs, high: Longs, end: Longs, count: int, seconds: Floats, until: Longs | None = None) -> Floats:
@@ -154,5 +152,4 @@ def _sum_boxes(low: Longs, high: Longs, end: Longs, count: int, seconds: Floats,
     last = np.full(len(low), count) if until is None else until
     for rows, columns, sign in ((low, end, 1.0), (high, end, -1.0), (low, last + 1, -1.0), (high, last + 1, 1.0)):
         np.add.at(marks, (rows, columns), sign * seconds)
-    total: Floats = np.cumsum(np.cumsum(marks, axis=0), axis=1)[: count + 1, : count + 1]
-    return total
+    return np.cumsum(np.cumsum(marks, axis=0), axis=1)[: count + 1, : count + 1]

@@ -14,9 +14,8 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
-from placewise.errors import InputError, PlacewiseError
+from placewise.errors import InputError, PlacewiseError, locate_errors
 from placewise.files.corpus_file import CorpusFile, FactorSpan, ModelRecord, RandomClusters, WholeSpan, load_corpus
-from placewise.files.records import locate_errors
 from placewise.model.cluster import HOST, Cluster
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem

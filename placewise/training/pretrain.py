@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
+from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError, locate_errors
 from placewise.files.corpus_file import CorpusFile
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_path, save_policy
-from placewise.files.records import locate_errors
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry

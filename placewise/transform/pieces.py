@@ -113,8 +113,7 @@ def _is_kernel(graph: Graph, ops: Sequence[int], last: int) -> bool:
 
 def order_by_time(timeline: Timeline) -> Longs:
     """All ops in the order in which they run, which is topological: ops of no duration precede ops that start then."""
-    order: Longs = np.lexsort((np.arange(len(timeline.start)), timeline.finish, timeline.start))
-    return order
+    return np.lexsort((np.arange(len(timeline.start)), timeline.finish, timeline.start))
 
 
 def cut_by_changes(graph: Graph, device: Ints) -> Longs:

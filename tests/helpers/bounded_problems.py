@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from simulate_problems import Choose
@@ -14,6 +15,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import evaluate, judge_placement
+from placewise.simulate.bounds.intervals import NOTHING, QUICK, SOLVED, WORK, PathTimes, begin_chain
 
 
 def candidates(problem: Problem) -> Ints:
@@ -114,3 +116,13 @@ def _reads(choose: Choose, op: int, n_ops: int, tensors: list[int], *, wide: boo
     if op == n_ops - 1:
         return [tensor for tensor in tensors if choose(0, 2)]
     return tensors[:2] if choose(0, 3) else []
+
+
+def solve_intervals(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> PathTimes:
+    """What the best chain of intervals proves for each op of the longest path, by itself."""
+    chain = begin_chain(problem)
+    if chain is None:
+        return NOTHING
+    for level in (QUICK, SOLVED):
+        work -= chain.improve(level, work, go_on)
+    return chain.list_times()

@@ -224,6 +224,12 @@ def test_pieces_one_after_another_get_the_cores_of_one_device():
     )
 
 
+def cpu_seconds(pid: int) -> float:
+    """Seconds of processor time of a process, all its threads together, in ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.skipif(len(pinnable_cores()) < 2, reason="needs two cores")
 def test_a_split_over_two_cores_uses_one_at_a_time(tmp_path):
     """No thread of the process may leave its core, so that processor time stays below the time of the runs."""
@@ -237,9 +243,9 @@ def test_a_split_over_two_cores_uses_one_at_a_time(tmp_path):
         tasks = [int(task) for task in os.listdir(f"/proc/{pid}/task")]
         assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {frozenset({first})}
         prepared.time(samples)
-        used, began = prepared.cpu_seconds, time.perf_counter()
+        used, began = cpu_seconds(pid), time.perf_counter()
         prepared.time(samples)
-        assert prepared.cpu_seconds - used <= 1.05 * (time.perf_counter() - began)
+        assert cpu_seconds(pid) - used <= 0.02 + 1.05 * (time.perf_counter() - began)
 
 
 def test_a_pipeline_on_processors_is_none(model):

@@ -61,7 +61,7 @@ def parse_axis(name: str, given: str | int | Sequence[int]) -> Axis:
             first, last = (_parse_size(name, part) for part in parts[:2])
             step = _parse_size(name, parts[2].strip().removeprefix("+")) if len(parts) == 3 else 0
             _check_range(name, first, last, step, adds=len(parts) == 3)
-            sizes = _adding(first, last, step) if step else _doubling(first, last)
+            sizes = tuple(range(first, last + 1, step)) if step else _doubling(first, last)
         doubles = len(parts) == 2
     else:
         several = [given] if isinstance(given, int) else given
@@ -103,10 +103,6 @@ def _doubling(first: int, last: int) -> tuple[int, ...]:
     while sizes[-1] * 2 < last:
         sizes.append(sizes[-1] * 2)
     return (*sizes, last)
-
-
-def _adding(first: int, last: int, step: int) -> tuple[int, ...]:
-    return tuple(range(first, last + 1, step))
 
 
 def _is_size(size: object) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pickle import PicklingError
-from typing import Protocol
 
 from placewise._util.cores import usable_cores
 from placewise.analysis.sweep.clusters import SweptCluster
@@ -32,12 +31,8 @@ class Job:
 
 
 OnPoint = Callable[[Job, PointRecord], None]
-
-
-class Runner(Protocol):
-    """Evaluates jobs and reports each point when it is done."""
-
-    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None: ...
+Runner = Callable[[Sequence[Job], OnPoint], None]
+"""Evaluates jobs and reports each point when it is done."""
 
 
 @contextmanager

@@ -70,8 +70,9 @@ def step_of(high: int, resolution: float) -> int:
 def find_bracket(line: Line) -> tuple[int, int] | None:
     """The largest size that fits, and the next one that was tried; None unless there are both."""
     fitting = [line.size(point) for point in line.points if point.fits]
-    above = [line.size(point) for point in line.points if fitting and line.size(point) > fitting[-1]]
-    above = [size for size in above if size not in _errors(line)]
+    errors = {line.size(point) for point in line.points if point.status == "error"}
+    sizes = [line.size(point) for point in line.points]
+    above = [size for size in sizes if fitting and size > fitting[-1] and size not in errors]
     return (fitting[-1], above[0]) if above else None
 
 
@@ -91,10 +92,6 @@ def largest_of(line: Line) -> LargestRecord:
         monotone=monotone,
         known=not failing or failing[0].fits is False,
     )
-
-
-def _errors(line: Line) -> set[int]:
-    return {line.size(point) for point in line.points if point.status == "error"}
 
 
 def _no_less(small: NeedsRecord, large: NeedsRecord) -> bool:

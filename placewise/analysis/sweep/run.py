@@ -121,7 +121,9 @@ def run_sweep(
             raise InputError("a sweep with a checkpoint needs a model with a name", remedy=remedy)
         ensure_writable(checkpoint)
         known = points_to_reuse(Path(checkpoint), run, resume=resume)
-    record = _Recorder(plan, run, {_key(point): point for point in known}, checkpoint, on_progress)
+    record = _Recorder(
+        plan, run, {(point.devices, *point.sizes.items()): point for point in known}, checkpoint, on_progress
+    )
     complete = False
     with suppress(KeyboardInterrupt):
         most = len([job for job in plan.jobs if not record.has(job)]) or 1
@@ -280,7 +282,3 @@ def describe_point(point: PointRecord) -> str:
     """Sizes and cluster in a few words."""
     sizes = " ".join(f"{name}={size}" for name, size in point.sizes.items())
     return " on ".join(part for part in (sizes, point.devices) if part)
-
-
-def _key(point: PointRecord) -> tuple[Any, ...]:
-    return (point.devices, *point.sizes.items())

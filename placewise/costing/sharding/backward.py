@@ -25,8 +25,7 @@ OPTIMIZER = "optimizer::"
 def are_updates(graph: Graph) -> Bools:
     """Which ops [n_ops] are updates of an optimizer."""
     kinds = graph.ops.kind
-    updates: Bools = np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
-    return updates
+    return np.array([name.startswith(OPTIMIZER) for name in kinds.values] or [False])[kinds.codes]
 
 
 def find_forward_ops(graph: Graph) -> Ints:

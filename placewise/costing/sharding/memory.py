@@ -137,8 +137,7 @@ class MemoryTable:
         else:
             outside = (maker < 0) | (self._unit[np.maximum(maker, 0)] != self._unit[reader])
             chosen = made_forward & ~late & outside
-        pairs: Longs = np.unique(self._unit[reader[chosen]] * graph.n_tensors + value[chosen])
-        return pairs
+        return np.unique(self._unit[reader[chosen]] * graph.n_tensors + value[chosen])
 
     def _peaks(self, root: Longs, size: Floats, kept: Longs) -> Floats:
         """The most bytes that are live in each unit at once: in the order of its ops, each phase by itself.

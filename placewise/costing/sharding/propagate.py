@@ -159,8 +159,7 @@ class Propagation:
         rule = LINEAR.get(row.kind)
         if rule is None:
             return None
-        strategy: ShardingStrategy | None = rule(self._view(row, forms, False))
-        return strategy
+        return rule(self._view(row, forms, False))
 
     def _view(self, row: OpRow, forms: Mapping[int, int], tokens: bool) -> SplitOp:
         shapes = {at: value.shape for at, value in row.arguments.items()}

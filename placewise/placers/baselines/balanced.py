@@ -110,8 +110,7 @@ def _cut_by_bytes(problem: Problem, component: Ints, n: int, capacity: Floats, d
         middle = (least + most) / 2
         least, most = (least, middle) if cut(middle)[-1] == n else (middle, most)
     stage = np.searchsorted(cut(most), np.arange(n), side="right")
-    split: Ints = devices[stage][component]
-    return split
+    return devices[stage][component]
 
 
 def _split_order(

@@ -62,8 +62,7 @@ def _prefer_device(problem: Problem, device: int) -> Ints | None:
     seconds = np.where(allowed, 0.0, np.inf)
     np.add.at(seconds, problem.block, np.where(problem.allowed, problem.costs.op_seconds, 0.0))
     assignment = np.where(allowed[:, device], device, seconds.argmin(axis=1)).astype(np.int32)
-    moved: Ints = assignment[problem.block]
-    return moved
+    return assignment[problem.block]
 
 
 def _describe_moved(problem: Problem, device: Ints) -> str:

@@ -224,5 +224,4 @@ def _divide(amount: Floats, parts: int) -> Ints:
     starts = np.zeros(parts, np.int64)
     for part, end in enumerate(ends.tolist(), start=1):
         starts[part] = min(max(end, starts[part - 1] + 1), n - (parts - part))
-    found: Ints = (np.searchsorted(starts, np.arange(n), side="right") - 1).astype(np.int32)
-    return found
+    return (np.searchsorted(starts, np.arange(n), side="right") - 1).astype(np.int32)

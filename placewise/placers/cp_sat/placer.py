@@ -115,8 +115,7 @@ class _ThroughputSolver:
         if not solved.found:
             return None
         machine = [next(m for m, x in row.items() if solved.solver.value(x)) for row in model.at]
-        placed: Ints = np.array(_devices(priced), np.int32)[machine][group]
-        return placed
+        return np.array(_devices(priced), np.int32)[machine][group]
 
     def _run(self, model: ThroughputModel) -> Solved:
         budget = self.search.budget

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placewise.errors import ModelFileError, PlacerError
+from placewise.errors import ModelFileError, PlacerError, locate_errors
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_path, load_policy
-from placewise.files.records import locate_errors
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem

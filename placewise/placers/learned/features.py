@@ -206,8 +206,7 @@ def fractal_dimensions(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[
     """
     start, end = np.concatenate((tail, head)), np.concatenate((head, tail)).astype(np.int32)
     order = np.lexsort((end, start))
-    slope: Floats = _native.fractal_dimensions(offsets_of(start[order], n), end[order], REACH)
-    return slope
+    return _native.fractal_dimensions(offsets_of(start[order], n), end[order], REACH)
 
 
 def order_positions(view: View) -> Floats:
@@ -465,8 +464,7 @@ def _graph(view: View, facts: GdpFacts, keep: Bools, balanced: float) -> Floats:
 
 def _log(share: npt.ArrayLike) -> Floats:
     """log10 of a share over six decades: −1 for a millionth or less, 1 for a million or more."""
-    scaled: Floats = np.log10(np.clip(np.asarray(share, np.float64), FLOOR, 1 / FLOOR)) / 6
-    return scaled
+    return np.log10(np.clip(np.asarray(share, np.float64), FLOOR, 1 / FLOOR)) / 6
 
 
 def _above(values: Floats) -> Floats:

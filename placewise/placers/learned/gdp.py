@@ -175,8 +175,7 @@ class Gdp(GdpNetwork):
     def probabilities(self) -> Floats:
         """The probabilities of devices for each op [n_ops, n_devices]; 0 where one is not allowed."""
         scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
-        probabilities: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
-        return probabilities
+        return torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
 
     def greedy(self, price: Price) -> Ints:
         """The likeliest placements by each prior set, on all devices and on ever fewer fast ones; then refinements.

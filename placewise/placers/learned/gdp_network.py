@@ -146,8 +146,7 @@ class SegmentAttention(nn.Module):
         )
         mask = None if bool(seen.all()) else seen[:, None]
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        flat: Tensor = out.transpose(1, 2).flatten(2)
-        return flat
+        return out.transpose(1, 2).flatten(2)
 
 
 def set_priors(pair: nn.Linear, belief: nn.Linear, prior: float) -> None:

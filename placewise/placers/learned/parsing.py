@@ -36,8 +36,7 @@ def join_groups(tail: Numbers, head: Numbers, kept: Numbers, n: int) -> Longs:
     _, first, group = np.unique(component, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    numbered: Longs = rank[group]
-    return numbered
+    return rank[group]
 
 
 def edges_between(group: Numbers, tail: Numbers, head: Numbers) -> Longs:
@@ -46,8 +45,7 @@ def edges_between(group: Numbers, tail: Numbers, head: Numbers) -> Longs:
     crossing = np.flatnonzero(one != other)
     low, high = np.minimum(one, other)[crossing], np.maximum(one, other)[crossing]
     _, first = np.unique(low * (int(group.max(initial=0)) + 1) + high, return_index=True)
-    edges: Longs = crossing[np.sort(first)]
-    return edges
+    return crossing[np.sort(first)]
 
 
 def unit_edges(view: View) -> tuple[Longs, Longs]:

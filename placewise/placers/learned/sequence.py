@@ -244,5 +244,4 @@ def _attend(states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _weigh(states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    out: Tensor = torch.softmax(states @ keys.transpose(-1, -2), dim=-1) @ values
-    return out
+    return torch.softmax(states @ keys.transpose(-1, -2), dim=-1) @ values

@@ -50,8 +50,7 @@ class View:
 
     def placements(self, device: npt.NDArray[np.integer]) -> Ints:
         """Devices of units [K, n_units] → placements [K, n_ops]."""
-        rows: Ints = np.ascontiguousarray(device, np.int32)[:, self.unit]
-        return rows
+        return np.ascontiguousarray(device, np.int32)[:, self.unit]
 
     def devices(self, placements: Ints) -> Ints:
         """Placements [K, n_ops] → devices of units [K, n_units]: the device with most of a unit's seconds."""
@@ -89,8 +88,7 @@ def _number_by_position(label: Ints) -> Ints:
     place = np.bincount(dense, weights=np.arange(len(label)), minlength=len(count)) / count
     rank = np.empty(len(count), np.int32)
     rank[np.lexsort((np.arange(len(count)), place))] = np.arange(len(count))
-    numbered: Ints = rank[dense]
-    return numbered
+    return rank[dense]
 
 
 def _edges(problem: Problem, unit: Ints, n: int) -> tuple[Ints, Ints, Floats]:
@@ -178,8 +176,7 @@ def _join_edges(view: View, wanted: Bools) -> Ints:
 
 def _device_sets(view: View) -> Longs:
     """A number [n_units] per set of allowed devices."""
-    code: Longs = np.unique(view.allowed, axis=0, return_inverse=True)[1].reshape(-1)
-    return code
+    return np.unique(view.allowed, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _part_codes(view: View) -> Longs:

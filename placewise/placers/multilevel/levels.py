@@ -52,8 +52,7 @@ class Level:
         """The mean of rows of ops [n_ops, k] over each group [n, k]."""
         sums = np.zeros((self.problem.n_ops, rows.shape[1]))
         np.add.at(sums, self.op, rows)
-        means: Floats = sums / np.maximum(np.bincount(self.op, minlength=len(sums)), 1)[:, None]
-        return means
+        return sums / np.maximum(np.bincount(self.op, minlength=len(sums)), 1)[:, None]
 
 
 def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) -> list[Level]:

@@ -191,5 +191,4 @@ def _solve_packing(
     assignment = assign_blocks(kinds, counts, problem.n_blocks)
     if (assignment < 0).any() and not repair_memory(instance, assignment, capacity, seed=watch.budget.seed):
         return None
-    placed: Ints = assignment[problem.block]
-    return placed
+    return assignment[problem.block]

@@ -49,7 +49,7 @@ def merge_leaves(ways: Ways) -> MergedWays:
     for maker, reader in zip(makers, ways.reader.tolist(), strict=True):
         around[maker].add(reader)
         around[reader].add(maker)
-    free, degrees = _find_free(ways), _list_degrees(ways)
+    free, degrees = _find_free(ways), [set(ways.degree[ways.ways_of(unit)].tolist()) for unit in range(ways.n_units)]
     follows = list(range(n))
     leaves = [unit for unit in range(n) if free[unit] and len(around[unit]) == 1]
     while leaves:
@@ -71,10 +71,6 @@ def _find_free(ways: Ways) -> list[bool]:
     amount = ways.seconds.max(axis=1, where=np.isfinite(ways.seconds), initial=0.0)
     amount = amount + ways.gradient_bytes + ways.bytes_in_flight + ways.bytes_fixed
     return [bool((amount[ways.way_unit == unit] == 0).all()) for unit in range(ways.n_units)]
-
-
-def _list_degrees(ways: Ways) -> list[set[int]]:
-    return [set(ways.degree[ways.ways_of(unit)].tolist()) for unit in range(ways.n_units)]
 
 
 def _resolve(follows: list[int]) -> Ints:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from functools import cache, partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import Budget, PlacerInfo, Progress, SearchContext
-from placewise.placers.partitioning.libraries import cut_with_metis, cut_with_mt_kahypar
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.partitions.hypergraph import Hypergraph, build_hypergraph, list_working_devices
 from placewise.placers.shared.partitions.repair_and_select import CandidateSelector
@@ -139,3 +138,48 @@ def _assign_parts(
     several = len(devices) > 1 and len(node) > 1
     assignment[node] = devices[partitioner(hypergraph, imbalance, seed)] if several else devices[0]
     return assignment
+
+
+QUALITY = 20_000
+"""Nodes up to which Mt-KaHyPar also refines by flows."""
+
+
+def cut_with_metis(hypergraph: Hypergraph, imbalance: float, seed: int) -> Ints:
+    """The part [n_nodes] of every node. Every use of a tensor is an edge of its own."""
+    import pymetis
+
+    offsets, neighbours, cost = hypergraph.list_pairs()
+    options = pymetis.Options(ufactor=max(round(1000 * imbalance), 1), seed=seed)
+    _, part = pymetis.part_graph(
+        len(hypergraph.devices), pymetis.CSRAdjacency(offsets.astype(np.int32), neighbours),
+        vweights=hypergraph.weight.astype(np.int32), eweights=cost.astype(np.int32),
+        tpwgts=hypergraph.share.tolist(), options=options,
+    )  # fmt: skip
+    return np.asarray(part, np.int32)
+
+
+def cut_with_mt_kahypar(metric: str, threads: int, hypergraph: Hypergraph, imbalance: float, seed: int) -> Ints:
+    """The part [n_nodes] of every node. `metric` is "cut", "km1" or "soed"."""
+    library, kahypar = _load_mt_kahypar(threads)
+    presets = library.PresetType
+    refined = len(hypergraph.node) <= QUALITY
+    context = kahypar.context_from_preset(presets.DETERMINISTIC_QUALITY if refined else presets.DETERMINISTIC)
+    context.logging = False
+    library.set_seed(seed)
+    context.set_partitioning_parameters(len(hypergraph.devices), imbalance, getattr(library.Objective, metric.upper()))
+    total, heaviest = int(hypergraph.weight.sum()), int(hypergraph.weight.max())
+    fair = np.ceil(hypergraph.share * total * (1 + imbalance)).astype(np.int64)
+    context.set_individual_target_block_weights(np.maximum(fair, heaviest).tolist())
+    pins = hypergraph.list_pins()
+    graph = kahypar.create_hypergraph(
+        context, len(hypergraph.node), len(pins), pins, hypergraph.weight.tolist(), hypergraph.cost.tolist()
+    )
+    return np.array(graph.partition(context).get_partition(), np.int32)
+
+
+@cache
+def _load_mt_kahypar(threads: int) -> tuple[Any, Any]:
+    """Mt-KaHyPar, initialized. The number of threads of the first call in a process holds for all later ones."""
+    import mtkahypar
+
+    return mtkahypar, mtkahypar.initialize(threads, False)

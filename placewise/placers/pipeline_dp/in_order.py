@@ -94,8 +94,7 @@ def list_orders(problem: Problem) -> Iterator[ComponentOrder]:
 
 def assign_devices(order: ComponentOrder, cuts: Longs) -> Ints:
     """The device of each op [n_ops]: device d has the positions from cuts[d − 1] to before cuts[d]."""
-    device: Ints = np.searchsorted(cuts, order.position, side="right").astype(np.int32)
-    return device
+    return np.searchsorted(cuts, order.position, side="right").astype(np.int32)
 
 
 def _list_starts(problem: Problem, order: ComponentOrder) -> Iterator[Longs]:

@@ -85,8 +85,7 @@ class _SegmentNetwork:
         self._outside = add(parts, np.ones(n, np.int32), self._leaving)
 
     def _units(self, amount: Floats) -> Longs:
-        units: Longs = np.floor(amount * self._scale).astype(np.int64)
-        return units
+        return np.floor(amount * self._scale).astype(np.int64)
 
     def least(self, inside: Bools, outside: Bools, share: float) -> float:
         """The least sum of the transfers of a set and `share` of its work; inf if there is no such set."""
@@ -282,8 +281,7 @@ def _sum_gains(gain: Floats, after: Ints, before: Ints, m: int) -> Floats:
     may = np.zeros((m + 1, m + 1))
     np.add.at(may, (before, after + 1), np.maximum(gain, 0.0))
     may = np.cumsum(np.cumsum(may[::-1], axis=0)[::-1], axis=1)
-    most: Floats = may * (1 + 1e-12) - _sum_inside(np.maximum(-gain, 0.0), after, before, m)
-    return most
+    return may * (1 + 1e-12) - _sum_inside(np.maximum(-gain, 0.0), after, before, m)
 
 
 def _list_segments(begins: Ints, m: int) -> list[tuple[int, int]]:

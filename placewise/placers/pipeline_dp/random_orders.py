@@ -169,8 +169,7 @@ def _rank_stages(graph: Contraction, device: Ints | None) -> Ints | None:
     place = np.zeros(int(assignment.max(initial=0)) + 1, np.int32)
     for rank, stage in enumerate(sort_stages(graph, assignment)):
         place[stage] = rank
-    ranks: Ints = place[assignment]
-    return ranks
+    return place[assignment]
 
 
 def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:

@@ -69,8 +69,7 @@ def move_cuts(cuts: Cuts, n: int, by: int) -> Iterator[Cuts]:
 
 def stages_of(cuts: Cuts, n: int) -> Longs:
     """The stage [n] of each component of a line."""
-    stage: Longs = np.searchsorted(np.array(cuts, np.int64), np.arange(n), side="right")
-    return stage
+    return np.searchsorted(np.array(cuts, np.int64), np.arange(n), side="right")
 
 
 def list_chains(graph: Contraction, stages: int, most: int) -> list[Longs] | None:

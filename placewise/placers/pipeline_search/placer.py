@@ -360,5 +360,4 @@ def _seconds_along(problem: Problem, graph: Contraction, order: Longs) -> Floats
     times = np.where(problem.allowed, np.where(works[:, None], problem.costs.op_seconds, 0.0), np.inf)
     found = np.zeros((graph.n, problem.n_devices))
     np.add.at(found, graph.component, times)
-    along: Floats = np.ascontiguousarray(found[order].T)
-    return along
+    return np.ascontiguousarray(found[order].T)

@@ -78,8 +78,7 @@ def fill_by_size(instance: PackingInstance, room: Floats, *, even: bool) -> Ints
     size = instance.own.copy()
     np.add.at(size, np.repeat(np.arange(len(size)), np.diff(instance.offsets)), instance.stored[instance.storage])
     order = np.lexsort((instance.runs.sum(axis=1), -size))
-    assignment: Ints = _native.MemoryRepair(*instance, _whole_bytes(room)).fill(order, even)
-    return assignment
+    return _native.MemoryRepair(*instance, _whole_bytes(room)).fill(order, even)
 
 
 def _whole_bytes(room: Floats) -> Longs:

@@ -15,7 +15,7 @@ import onnx
 import onnx.external_data_helper
 import onnx.helper
 
-from placewise.errors import InputError, ModelFileError
+from placewise.errors import ModelFileError, locate_errors
 from placewise.readers.onnx.file import VALUE_FIELDS, inline_functions, normalize_domains
 from placewise.readers.onnx.symbols import set_dims
 from placewise.readers.onnx.types import subgraphs
@@ -96,7 +96,7 @@ def load_with_weights(
     activations stay finite, and a note reports this. With `keep_external`, external data stays external. Raises
     ModelFileError, naming the file.
     """
-    try:
+    with locate_errors(path):
         model = _parse(path)
         normalize_domains(model)
         notes = () if keep_external else _fill_weights(model, path.parent, seed)
@@ -105,8 +105,6 @@ def load_with_weights(
         if dims is not None:
             set_dims(model.graph, dims)
         model.ir_version = oldest_ir(model)
-    except InputError as error:
-        raise error.at(str(path)) from None
     return model, notes
 
 

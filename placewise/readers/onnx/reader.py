@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from placewise.errors import InputError
+from placewise.errors import locate_errors
 from placewise.model.graph import Source
 from placewise.readers.base import NO_DIMS, ImportedModel, describe_unknown_shapes
 from placewise.readers.onnx.attributes import attributes_of
@@ -39,7 +39,7 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel
 
     Raises ModelFileError or GraphError, naming the file.
     """
-    try:
+    with locate_errors(path):
         model, sha256 = load_model(path)
         set_dims(model.graph, dims)
         check_structure(model.graph)
@@ -48,8 +48,6 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel
         bodies = describe_bodies(model, list(model.graph.node), known)
         source = Source(str(path), sha256, "onnx", options={"dims": dict(dims)}, view="raw")
         graph = build_graph(model.graph, known, bodies, source)
-    except InputError as error:
-        raise error.at(str(path)) from None
     warnings = (
         *_opset_warnings(model),
         *_op_warnings(model.graph),

@@ -53,10 +53,6 @@ def _broadcast(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -
     return [tuple(max(column) if max(column) > 1 or min(column) > 0 else -1 for column in columns)]
 
 
-def _like_first(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    return [inputs[0]]
-
-
 def _matmul(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     attributes, (left, right) = attributes_of(layer), inputs[:2]
     if min(len(left), len(right)) < 2:
@@ -154,10 +150,6 @@ def _slice(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Se
     return shapes
 
 
-def _attention(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    return [(*inputs[0][:-1], inputs[2][-1])]
-
-
 _BROADCAST = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceiling Clamp
     Convert ConvertLike Cos Cosh Divide Elu Equal Erf Exp Floor FloorMod Gelu Greater GreaterEqual HSigmoid HSwish
     IsFinite IsInf IsNaN Less LessEqual Log LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mish Mod
@@ -178,7 +170,7 @@ _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 _BATCHES = "ConvolutionBackpropData GroupConvolutionBackpropData Interpolate AdaptiveAvgPool AdaptiveMaxPool"
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_BROADCAST.split(), _broadcast),
-    **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
+    **dict.fromkeys(_LIKE_FIRST.split(), lambda layer, inputs, declared: [inputs[0]]),
     **dict.fromkeys(_VIEWS.split(), _reshape),
     **dict.fromkeys(_REDUCTIONS.split(), _keep_open_order),
     **dict.fromkeys(_SLICES.split(), _slice),
@@ -187,5 +179,5 @@ _RULES: Mapping[str, Rule] = {
     "MatMul": _matmul,
     "Concat": _concat,
     "Transpose": _transpose,
-    "ScaledDotProductAttention": _attention,
+    "ScaledDotProductAttention": lambda layer, inputs, declared: [(*inputs[0][:-1], inputs[2][-1])],
 }

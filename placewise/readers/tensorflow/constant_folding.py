@@ -162,10 +162,6 @@ def _dynamic_stitch(call: NodeCall) -> list[Array]:
     return [whole]
 
 
-def _split(call: NodeCall) -> list[Array]:
-    return np.split(call.data(1), call.node.whole("num_split"), call.number(0))
-
-
 def _unpack(call: NodeCall) -> list[Array]:
     data = call.data(0)
     axis = call.node.whole("axis")
@@ -201,7 +197,7 @@ _RULES: Mapping[str, Evaluator] = {
     "Tile": lambda call: [np.tile(call.data(0), _check_short(call.numbers(1)))],
     "Concat": _concat, "ConcatV2": _concat,
     "Pack": lambda call: [np.stack([call.data(p) for p in range(len(call.args))], call.node.whole("axis"))],
-    "Unpack": _unpack, "Split": _split,
+    "Unpack": _unpack,
     "Gather": _gather, "GatherV2": _gather, "Slice": _slice, "StridedSlice": _strided_slice, "Range": _range,
     "Fill": lambda call: [np.full(_check_short(call.numbers(0)), call.data(1))],
     "BroadcastTo": lambda call: [np.broadcast_to(call.data(0), call.numbers(1))],
@@ -211,4 +207,5 @@ _RULES: Mapping[str, Evaluator] = {
     "All": _reduce(np.all), "Any": _reduce(np.any),
     "InvertPermutation": _unary(np.argsort), "BroadcastGradientArgs": _gradient_axes, "ConcatOffset": _concat_offsets,
     "DynamicStitch": _dynamic_stitch, "ParallelDynamicStitch": _dynamic_stitch,
+    "Split": lambda call: np.split(call.data(1), call.node.whole("num_split"), call.number(0)),
 }  # fmt: skip

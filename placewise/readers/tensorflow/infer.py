@@ -28,14 +28,6 @@ _TYPE_LISTS = ("Tout", "output_types", "dtypes", "component_types")
 _TYPES = ("out_type", "Tout", "DstT", "dtype", "T")
 
 
-def _like_first(call: NodeCall) -> list[Type]:
-    return [Type(call.node.dtype("DstT", call.dtype()), call.args[0].shape)]
-
-
-def _broadcast(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), broadcast(call.dims(0), call.dims(1)))]
-
-
 def _comparison(call: NodeCall) -> list[Type]:
     """Equal and NotEqual may treat arguments of incompatible shapes as unequal."""
     if "incompatible_shape_error" in call.node.attr and not call.node.flag("incompatible_shape_error"):
@@ -44,14 +36,6 @@ def _comparison(call: NodeCall) -> list[Type]:
         except ShapeConflict:
             return [Type("bool", ())]
     return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
-
-
-def _boolean_like_first(call: NodeCall) -> list[Type]:
-    return [Type("bool", call.args[0].shape)]
-
-
-def _add_n(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), agree_shapes(*_known_shapes(call)))]
 
 
 def _known_shapes(call: NodeCall) -> list[Shape]:
@@ -71,10 +55,6 @@ def _identity_n(call: NodeCall) -> list[Type]:
     return [Type(value.dtype, value.shape) for value in call.args]
 
 
-def _switch(call: NodeCall) -> list[Type]:
-    return [Type(call.args[0].dtype, call.args[0].shape)] * 2
-
-
 def _merge(call: NodeCall) -> list[Type]:
     """Either side may arrive; the larger one counts."""
     larger = tuple(max(column) for column in zip(*_known_shapes(call), strict=True))
@@ -82,14 +62,14 @@ def _merge(call: NodeCall) -> list[Type]:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(POINTWISE, _like_first),
-    **dict.fromkeys(BROADCAST, _broadcast),
+    **dict.fromkeys(POINTWISE, lambda call: [Type(call.node.dtype("DstT", call.dtype()), call.args[0].shape)]),
+    **dict.fromkeys(BROADCAST, lambda call: [Type(call.dtype(), broadcast(call.dims(0), call.dims(1)))]),
     **dict.fromkeys(COMPARISONS, _comparison),
-    **dict.fromkeys(("IsNan", "IsInf", "IsFinite"), _boolean_like_first),
-    **dict.fromkeys(("AddN", "AccumulateNV2"), _add_n),
+    **dict.fromkeys(("IsNan", "IsInf", "IsFinite"), lambda call: [Type("bool", call.args[0].shape)]),
+    **dict.fromkeys(("AddN", "AccumulateNV2"), lambda call: [Type(call.dtype(), agree_shapes(*_known_shapes(call)))]),
     **dict.fromkeys(_RANDOM, _random),
     **dict.fromkeys(("IdentityN", "ShardingNoOp"), _identity_n),
-    **dict.fromkeys(("Switch", "RefSwitch"), _switch),
+    **dict.fromkeys(("Switch", "RefSwitch"), lambda call: [Type(call.args[0].dtype, call.args[0].shape)] * 2),
     **dict.fromkeys(("Merge", "RefMerge"), _merge),
     **shapes_arrays.RULES,
     **shapes_layers.RULES,

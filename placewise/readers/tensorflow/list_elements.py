@@ -79,14 +79,6 @@ def _reserve_list(call: NodeCall) -> list[AbstractValue]:
     return [_make_list(call, 0, (None,) * min(count, MAX_ITEMS + 1))]
 
 
-def _empty(call: NodeCall) -> list[AbstractValue]:
-    return [_make_list(call, 0, ())]
-
-
-def _push_back(call: NodeCall) -> list[AbstractValue]:
-    return [_make_list(call, 0, (*_known_items(call), call.args[1]))]
-
-
 def _pop_back(call: NodeCall) -> list[AbstractValue]:
     *rest, last = _known_items(call)
     if last is None:
@@ -102,10 +94,6 @@ def _replace_item(old: Items, place: int, value: AbstractValue) -> Items:
     if not 0 <= place < len(old):
         raise Unknown
     return (*old[:place], value, *old[place + 1 :])
-
-
-def _get_item(call: NodeCall) -> list[AbstractValue]:
-    return _element_at(_known_items(call), call.number(1))
 
 
 def _element_at(items: Items, place: int) -> list[AbstractValue]:
@@ -132,20 +120,12 @@ def _array_set_item(call: NodeCall) -> list[AbstractValue]:
     return [replace(_make_list(call, 0, items), of_gradient=flow.of_gradient)]
 
 
-def _array_read(call: NodeCall) -> list[AbstractValue]:
-    return _element_at(read_flow(call, 2).items or (), call.number(1))
-
-
 def _array_scatter(call: NodeCall) -> list[AbstractValue]:
     """Write all elements at once: the array is the tensor."""
     value, flow = call.args[2], read_flow(call, 3)
     if value.items is not None or value.shape is None or flow.shape is None or value.shape[:1] != flow.shape[:1]:
         raise Unknown
     return [replace(value, data=None, is_list=True, of_gradient=flow.of_gradient)]
-
-
-def _zeros_like(call: NodeCall) -> list[AbstractValue]:
-    return [_empty_like(call.args[0])]
 
 
 def _add_lists(call: NodeCall) -> list[AbstractValue]:
@@ -166,20 +146,20 @@ def _add_lists(call: NodeCall) -> list[AbstractValue]:
 WRITES: Mapping[str, int] = {"TensorListSetItem": 0, "TensorArrayWriteV3": 3}
 """The argument that is the list, for ops that replace an element."""
 _RULES: Mapping[str, Callable[[NodeCall], list[AbstractValue]]] = {
-    "Identity": _pass_through,
     "TensorListReserve": _reserve_list,
-    "EmptyTensorList": _empty,
-    "TensorListPushBack": _push_back,
     "TensorListPopBack": _pop_back,
     "TensorListSetItem": _set_item,
-    "TensorListGetItem": _get_item,
     "TensorArrayV3": _array,
     "TensorArrayGradV3": _array_gradient,
     "TensorArrayWriteV3": _array_set_item,
-    "TensorArrayReadV3": _array_read,
     "TensorArrayScatterV3": _array_scatter,
-    "ZerosLike": _zeros_like,
     **dict.fromkeys(("AddN", "Add", "AddV2"), _add_lists),
+    "EmptyTensorList": lambda call: [_make_list(call, 0, ())],
+    "TensorListPushBack": lambda call: [_make_list(call, 0, (*_known_items(call), call.args[1]))],
+    "TensorListGetItem": lambda call: _element_at(_known_items(call), call.number(1)),
+    "TensorArrayReadV3": lambda call: _element_at(read_flow(call, 2).items or (), call.number(1)),
+    "ZerosLike": lambda call: [_empty_like(call.args[0])],
+    "Identity": _pass_through,
 }
 
 

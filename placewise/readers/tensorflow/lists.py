@@ -48,17 +48,9 @@ def _dtype(call: NodeCall) -> str:
     return call.node.dtype("element_dtype", call.node.dtype("dtype"))
 
 
-def _from_tensor(call: NodeCall) -> list[Type]:
-    return [Type(call.args[0].dtype, call.dims(0))]
-
-
 def _reserve(call: NodeCall) -> list[Type]:
     length = call.number(1) if call.args[1].data is not None else -1
     return [Type(_dtype(call), _list_shape(length, _declared_shape(call, 0)))]
-
-
-def _empty(call: NodeCall) -> list[Type]:
-    return [Type(_dtype(call), _list_shape(0, _declared_shape(call, 0)))]
 
 
 def _get(call: NodeCall) -> list[Type]:
@@ -92,18 +84,6 @@ def _array(call: NodeCall) -> list[Type]:
     return [HANDLE, Type(_dtype(call), _list_shape(length, call.node.shape("element_shape")))]
 
 
-def _array_gradient(call: NodeCall) -> list[Type]:
-    return [HANDLE, Type(call.args[1].dtype, call.args[1].shape)]
-
-
-def _array_write(call: NodeCall) -> list[Type]:
-    return [Type(call.args[2].dtype, _list_shape(_length(call, 3), call.args[2].shape))]
-
-
-def _array_read(call: NodeCall) -> list[Type]:
-    return [Type(_dtype(call), _element_dims(call, 2))]
-
-
 def _array_gather(call: NodeCall) -> list[Type]:
     rows = call.dims(1)[0]
     return [
@@ -111,26 +91,20 @@ def _array_gather(call: NodeCall) -> list[Type]:
     ]
 
 
-def _array_scatter(call: NodeCall) -> list[Type]:
-    return [Type(call.args[2].dtype, call.args[2].shape)]
-
-
-def _element_shape_rule(call: NodeCall) -> list[Type]:
-    return [Type(call.node.dtype("shape_type", "int32"), (len(element_shape(call)),))]
-
-
-def _number(call: NodeCall) -> list[Type]:
-    return [Type("int32", ())]
-
-
 RULES: Mapping[str, Callable[[NodeCall], list[Type]]] = {
-    "TensorListFromTensor": _from_tensor, "TensorListReserve": _reserve, "EmptyTensorList": _empty,
+    "TensorListReserve": _reserve,
     "TensorListGetItem": _get, "TensorListSetItem": _set, "TensorListStack": _stack,
-    "TensorListElementShape": _element_shape_rule, "TensorListPushBack": _push, "TensorListPopBack": _pop,
-    "TensorListLength": _number,
-    "TensorArrayV3": _array, "TensorArrayGradV3": _array_gradient, "TensorArrayWriteV3": _array_write,
-    "TensorArrayReadV3": _array_read, "TensorArrayGatherV3": _array_gather,
-    "TensorArrayScatterV3": _array_scatter, "TensorArraySizeV3": _number,
+    "TensorListPushBack": _push, "TensorListPopBack": _pop,
+    "TensorArrayV3": _array,
+    "TensorArrayGatherV3": _array_gather,
+    "TensorListFromTensor": lambda call: [Type(call.args[0].dtype, call.dims(0))],
+    "EmptyTensorList": lambda call: [Type(_dtype(call), _list_shape(0, _declared_shape(call, 0)))],
+    "TensorArrayGradV3": lambda call: [HANDLE, Type(call.args[1].dtype, call.args[1].shape)],
+    "TensorArrayWriteV3": lambda call: [Type(call.args[2].dtype, _list_shape(_length(call, 3), call.args[2].shape))],
+    "TensorArrayReadV3": lambda call: [Type(_dtype(call), _element_dims(call, 2))],
+    "TensorArrayScatterV3": lambda call: [Type(call.args[2].dtype, call.args[2].shape)],
+    "TensorListElementShape": lambda call: [Type(call.node.dtype("shape_type", "int32"), (len(element_shape(call)),))],
+    **dict.fromkeys(("TensorListLength", "TensorArraySizeV3"), lambda call: [Type("int32", ())]),
 }  # fmt: skip
 METADATA_OPS = frozenset({"TensorListLength", "TensorListElementShape", "TensorArraySizeV3"})
 """Ops that do not read the contents of a list."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.errors import InputError, ModelFileError
+from placewise.errors import ModelFileError, locate_errors
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel, describe_unknown_shapes
 from placewise.readers.tensorflow.cost_graph import read_cost_graph
@@ -43,7 +43,7 @@ def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Import
     Raises ModelFileError or GraphError, naming the file.
     """
     path = resolve_file(Path(path))
-    try:
+    with locate_errors(path):
         message, kind, sha256 = load(path)
         source = Source(str(path), sha256, "tensorflow", options={"dims": dict(dims)}, view="raw")
         if kind in ("CostGraphDef", "RunMetadata"):
@@ -52,8 +52,6 @@ def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Import
             return read_cost_graph(message.cost_graph if kind == "RunMetadata" else message, source)
         graph, outputs, notes = _select_graph(message, kind)
         return _import_graph(graph, outputs, InputDims(dims), source, notes)
-    except InputError as error:
-        raise error.at(str(path)) from None
 
 
 def _select_graph(message: Any, kind: str) -> tuple[Any, list[OutputRef] | None, list[str]]:

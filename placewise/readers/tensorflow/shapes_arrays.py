@@ -116,10 +116,6 @@ def slice_(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), tuple(whole))]
 
 
-def strided_slice(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), tuple(_slice_shape(call, call.dims(0))))]
-
-
 def _slice_shape(call: NodeCall, shape: Shape) -> list[int]:
     """Python's slicing, with masks for ``...``, new axes, open ends and single indices."""
     begin, end, step = call.numbers(1), call.numbers(2), call.numbers(3)
@@ -156,10 +152,6 @@ def gather_nd(call: NodeCall) -> list[Type]:
     return [Type(call.args[0].dtype, (*indices[:-1], *table[indices[-1] :]))]
 
 
-def scatter_nd(call: NodeCall) -> list[Type]:
-    return [Type(call.args[1].dtype, call.numbers(2))]
-
-
 def tile(call: NodeCall) -> list[Type]:
     pairs = zip(call.dims(0), call.numbers(1), strict=True)
     return [Type(call.dtype(), tuple(size * times if size >= 0 else -1 for size, times in pairs))]
@@ -169,14 +161,6 @@ def pad(call: NodeCall) -> list[Type]:
     shape, pads = call.dims(0), call.data(1).reshape(-1, 2).tolist()
     grown = (size + int(low) + int(high) if size >= 0 else -1 for size, (low, high) in zip(shape, pads, strict=True))
     return [Type(call.dtype(), tuple(grown))]
-
-
-def fill(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(1), call.numbers(0))]
-
-
-def broadcast_to(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), call.numbers(1))]
 
 
 def one_hot(call: NodeCall) -> list[Type]:
@@ -191,17 +175,9 @@ def range_(call: NodeCall) -> list[Type]:
     return [Type(dtype, (max(math.ceil((limit - start) / delta), 0),))]
 
 
-def lin_space(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), (call.number(2),))]
-
-
 def shape(call: NodeCall) -> list[Type]:
     dtype = call.node.dtype("out_type", "int32")
     return [Type(dtype, (len(call.dims(place)),)) for place in range(len(call.args))]
-
-
-def scalar(call: NodeCall) -> list[Type]:
-    return [Type(call.node.dtype("out_type", "int32"), ())]
 
 
 def top_k(call: NodeCall) -> list[Type]:
@@ -220,19 +196,11 @@ def broadcast_gradient_axes(call: NodeCall) -> list[Type]:
     return [Type(dtype, (-1,)), Type(dtype, (-1,))]
 
 
-def concat_offsets(call: NodeCall) -> list[Type]:
-    return [Type("int32", call.dims(place)) for place in range(1, len(call.args))]
-
-
 def dynamic_stitch(call: NodeCall) -> list[Type]:
     """As many rows as the largest index demands."""
     half = len(call.args) // 2
     rows = 1 + max(max(call.numbers(place), default=-1) for place in range(half))
     return [Type(call.dtype(half), (rows, *call.dims(half)[len(call.dims(0)) :]))]
-
-
-def invert_permutation(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), call.dims(0))]
 
 
 def space_to_depth(call: NodeCall) -> list[Type]:
@@ -268,17 +236,24 @@ def select(call: NodeCall) -> list[Type]:
 RULES: Mapping[str, Rule] = {
     "Reshape": reshape, "Squeeze": squeeze, "ExpandDims": expand_dims, "Transpose": transpose,
     "ConjugateTranspose": transpose, "Concat": concat, "ConcatV2": concat, "Pack": pack, "Unpack": unpack,
-    "Split": split, "SplitV": split_sizes, "Slice": slice_, "StridedSlice": strided_slice,
-    "Gather": gather, "GatherV2": gather, "ResourceGather": gather, "GatherNd": gather_nd, "ScatterNd": scatter_nd,
-    "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad, "Fill": fill, "BroadcastTo": broadcast_to,
-    "OneHot": one_hot, "Range": range_, "LinSpace": lin_space, "Shape": shape, "ShapeN": shape,
+    "Split": split, "SplitV": split_sizes, "Slice": slice_,
+    "Gather": gather, "GatherV2": gather, "ResourceGather": gather, "GatherNd": gather_nd,
+    "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad,
+    "OneHot": one_hot, "Range": range_, "Shape": shape, "ShapeN": shape,
     "VariableShape": shape,
-    "Size": scalar, "Rank": scalar, "TopKV2": top_k, "TopK": top_k,
+    "TopKV2": top_k, "TopK": top_k,
     "UnsortedSegmentSum": unsorted_segments, "UnsortedSegmentMax": unsorted_segments,
-    "InvertPermutation": invert_permutation, "BroadcastGradientArgs": broadcast_gradient_axes,
-    "ConcatOffset": concat_offsets,
+    "BroadcastGradientArgs": broadcast_gradient_axes,
     "DynamicStitch": dynamic_stitch, "ParallelDynamicStitch": dynamic_stitch,
     "SpaceToDepth": space_to_depth, "DepthToSpace": space_to_depth,
     "SpaceToBatchND": space_to_batch, "BatchToSpaceND": space_to_batch,
     "Select": select, "SelectV2": select,
+    "StridedSlice": lambda call: [Type(call.dtype(), tuple(_slice_shape(call, call.dims(0))))],
+    "ScatterNd": lambda call: [Type(call.args[1].dtype, call.numbers(2))],
+    "Fill": lambda call: [Type(call.dtype(1), call.numbers(0))],
+    "BroadcastTo": lambda call: [Type(call.dtype(), call.numbers(1))],
+    "LinSpace": lambda call: [Type(call.dtype(), (call.number(2),))],
+    **dict.fromkeys(("Size", "Rank"), lambda call: [Type(call.node.dtype("out_type", "int32"), ())]),
+    "ConcatOffset": lambda call: [Type("int32", call.dims(place)) for place in range(1, len(call.args))],
+    "InvertPermutation": lambda call: [Type(call.dtype(), call.dims(0))],
 }  # fmt: skip

@@ -157,22 +157,9 @@ def cross_entropy(call: NodeCall) -> list[Type]:
     return [Type(call.dtype(), shape[:-1]), Type(call.dtype(), shape)]
 
 
-def scalar(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), ())]
-
-
-def lstm_cell(call: NodeCall) -> list[Type]:
-    """Seven values of [batch, hidden]."""
-    return [Type(call.dtype(), call.dims(1))] * 7
-
-
 def block_lstm(call: NodeCall) -> list[Type]:
     """Seven values of [time, batch, hidden]."""
     return [Type(call.dtype(1), (call.dims(1)[0], *call.dims(2)))] * 7
-
-
-def gru_cell(call: NodeCall) -> list[Type]:
-    return [Type(call.dtype(), call.dims(1))] * 4
 
 
 def cudnn_rnn(call: NodeCall) -> list[Type]:
@@ -182,15 +169,6 @@ def cudnn_rnn(call: NodeCall) -> list[Type]:
     memory = call.dims(2) if call.node.text("rnn_mode", "lstm") == "lstm" else (0,)
     results = ((data[0], data[1], both * state[2]), state, memory, (0,))
     return [*(Type(call.dtype(), shape) for shape in results), Type("int8", (0,))]
-
-
-def crop_and_resize(call: NodeCall) -> list[Type]:
-    """One crop per box."""
-    return [Type("float32", (call.dims(1)[0], *call.numbers(3), call.dims(0)[3]))]
-
-
-def multinomial(call: NodeCall) -> list[Type]:
-    return [Type(call.node.dtype("output_dtype", "int64"), (call.dims(0)[0], call.number(1)))]
 
 
 def resize(call: NodeCall) -> list[Type]:
@@ -222,14 +200,14 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"), batch_norm),
     **dict.fromkeys(("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), batch_norm_gradient),
     "BiasAddGrad": bias_gradient,
-    "CropAndResize": crop_and_resize,
-    "Multinomial": multinomial,
     **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), cross_entropy),
-    "L2Loss": scalar,
-    "LSTMBlockCell": lstm_cell,
     "BlockLSTM": block_lstm,
     "BlockLSTMV2": block_lstm,
-    "GRUBlockCell": gru_cell,
     **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), cudnn_rnn),
     **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"), resize),
+    "L2Loss": lambda call: [Type(call.dtype(), ())],
+    "GRUBlockCell": lambda call: [Type(call.dtype(), call.dims(1))] * 4,
+    "Multinomial": lambda call: [Type(call.node.dtype("output_dtype", "int64"), (call.dims(0)[0], call.number(1)))],
+    "LSTMBlockCell": lambda call: [Type(call.dtype(), call.dims(1))] * 7,
+    "CropAndResize": lambda call: [Type("float32", (call.dims(1)[0], *call.numbers(3), call.dims(0)[3]))],
 }

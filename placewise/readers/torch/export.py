@@ -49,7 +49,9 @@ def _try_attempts(example: Example, use: Callable[[ExportedProgram, _Attempt], T
     reasons: list[str] = []
     with _silence_torch():
         for attempt in _ATTEMPTS:
-            if (attempt.on_cpu and not example.is_meta) or (attempt.flat and not _is_about_results(reasons)):
+            if (attempt.on_cpu and not example.is_meta) or (
+                attempt.flat and not any("output" in reason for reason in reasons)
+            ):
                 continue
             try:
                 return use(_export(fake_example(example) if attempt.on_cpu else example, attempt), attempt), ""
@@ -69,10 +71,6 @@ _ATTEMPTS = tuple(
     for on_cpu in (True, False)
     for strict, flat in ((False, False), (False, True), (True, False))
 )
-
-
-def _is_about_results(reasons: list[str]) -> bool:
-    return any("output" in reason for reason in reasons)
 
 
 def _export(example: Example, attempt: _Attempt) -> ExportedProgram:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise._util.safe_open import open_regular
-from placewise.errors import InputError, ModelFileError
+from placewise.errors import ModelFileError, locate_errors
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.torch.archive import parse_json, read_descriptions
@@ -38,14 +38,12 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> ImportedMo
     descriptions. Raises ModelFileError or GraphError, naming the file.
     """
     dims = NO_DIMS if dims is None else dims
-    try:
+    with locate_errors(path):
         texts = read_descriptions(Path(path))
         name = _program_name(texts)
         program = parse_json(texts[f"models/{name}.json"], "program")
         source = Source(str(path), _sha256(texts), "torch-export", options={"dims": dict(dims)}, view="raw")
         graph = _build_graph(program, _weight_locations(texts, name), dims, source)
-    except InputError as error:
-        raise error.at(str(path)) from None
     warnings = (*_version_warnings(program), *_weight_warnings(texts, name, graph))
     return ImportedModel(graph, warnings=warnings, modules=parse_modules(program))
 

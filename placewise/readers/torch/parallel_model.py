@@ -248,8 +248,7 @@ class ParallelModel:
 def mean_square(outputs: Any, _: Any) -> torch.Tensor:
     """The loss where none is given: the mean square of all outputs."""
     tensors = [value for value in pytree.tree_leaves(outputs) if isinstance(value, torch.Tensor)]
-    total: torch.Tensor = torch.stack([v.square().mean() for v in tensors if v.is_floating_point()]).sum()
-    return total
+    return torch.stack([v.square().mean() for v in tensors if v.is_floating_point()]).sum()
 
 
 def load_function(reference: str) -> Callable[..., Any]:

@@ -302,8 +302,7 @@ def _change_layout(
 ) -> torch.Tensor:
     """A tensor of this device in another layout; its gradient has the layout `back` (default: the wanted one)."""
     whole = DTensor.from_local(value, mesh, [own]).redistribute(placements=[wanted])
-    local: torch.Tensor = whole.to_local(grad_placements=None if back is None else [back])
-    return local
+    return whole.to_local(grad_placements=None if back is None else [back])
 
 
 class _Copy(torch.autograd.Function):

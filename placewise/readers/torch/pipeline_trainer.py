@@ -244,7 +244,6 @@ class WholeTrainer:
         self._optimizer = make_optimizer(plan, list(self.parameters.values()))
 
     def step(self, number: int) -> Step:
-        """As `PipelineTrainer.step`."""
         count = self.plan["microbatches"]
         rows = [self.source.microbatch(number, which) for which in range(count)]
         begin = time.perf_counter()
@@ -260,7 +259,6 @@ class WholeTrainer:
         return Step(number, total, time.perf_counter() - begin)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """As `PipelineTrainer.gradients`."""
         return {name: value.grad for name, value in self.parameters.items() if value.grad is not None}
 
 

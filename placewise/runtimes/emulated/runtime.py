@@ -113,7 +113,6 @@ class PreparedEmulation(Closing):
         return [(done[last] - done[first]) / (last - first) / self.scale]
 
     def move(self, placement: Placement) -> None:
-        """As `Movable.move`."""
         self.take(self._job.on(placement))
 
     def take(self, job: Job) -> None:

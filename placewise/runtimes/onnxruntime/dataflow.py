@@ -55,7 +55,6 @@ class Dataflow(Closing):
         self.elsewhere = self._start()
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `PreparedPlacement.run`."""
         return self.stream([inputs])[0]
 
     def stream(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[dict[str, npt.NDArray[Any]]]:

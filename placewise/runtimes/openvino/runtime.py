@@ -101,12 +101,10 @@ class CompiledPlacement(Closing):
         self._compile(placement.device)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `PreparedPlacement.run`."""
         outputs: dict[str, npt.NDArray[Any]] = self._ask("run", dict(inputs), self._outputs)
         return outputs
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """As `PreparedPlacement.time`."""
         seconds: list[float] = self._ask("time", [dict(sample) for sample in samples], in_flight)
         return seconds
 
@@ -117,11 +115,6 @@ class CompiledPlacement(Closing):
         """
         kernels, wholes = self._ask("kernels", [dict(sample) for sample in samples])
         return attribute_kernels(kernels, self._listing, self._belongs), wholes
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Seconds of processor time that all threads of the worker have used so far."""
-        return float(self._ask("cpu_seconds"))
 
     def close(self) -> None:
         """End the worker."""

@@ -110,7 +110,6 @@ class HeteroServer:
         return outputs
 
     def time(self, samples: Sequence[Arrays], in_flight: int) -> list[float]:
-        """As `PreparedPlacement.time`."""
         tensors = [self._by_port(sample) for sample in samples]
         self._runs += len(samples)
         if in_flight > 1:
@@ -121,10 +120,6 @@ class HeteroServer:
             call_openvino(partial(self._request.infer, sample, share_outputs=True), "run")
             seconds.append(time.perf_counter() - began)
         return seconds
-
-    def cpu_seconds(self) -> float:
-        """Seconds of processor time of this process, all threads together."""
-        return time.process_time()
 
     def kernels(self, samples: Sequence[Arrays]) -> tuple[list[ProfiledKernel], list[float]]:
         """The mean seconds of every kernel over these samples, and the seconds of each whole sample.

@@ -83,7 +83,7 @@ class Lanes:
             computed.record(torch.cuda.current_stream(value.device))
             stream.wait_event(computed)
         with torch.cuda.stream(stream):
-            moved = _empty_like(value, device).copy_(value, non_blocking=True)
+            moved = torch.empty_like(value, device=device, pin_memory=device == "cpu").copy_(value, non_blocking=True)
             event = _CUDA.Event()
             event.record(stream)
         if value.is_cuda:
@@ -105,8 +105,3 @@ class Lanes:
         if (source, target) not in self._copies:
             self._copies[source, target] = _CUDA.Stream(value.device if value.is_cuda else device)
         return self._copies[source, target]
-
-
-def _empty_like(value: torch.Tensor, device: str) -> torch.Tensor:
-    """Memory for a copy of a value on a device; on the host, memory that is pinned."""
-    return torch.empty_like(value, device=device, pin_memory=device == "cpu")

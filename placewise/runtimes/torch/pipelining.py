@@ -74,11 +74,9 @@ class PreparedStages(Closing):
         )
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `PreparedPlacement.run`."""
         return self._run_samples("stream", [dict(inputs)])[-1][2][0]  # type: ignore[no-any-return]
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """As `PreparedPlacement.time`."""
         arrays = list(map(dict, samples))
         if in_flight > 1:
             ranks = self._run_samples("stream", arrays)

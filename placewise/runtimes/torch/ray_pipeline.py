@@ -89,11 +89,9 @@ class PreparedActors(Closing):
     @property
     def processes(self) -> list[int]:
         """The process of every stage, on its node."""
-        numbers: list[int] = self._get([actor.process.remote() for actor in self._actors])
-        return numbers
+        return self._get([actor.process.remote() for actor in self._actors])
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `PreparedPlacement.run`."""
         return self.stream([inputs])[0]
 
     def stream(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[dict[str, npt.NDArray[Any]]]:

@@ -63,12 +63,10 @@ class PreparedLanes(Closing):
         self.realised = read_back(job, self._worker.ask("pieces", timeout=job.seconds))
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """As `PreparedPlacement.run`."""
         outputs: dict[str, npt.NDArray[Any]] = self._worker.ask("run", dict(inputs), timeout=self._seconds)
         return outputs
 
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
-        """As `PreparedPlacement.time`."""
         seconds: list[float] = self._worker.ask("time", list(map(dict, samples)), in_flight, timeout=self._seconds)
         return seconds
 

@@ -1,17 +1,14 @@
-"""Lower bounds on the value of every placement, in floating point rounded down.
+"""Lower bounds on the value of every placement, in floating point rounded down; docs/judge.md explains each.
 
-Throughput: *fractional assignment* (`assignment.py`). Pairs of a block and devices with t[b,c] > T cannot occur, so
-that a bound without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds
-all of its bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur. With one device per stage,
-bounds count transfers too: *groups that cannot part* and the *largest group with its transfers* (`crossings.py`), and
-*fractional assignment and transfers* (`spreading.py`).
+Throughput: fractional assignment (`assignment.py`); with one device per stage also groups that cannot part and the
+largest group with its transfers (`crossings.py`), and fractional assignment and transfers (`spreading.py`). Where r
+devices may share a stage, each runs an r-th of a block and holds all of its bytes, which the fractions allow; then
+pairs with t[b,c] > r T cannot occur.
 
-Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
-with one machine per stream; in `subgraph` execution a *path of minimum cuts* (`paths.py`) and a *path with parallel
-chains* (`parallel_chains.py`), in the others a *path with hops* (`paths.py`). In `operator` execution *intervals of a
-path* (`intervals.py`), *ops that must share a device* (`sharing.py`; in `subgraph` execution, a call) and *load between
-heads and tails* (`windows.py`); in `sequential` execution the sum of best times and a *minimum cut to the host*
-(`host_cut.py`).
+Latency: critical path; where devices run one op at a time, also the fractional assignment with one machine per stream;
+paths (`paths.py`, `parallel_chains.py`); in `operator` execution intervals of a path (`intervals.py`), ops that must
+share a device (`sharing.py`; in `subgraph`, a call) and load between heads and tails (`windows.py`); in `sequential`
+execution the sum of best times and a minimum cut to the host (`host_cut.py`).
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Splitter:
         call of the last one: where ops of both are neighbours, that is certain, and what they exchange counts.
         """
         direct = [chain for chain in chains if not chain.ops] or list(chains)
-        sent, received = (min(float(column[0]) for column in columns) for columns in _ends(direct))
+        sent, received = min(float(chain.send[0]) for chain in direct), min(float(chain.receive[0]) for chain in direct)
         read = min((float(chain.receive[0]) for chain in chains if chain.ops), default=0.0)
         columns = values.T
         between, both = columns[_BETWEEN], columns[_FIRST_BUSY] + columns[_LAST_BUSY]
@@ -243,10 +243,6 @@ class Splitter:
             values, left = keep_best(rows)
             self._chains[key] = values, cuts[left]
         return self._chains[key]
-
-
-def _ends(chains: list[Chain]) -> tuple[list[Floats], list[Floats]]:
-    return [chain.send for chain in chains], [chain.receive for chain in chains]
 
 
 def sum_parts(values: Floats) -> Floats:

@@ -88,8 +88,7 @@ class CheapestCall:
         self._holding = add(blocks.astype(np.int32), np.ones(len(blocks), np.int32), np.zeros(len(blocks), np.int64))
 
     def _units(self, seconds: Floats) -> Longs:
-        units: Longs = np.floor(seconds * self._scale).astype(np.int64)
-        return units
+        return np.floor(seconds * self._scale).astype(np.int64)
 
     def _tensor_arcs(self, problem: Problem) -> tuple[Ints, Ints, Longs]:
         """Arcs of tensors: reader → in → maker costs a receive, maker → out → reader a send; in, out are nodes."""

@@ -1,22 +1,17 @@
-"""A lower bound for latency in `operator` execution: intervals of a path, each bounded by itself.
+"""A lower bound for latency in `operator` execution: intervals of a path, each bounded by itself (docs/judge.md).
 
-Take ops x₁ → … → x_k along a path. What lies between two of them, behind xᵢ and before xᵢ₊₁, runs after xᵢ has ended
-and before xᵢ₊₁ starts. The value is therefore at least the seconds of all xᵢ plus, for each interval, the least time
-between the end of xᵢ and the start of xᵢ₊₁. In an interval ops compete: those on one device run one after the other,
-and those elsewhere wait for transfers, there and back. That the ops which cannot wait for a transfer must share a
-device is the bound of Papadimitriou and Yannakakis (1990, "Towards an architecture-independent analysis of parallel
-algorithms"); here it holds for each interval, with its colocation groups.
+Along a path x₁ → … → x_k, the value is at least the seconds of all xᵢ plus, for each interval, the least time between
+the end of xᵢ and the start of xᵢ₊₁ (Papadimitriou and Yannakakis 1990, "Towards an architecture-independent analysis of
+parallel algorithms", here for each interval, with its colocation groups).
 
 The program of an interval knows three places: the device of xᵢ, that of xᵢ₊₁, and elsewhere, where only ops of one
 colocation group wait for each other. Every op takes its best time, and a tensor between different places at least its
-quickest transfer between two devices. Costs are rounded down to whole units, so that what is proved for the program
-holds for the interval. Equal intervals, as of repeated layers, are solved once. Propagation (`propagation.py`) is
-quick, and CP-SAT proves more of short intervals.
+quickest transfer between two devices.
 
 All ops of an interval on one device take at most the sum of their times. This is what an interval promises, less what
 one within it is known to lack. The intervals of the chain that promises most are solved, with few ops in an interval,
-then with more, and again until no chain promises more than what is proved. Every chain is itself a bound, so that the
-work may end at any moment.
+then with more, until no chain promises more than what is proved. Every chain is itself a bound, so that the work may
+end at any moment.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
-from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.paths import PathPositions, longest_path, path_positions
 from placewise.simulate.bounds.propagation import propagated_bound
@@ -73,11 +67,6 @@ class Program(NamedTuple):
     streams: int
 
 
-def interval_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
-    """The best chain of intervals along the longest path, in seconds; it ends after `work` or when `go_on` is False."""
-    return Bound(solve_intervals(problem, work=work, go_on=go_on).value, METHOD)
-
-
 class PathTimes(NamedTuple):
     """What is proved along a longest path [m]: the least seconds of everything, and before and after each op [m]."""
 
@@ -85,16 +74,6 @@ class PathTimes(NamedTuple):
     path: Ints
     start: Floats
     rest: Floats
-
-
-def solve_intervals(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> PathTimes:
-    """What the best chain of intervals proves for each op of the longest path; no ops where it is too short or long."""
-    chain = begin_chain(problem)
-    if chain is None:
-        return NOTHING
-    for level in (QUICK, SOLVED):
-        work -= chain.improve(level, work, go_on)
-    return chain.list_times()
 
 
 NOTHING = PathTimes(0.0, np.zeros(0, np.int32), np.zeros(0), np.zeros(0))

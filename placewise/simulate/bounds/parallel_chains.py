@@ -1,18 +1,15 @@
-"""A lower bound for latency in `subgraph` execution from a path and the chains beside it.
+"""A lower bound for latency in `subgraph` execution from a path and the chains beside it (docs/judge.md).
 
-Take a path of ops and chains of other ops that leave it at one op and return at a later one; everything else is left
-out, which makes no placement slower. An op that all chains in question begin before and end after is a *bottleneck*:
-every path leads through it. Chains between the same two bottlenecks are parallel; direct edges are chains without ops.
+Ops outside of the path and its chains are left out, which makes no placement slower. An op that all chains in question
+begin before and end after is a *bottleneck*: every path leads through it. Chains between the same two bottlenecks are
+parallel; direct edges are chains without ops.
 
-Calls do not wait for each other in a circle, so that no path returns to a call that it has left. Between two
-bottlenecks v and w, either both are in one call with all that lies between, or the call of v has the first ops of each
-chain, the call of w the last ones, and what is left of a chain runs in calls and on the host that have nothing before v
-or after w. Nothing that follows v starts before its call ends, and the call of w begins when the slowest chain is
-there (`chain_ways.py`). So the seconds of a placement add up from one pair of bottlenecks to the next. They depend on
-what came before only by the bytes of the accelerator that runs v: a *label* is the seconds and the bytes at a
-bottleneck, and only labels that no other one beats in both are kept (label setting for shortest paths with resource
-constraints: Desrochers and Soumis 1988, "A generalized permanent labelling algorithm for the shortest path problem with
-time windows").
+Between two bottlenecks v and w, either both are in one call with all that lies between, or the call of v has the first
+ops of each chain, the call of w the last ones, and what is left of a chain runs in calls and on the host that have
+nothing before v or after w (`chain_ways.py`). The seconds depend on what came before only by the bytes of the
+accelerator that runs v: a *label* is the seconds and the bytes at a bottleneck, and only labels that no other one beats
+in both are kept (Desrochers and Soumis 1988, "A generalized permanent labelling algorithm for the shortest path problem
+with time windows").
 
 Neighbours of one colocation group are on one device. Where calls part between them, both count on one accelerator.
 Ops, transfers and calls cost what they cost at least, and accelerators hold what the largest one does. Two calls on one

@@ -1,19 +1,15 @@
-"""Lower bounds for latency from paths through the graph, strong for `subgraph` execution.
+"""Lower bounds for latency from paths through the graph, strong for `subgraph` execution (docs/judge.md).
 
-Take any path v₁ → … → v_m of ops, and any placement with calls that can run. An op ends before the next op of the path
-begins, unless both are in one call. The value is therefore at least the time of everything that the path passes
-through, one after the other: ops on the host, and calls. Calls do not wait for each other in a circle, so a path never
-returns to a call that it has left: a call contains a segment v_i … v_j of the path, and all of the call's time
-(overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it. Ops between two ops
-of the call are in it too, or it would wait for itself; for the same reason ops after a later op of the path, or before
-an earlier one, are not (`PathPositions`). The call's time is at least that of the cheapest set of ops that meets these
-conditions and fits on one accelerator (`CheapestCall`). The value is therefore at least that of the cheapest partition
-of the path into host ops and segments: a shortest path over its positions. Two consecutive ops of one colocation group
-are both on the host or both on one accelerator: segments that meet there must fit on it together.
+The value is at least that of the cheapest partition of a path v₁ → … → v_m into host ops and segments v_i … v_j, each
+in a call of its own: a shortest path over its positions. Ops between two ops of a call are in it too, or it would wait
+for itself; for the same reason ops after a later op of the path, or before an earlier one, are not (`PathPositions`).
+The call's time is at least that of the cheapest set of ops that meets these conditions and fits on one accelerator
+(`CheapestCall`). Two consecutive ops of one colocation group are both on the host or both on one accelerator: segments
+that meet there must fit on it together.
 
-Cuts are computed only where they matter. Segments start with a simple lower bound (their ops, and the tensors between
-them and the path). The segments of the shortest path are then cut exactly, until all of a shortest path is exact. Each
-shortest path is itself a bound, so that the work may end at any moment.
+Segments start with a simple lower bound (their ops, and the tensors between them and the path). The segments of the
+shortest path are then cut exactly, until all of a shortest path is exact. Each shortest path is itself a bound, so that
+the work may end at any moment.
 """
 
 from __future__ import annotations
@@ -151,8 +147,7 @@ class PathPositions:
         between = np.flatnonzero((self.after >= 0) & (self.before < m))
         table = np.zeros((m + 1, m + 1))
         np.add.at(table, (self.after[between], self.before[between] + 1), values[between])
-        result: Floats = np.cumsum(np.cumsum(table[::-1], axis=0)[::-1], axis=1)
-        return result
+        return np.cumsum(np.cumsum(table[::-1], axis=0)[::-1], axis=1)
 
 
 def path_positions(a: ProblemArrays, path: Ints) -> PathPositions:

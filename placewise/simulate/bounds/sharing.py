@@ -1,21 +1,14 @@
 """A lower bound for latency in `operator` and `subgraph` execution: ops that must share a device, or a call.
 
-Suppose that some placement ends by T. In any placement ops have heads and tails (`windows.py`). Where the head of an
-op, its time, the quickest transfer of a tensor to a reader, that reader's time and its tail exceed T, both ops are on
-one device, and so are their groups. Beside a set of ops on one device, an op elsewhere waits for what it reads of them,
-and they wait for what it makes: where both together exceed T, it belongs to the set. Ops on one device run one after
-the other, and interrupting them as Jackson's rule does can only end earlier (Carlier 1982, "The one-machine sequencing
-problem"). If some set ends after T, or has no room for its weights, on every device that may run it, no placement ends
-by T. The largest T that is refuted so is found by bisection.
+docs/judge.md says which values are refuted; the largest is found by bisection. Heads and tails are those of
+`windows.py`; interrupting the ops of one device as Jackson's rule does can only end earlier (Carlier 1982, "The
+one-machine sequencing problem"). That ops which cannot wait for a transfer must share a device is the bound of
+Papadimitriou and Yannakakis (1990).
 
 A schedule in `subgraph` execution is no schedule in `operator` execution that waits longer, since hosts run any number
 of ops at once. But ops that cannot wait for what calls send and receive are in one call, or all on hosts, without their
-groups, whose ops may be in several calls. A call waits for all of its inputs, and nothing that waits for the call
-starts before its end. So a path that leads to the call, through it and on takes at least the seconds of its ops
-outside, and of all ops of the call. T is refuted if these exceed it on every accelerator, and a longest path with the
-times of the host exceeds it too.
-
-That ops which cannot wait for a transfer must share a device is the bound of Papadimitriou and Yannakakis (1990).
+groups, whose ops may be in several calls. T is refuted if a path through the call, with all of the call's ops, exceeds
+it on every accelerator, and a longest path with the times of the host exceeds it too.
 """
 
 from __future__ import annotations

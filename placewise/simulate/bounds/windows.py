@@ -1,19 +1,16 @@
-"""A lower bound for latency in `operator` execution: load between heads and tails.
+"""A lower bound for latency in `operator` execution: load between heads and tails (docs/judge.md).
 
-The *head* of an op is a time before which it cannot start, in any placement and order; its *tail* is a time that passes
-after its end in any. Ops with head ≥ h and tail ≥ q run in the window from h to T − q, where every stream of a device
-has T − q − h seconds: T ≥ h + q + L, where L is the least load of the busiest stream over all assignments of these ops
-(energetic reasoning with heads and tails, as for one machine in Carlier 1982, "The one-machine sequencing problem").
+Ops with head ≥ h and tail ≥ q run in the window from h to T − q, where every stream of a device has T − q − h seconds:
+T ≥ h + q + L, where L is the least load of the busiest stream over all assignments of these ops (Carlier 1982, "The
+one-machine sequencing problem").
 
 Heads and tails are longest paths at best times, longer by what intervals of a path prove (`PathTimes`). Intervals are
 proved along a longest path, of which every part is a longest path too. So an op of it starts after what is proved, and
 any other path to an op, through a part of this one, is no longer than with that part's own seconds.
 
 L is bounded by the fractional assignment (`assignment.py`), whose prices also hold for links between accelerators and
-the host. A tensor that is made on one side and read on the other crosses after its maker ends and before that reader
-starts. The m queues to the host move one tensor at a time each, so that tensors which cross to it within the window
-take m (T − q − h) seconds at most together, and so for the queues from the host. At given prices the least assignment
-is a minimum cut (`host_cut.py`): what is cheap on the host, but not worth its transfers, stays on accelerators.
+the host: the m queues to the host take m (T − q − h) seconds at most within the window, and so do those from it. At
+given prices the least assignment is a minimum cut (`host_cut.py`).
 """
 
 from __future__ import annotations

@@ -106,8 +106,7 @@ def memory_while(problem: Problem, placement: Placement, timeline: Timeline | No
     change = np.zeros(problem.n_ops + 1)
     np.add.at(change, spans.first, spans.bytes)
     np.subtract.at(change, spans.last + 1, spans.bytes)
-    held: Floats = resident + np.cumsum(change)[:-1][spans.position]
-    return held
+    return resident + np.cumsum(change)[:-1][spans.position]
 
 
 class Spans(NamedTuple):

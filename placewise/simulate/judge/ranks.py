@@ -34,8 +34,7 @@ def round_ranks(rank: Floats) -> Floats:
     A step is 2^-40 of the least power of two above the largest rank.
     """
     _, exponent = np.frexp(rank.max(initial=0.0))
-    steps: Floats = np.rint(np.ldexp(rank, RANK_BITS - int(exponent)))
-    return steps
+    return np.rint(np.ldexp(rank, RANK_BITS - int(exponent)))
 
 
 @cached_per_problem
@@ -44,8 +43,7 @@ def mean_op_seconds(problem: Problem) -> Floats:
     times = op_times(problem)
     runs = np.isfinite(times.seconds)
     seconds = np.where(runs, times.seconds, 0.0)
-    mean: Floats = _sum_columns(seconds, times.of) / np.maximum(_sum_columns(runs, times.of), 1.0)
-    return mean
+    return _sum_columns(seconds, times.of) / np.maximum(_sum_columns(runs, times.of), 1.0)
 
 
 @cached_per_problem

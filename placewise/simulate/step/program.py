@@ -69,7 +69,7 @@ def make_program(
 
     for task in order:
         own = task.kind * count + task.stage
-        waits = [at[other] for other in tasks_before(task, count - 1) if _crosses(places, task, other)]
+        waits = [at[other] for other in tasks_before(task, count - 1) if places[task.stage] != places[other.stage]]
         for h in needed.get(own, ()):
             hop = hops[h]
             if hop.by_receiver:
@@ -89,11 +89,6 @@ def hops_by_reader(hops: Sequence[Hop]) -> dict[int, list[int]]:
         for reader in hop.readers:
             needed.setdefault(reader, []).append(h)
     return needed
-
-
-def _crosses(places: list[int], task: Task, other: Task) -> bool:
-    """Whether a task waits for another one of a different device: on its own device the order says so."""
-    return places[task.stage] != places[other.stage]
 
 
 def _source(

@@ -35,5 +35,4 @@ def op_roles(problem: Problem) -> Bytes8:
         adds = (group[read] == group[op]) | sums[read]
         if len(read) and ((roles[read] == UPDATE) | ((roles[read] == WEIGHT) & adds)).all():
             roles[op] = WEIGHT
-    result: Bytes8 = frozen(roles, np.int8)
-    return result
+    return frozen(roles, np.int8)

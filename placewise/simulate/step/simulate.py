@@ -73,7 +73,9 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     sync, update = sync_seconds(problem, pipeline), sum_by(places, costs.update, count)
     shares, copies = bool(problem.cluster.wires) and not blocking, [costs]
     copies += [cost_stages(problem, pipeline, copy) for copy in range(1, len(pipeline.replicas) if shares else 1)]
-    programs = [_plan_copy(pipeline, own, one) for one in copies]
+    programs = [
+        make_program(pipeline.schedule, len(pipeline.devices), own, one.passed.hops, pipeline.orders) for one in copies
+    ]
     links = {hop.link for one in copies for hops in (one.passed, one.gradients, one.renewals) for hop in hops.hops}
     if len({int(problem.cluster.queue[link]) for link in links}) < len(links):
         value, runs, updated = _run_together(problem, pipeline, copies, programs, sync, update)
@@ -92,10 +94,6 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     ends = [float(run.ends.max(initial=0.0)) for run in runs]
     value = max(*ends, float(updated.max()), float(renewed.max()), 0.0)
     return StepRun(value, own, pipeline, runs, sync, update, updated)
-
-
-def _plan_copy(pipeline: Pipeline, microbatches: int, costs: StageCosts) -> Program:
-    return make_program(pipeline.schedule, len(pipeline.devices), microbatches, costs.passed.hops, pipeline.orders)
 
 
 def _run_alone(costs: StageCosts, program: Program) -> CopyRun:

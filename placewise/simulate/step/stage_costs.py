@@ -191,8 +191,7 @@ def _list_uses(a: ProblemArrays, roles: Bytes8, kind: Bytes8, stage: Ints) -> _U
 def _ranks(kind: Bytes8, stage: Ints, count: int) -> Longs:
     """A number for each task of a micro-batch that grows along the pipeline, there and back."""
     along = np.where(kind == FORWARD, stage, count - 1 - stage)
-    ranks: Longs = kind.astype(np.int64) * count + along
-    return ranks
+    return kind.astype(np.int64) * count + along
 
 
 def _can_run(uses: _Uses, count: int) -> bool:

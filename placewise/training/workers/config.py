@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from placewise.errors import PlacerError
 from placewise.processes.backends import ProcessBackend, RayBackend
-from placewise.processes.pool import Backend
 from placewise.processes.ray_cluster import join_cluster
 
 MAX_WORKERS = 1000
 """Largest number of controllers, and of workers per controller."""
 LIMIT = 600.0
 """Default limit of one measurement, in seconds. Rewards that run placements have shorter limits of their own."""
-
-
-class WorkerConfig(Protocol):
-    """Number and location of workers. It is plain data, because controllers receive it too.
-
-    Each of the `controllers` has `workers` that measure; with 0 it measures itself. A measurement that takes more than
-    `limit` seconds counts as failed.
-    """
-
-    @property
-    def controllers(self) -> int: ...
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def limit(self) -> float: ...
-
-    def backend(self) -> Backend:
-        """Connect to the backend. Works in every process. Raises MissingExtraError, RunError."""
-
-
-def require_sizes(config: WorkerConfig) -> None:
-    """Raise PlacerError unless there is at least one controller and all numbers are sensible."""
-    for name, least in (("controllers", 1), ("workers", 0)):
-        count = getattr(config, name)
-        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MAX_WORKERS:
-            raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MAX_WORKERS}")
-    if not config.limit > 0:
-        raise PlacerError(f"the limit of a measurement is {config.limit} s", remedy="give a number above zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +44,20 @@ class RayCluster:
         """Join the cluster, unless this process is part of it. Raises MissingExtraError, RunError."""
         ray = join_cluster(self.address, "training on a Ray cluster")
         return RayBackend(ray, self.cpus)
+
+
+WorkerConfig = Processes | RayCluster
+"""Number and place of workers: plain data, because controllers receive it too.
+
+With 0 `workers`, controllers measure themselves. A measurement that takes more than `limit` seconds counts as failed.
+"""
+
+
+def require_sizes(config: WorkerConfig) -> None:
+    """Raise PlacerError unless there is at least one controller and all numbers are sensible."""
+    for name, least in (("controllers", 1), ("workers", 0)):
+        count = getattr(config, name)
+        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MAX_WORKERS:
+            raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MAX_WORKERS}")
+    if not config.limit > 0:
+        raise PlacerError(f"the limit of a measurement is {config.limit} s", remedy="give a number above zero")

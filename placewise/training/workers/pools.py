@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,19 +95,6 @@ class ControllerPool(Pool):
         self.deaths += result.deaths - recent
 
 
-class WorkerPool(Protocol):
-    """Any number of workers, anywhere."""
-
-    def run(self, tasks: Sequence[CorpusTask], parameters: Parameters) -> list[tuple[CorpusTask, CorpusResult]]:
-        """Run tasks with `parameters` (empty: those that workers have), and return them in order with their results.
-
-        Tasks of workers that died are missing. Raises RunError, PlacerError.
-        """
-
-    def close(self) -> None:
-        """Terminate all workers."""
-
-
 class LocalPool:
     """One worker, in this process."""
 
@@ -117,6 +104,10 @@ class LocalPool:
         torch.set_num_threads(threads)  # threads of this process are the caller's
 
     def run(self, tasks: Sequence[CorpusTask], parameters: Parameters) -> list[tuple[CorpusTask, CorpusResult]]:
+        """Run tasks with `parameters` (empty: those that workers have), and return them in order with their results.
+
+        Tasks of workers that died are missing. Raises RunError, PlacerError.
+        """
         results = []
         for place, task in enumerate(tasks):
             news = None if place else parameters or None
@@ -162,3 +153,7 @@ class DistributedPool(Pool):
         if self.stop_reason:
             raise RunError(self.stop_reason)
         return [(task, results[place]) for place, task in enumerate(tasks) if place in results]
+
+
+WorkerPool = LocalPool | DistributedPool
+"""Any number of workers, anywhere."""

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from bounded_problems import solve_intervals
 from simulate_problems import random_placement, random_problem, seeded
 from soak import enough, seeds
 
@@ -16,7 +17,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import evaluate, judge_placement, lower_bound
-from placewise.simulate.bounds.intervals import METHOD, Program, bound_interval, interval_bound, least_delays
+from placewise.simulate.bounds.intervals import METHOD, Program, bound_interval, least_delays
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
 
@@ -38,13 +39,13 @@ def test_no_placement_in_any_order_is_below_the_bound():
         problem = random_problem(
             seeded(seed), max_ops=7, max_devices=3, objective=OPERATOR, rules=seed % 3 == 0, alike=seed % 2 == 0,
         )  # fmt: skip
-        best, bound = best_value(problem), interval_bound(problem).value
+        best, bound = best_value(problem), solve_intervals(problem).value
         if best < np.inf:
             assert bound <= best
             bounded, tight = bounded + 1, tight + (bound > 0 and bound >= best * (1 - 1e-4))
     for seed in seeds(120):
         problem = random_problem(seeded(900 + seed), max_ops=14, max_devices=3, objective=OPERATOR, alike=True)
-        bound, longest = interval_bound(problem).value, critical_path(problem)
+        bound, longest = solve_intervals(problem).value, critical_path(problem)
         sharper += bound > longest * (1 + 1e-6)
         for number in range(12):
             device = random_placement(problem, seeded(number)).device
@@ -96,7 +97,7 @@ def fork(
 def test_parallel_ops_wait_for_each_other_or_for_transfers(link, between):
     """Three ops of 1 s: in parallel with free links, two at home with quick links, all three at home with slow ones."""
     problem = fork(3, link)
-    bound = interval_bound(problem).value
+    bound = solve_intervals(problem).value
     assert bound == pytest.approx(1 + between + 1, rel=1e-5)
     assert bound <= best_value(problem)
     assert best_value(problem) == pytest.approx(1 + between + 1)
@@ -104,14 +105,14 @@ def test_parallel_ops_wait_for_each_other_or_for_transfers(link, between):
 
 def test_a_colocation_group_is_on_one_device():
     """Three ops of a group run one after the other even where links are free."""
-    assert interval_bound(fork(3, 0.0)).value == pytest.approx(3, rel=1e-5)
-    assert interval_bound(fork(3, 0.0, group=True)).value == pytest.approx(5, rel=1e-5)
+    assert solve_intervals(fork(3, 0.0)).value == pytest.approx(3, rel=1e-5)
+    assert solve_intervals(fork(3, 0.0, group=True)).value == pytest.approx(5, rel=1e-5)
 
 
 def test_equal_layers_add_up_and_are_solved_once():
     """Thirty layers bring thirty times as much with the work of a few programs, and `lower_bound` uses it."""
     problem = fork(3, 5.0, layers=30)
-    assert interval_bound(problem, work=0.3).value == pytest.approx(1 + 30 * 4, rel=1e-5)
+    assert solve_intervals(problem, work=0.3).value == pytest.approx(1 + 30 * 4, rel=1e-5)
     bound = lower_bound(problem)
     assert bound.method == METHOD
     assert bound.value == pytest.approx(121, rel=1e-5)
@@ -129,10 +130,10 @@ def test_two_ends_may_be_on_two_devices():
 def test_work_may_end_at_any_moment():
     """Without work the critical path is left; more work never proves less."""
     problem = fork(4, 3.0, layers=6)
-    values = [interval_bound(problem, work=work).value for work in (0.0, 0.05, 1.0)]
+    values = [solve_intervals(problem, work=work).value for work in (0.0, 0.05, 1.0)]
     assert values[0] == pytest.approx(critical_path(problem), rel=1e-9)
     assert values == sorted(values)
-    assert interval_bound(problem, go_on=lambda: False).value == values[0]
+    assert solve_intervals(problem, go_on=lambda: False).value == values[0]
 
 
 def test_the_quickest_transfer_between_two_devices_counts():
@@ -160,5 +161,5 @@ def test_the_bound_is_rounded_down():
         seconds = rng.uniform(0.1, 1.0, problem.n_ops)
         costs = CostTable.given(seconds[:, None].repeat(4, axis=1), problem.costs.transfer_seconds)
         exact = sum(map(Fraction, seconds.tolist()))
-        bound = interval_bound(problem.with_(costs=costs)).value
+        bound = solve_intervals(problem.with_(costs=costs)).value
         assert float(exact) * (1 - 1e-4) < bound and Fraction(bound) <= exact

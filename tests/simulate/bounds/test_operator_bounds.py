@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounded_problems import best_order, best_valid, climb, tangled_problem
+from bounded_problems import best_order, best_valid, climb, solve_intervals, tangled_problem
 from latency_brute_force import optimum
 from simulate_problems import random_problem, seeded
 from soak import enough, seeds
@@ -18,7 +18,7 @@ from placewise.simulate import lower_bound
 from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, device_classes
 from placewise.simulate.bounds import sharing, windows
 from placewise.simulate.bounds.bounds import possible_seconds
-from placewise.simulate.bounds.intervals import PathTimes, solve_intervals
+from placewise.simulate.bounds.intervals import PathTimes
 from placewise.simulate.bounds.paths import path_bound
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")

@@ -159,7 +159,7 @@ def conv(op: SplitOp, *, kernel: int = 1, layout: str = "OI", bias: int = 2, non
     names = str(op.attributes.get("kernel_layout", layout)).ljust(len(op.shapes[kernel]))
     if "O" not in names or "G" in names:
         return []
-    data, channel, groups = op.shapes[0], _channel(op, names), _groups(op, names, kernel)
+    data, channel, groups = op.shapes[0], _channel(op, names), max(op.number("group", 1), 1)
     out = names.index("O")
     form = op.forms[0]
     follows = [follow(op, {0: form}, (form,))] if form == 0 else []
@@ -196,10 +196,6 @@ def _channel(op: SplitOp, names: str) -> int:
     space_first = names[0] not in "GOI"
     last = space_first and not str(op.attributes.get("data_format", "NHWC")).startswith("NC")
     return rank - 1 if last or "Nhwc" in op.kind or op.number("channels_last") else 1
-
-
-def _groups(op: SplitOp, names: str, kernel: int) -> int:
-    return max(op.number("group", 1), 1)
 
 
 _MATMUL = (

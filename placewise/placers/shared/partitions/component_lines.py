@@ -47,8 +47,7 @@ def sort_by_rank(rank: Ints) -> Ints:
 
 def draw_order(graph: Contraction, seed: int) -> Ints:
     """The position [n_components] of each component in a topological order drawn at random."""
-    position: Ints = _native.random_order(graph.successor_offsets, graph.successors, seed)
-    return position
+    return _native.random_order(graph.successor_offsets, graph.successors, seed)
 
 
 def fill_stages(problem: Problem, graph: Contraction, position: Ints, capacity: Floats) -> Ints | None:

@@ -75,8 +75,7 @@ class AssignmentVariables:
     def devices(self, value: Callable[[Any], int]) -> Ints:
         """The devices [n_ops] of a solution; `value(literal)` reads it."""
         chosen = [next(d for d, x in row.items() if x is True or value(x)) for row in self.at]
-        devices: Ints = np.array(chosen, np.int32)[self.groups.of]
-        return devices
+        return np.array(chosen, np.int32)[self.groups.of]
 
     def _limit_memory(self, capacity: Floats) -> None:
         held = compute_footprint(self.problem, self.groups.of, self.groups.n)

@@ -34,8 +34,7 @@ class TimeScale:
 
     def round_down(self, seconds: Floats) -> Longs:
         """Whole units, rounded down; 0 for infinite seconds."""
-        whole: Longs = np.floor(np.where(np.isfinite(seconds), seconds, 0.0) / self.seconds).astype(np.int64)
-        return whole
+        return np.floor(np.where(np.isfinite(seconds), seconds, 0.0) / self.seconds).astype(np.int64)
 
     def lower_bound(self, units: int) -> float:
         """A lower bound in seconds of a value that takes `units` after its costs were rounded down."""

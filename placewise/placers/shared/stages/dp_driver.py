@@ -137,8 +137,7 @@ def list_states(costs: StageCosts) -> tuple[Ints, Longs]:
 def compute_remaining_capacity(costs: StageCosts) -> Floats:
     """The priced work per second of all devices that a state [n_states] leaves unused."""
     used, _ = list_states(costs)
-    room: Floats = (costs.n_devices - used) @ _price_work(costs)[0]
-    return room
+    return (costs.n_devices - used) @ _price_work(costs)[0]
 
 
 def compute_remaining_work(costs: StageCosts, ideals: Ideals) -> Longs:

@@ -107,8 +107,7 @@ def _cut_segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
     _, first = np.unique(bucket[order], return_index=True)
     cut = np.zeros(n, np.int32)
     cut[order[first] + 1] = 1
-    segment: Ints = np.cumsum(cut, dtype=np.int32)
-    return segment
+    return np.cumsum(cut, dtype=np.int32)
 
 
 def _sum_crossing(problem: Problem, position: Ints, n: int) -> Floats:
@@ -123,5 +122,4 @@ def _sum_crossing(problem: Problem, position: Ints, n: int) -> Floats:
     np.maximum.at(high, tensor, position[graph.consumers])
     spans = produced & (low < high)
     change = np.bincount(low[spans], cost[spans], n + 1) - np.bincount(high[spans], cost[spans], n + 1)
-    crossing: Floats = np.cumsum(change)[:n]
-    return crossing
+    return np.cumsum(change)[:n]

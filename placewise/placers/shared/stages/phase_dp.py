@@ -67,8 +67,7 @@ def price_phases(problem: Problem, component: Ints, n: int, capacity: Floats) ->
 
 def _split_by_phase(price: Longs, late: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Longs:
     """A price per tensor and rate [n_tensors, n_rates], with backward and forward tensors side by side."""
-    both: Longs = frozen(np.hstack((np.where(late, price, 0), np.where(late, 0, price))), np.int64)
-    return both
+    return frozen(np.hstack((np.where(late, price, 0), np.where(late, 0, price))), np.int64)
 
 
 def search_phases(

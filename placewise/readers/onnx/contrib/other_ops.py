@@ -13,11 +13,6 @@ def infer_like(ctx: InferenceContext, *, positions: tuple[int, ...] = (0,), dtyp
     return [ctx.like(position, dtype) for position in positions]
 
 
-def infer_dequantize(ctx: InferenceContext) -> list[Output]:
-    """Like the data, with the element type `to`."""
-    return [ctx.like(0, ctx.number("to", T.FLOAT))]
-
-
 def infer_elementwise(ctx: InferenceContext, *, positions: tuple[int, ...], dtype: int | None = None) -> list[Output]:
     """The broadcast of these inputs, with the last one's element type unless `dtype` is given."""
     shape = broadcast(ctx.shapes[position] for position in positions)
@@ -44,11 +39,6 @@ def infer_dropout(ctx: InferenceContext, *, bits: bool) -> list[Output]:
     """Like the data, and the mask: a boolean or a bit per element."""
     shape = ctx.shapes[0]
     return [ctx.like(0), ((-(-size(shape) // 32),), T.UINT32) if bits else (shape, T.BOOL)]
-
-
-def infer_distances(ctx: InferenceContext) -> list[Output]:
-    """All pairs of rows of two matrices."""
-    return [((ctx.shapes[0][0], ctx.shapes[1][0]), ctx.dtypes[0])]
 
 
 def infer_concat(ctx: InferenceContext) -> list[Output]:
@@ -87,11 +77,6 @@ def infer_block_gather(ctx: InferenceContext) -> list[Output]:
     return [((*data[:axis], *indices, *data[axis + 1 :]), ctx.dtypes[2])]
 
 
-def infer_embedding(ctx: InferenceContext) -> list[Output]:
-    """A row of the table per index."""
-    return [((*ctx.shapes[1], ctx.shapes[0][1]), ctx.dtypes[0])]
-
-
 def infer_rfft(ctx: InferenceContext) -> list[Output]:
     """Complex values (last dimension 2) of the one-sided spectrum of a real signal."""
     *front, length = ctx.shapes[0]
@@ -110,21 +95,6 @@ def infer_unfold(ctx: InferenceContext) -> list[Output]:
     axis = ctx.number("dim", -1) % len(shape)
     shape[axis] = (shape[axis] - length) // ctx.number("step", 1) + 1
     return [((*shape, length), ctx.dtypes[0])]
-
-
-def infer_crop(ctx: InferenceContext) -> list[Output]:
-    """Every region of interest, resized to input 3."""
-    return [((ctx.shapes[1][0], ctx.shapes[0][1], *ctx.value(3)), ctx.dtypes[0])]
-
-
-def infer_word_conv(ctx: InferenceContext) -> list[Output]:
-    """Words [batch, length, characters] → [batch, length, filters]."""
-    return [((*ctx.shapes[0][:2], ctx.shapes[1][0]), ctx.dtypes[1])]
-
-
-def infer_is_finite(ctx: InferenceContext) -> list[Output]:
-    """A scalar boolean."""
-    return [((), T.BOOL)]
 
 
 def infer_reorder_input(ctx: InferenceContext) -> list[Output]:
@@ -202,7 +172,6 @@ RULES: Mapping[str, Rule] = {
     "LinearAttentionGate": partial(infer_like, positions=(0, 0)),
     "EngramGate": partial(infer_like, positions=(0, 0)),
     "QuantizeWithOrder": partial(infer_like, dtype=T.INT8),
-    "DequantizeWithOrder": infer_dequantize,
     "QLinearAdd": partial(infer_elementwise, positions=(3, 0)),
     "QLinearMul": partial(infer_elementwise, positions=(3, 0)),
     "QLinearWhere": partial(infer_elementwise, positions=(0, 4, 1)),
@@ -217,19 +186,14 @@ RULES: Mapping[str, Rule] = {
     "BiasDropout": partial(infer_dropout, bits=False),
     "BitmaskDropout": partial(infer_dropout, bits=True),
     "BitmaskBiasDropout": partial(infer_dropout, bits=True),
-    "CDist": infer_distances,
     "QLinearConcat": infer_concat,
     "QLinearReduceMean": infer_reduce,
     "ReduceSumInteger": partial(infer_reduce, dtype=T.INT32),
     "ExpandDims": infer_expand_dims,
     "GatherBlockQuantized": infer_block_gather,
-    "TorchEmbedding": infer_embedding,
     "Rfft": infer_rfft,
     "Irfft": infer_irfft,
     "UnfoldTensor": infer_unfold,
-    "CropAndResize": infer_crop,
-    "IsAllFinite": infer_is_finite,
-    "WordConvEmbedding": infer_word_conv,
     "CausalConvWithState": partial(infer_stateful_conv, state=3),
     "VarlenCausalConvWithState": partial(infer_stateful_conv, state=4),
     "AttnLSTM": infer_recurrent,
@@ -243,4 +207,10 @@ RULES: Mapping[str, Rule] = {
     _NCHWC + "ReorderInput": infer_reorder_input,
     _NCHWC + "ReorderOutput": infer_reorder_output,
     _NCHWC + "Upsample": infer_upsample,
+    "DequantizeWithOrder": lambda ctx: [ctx.like(0, ctx.number("to", T.FLOAT))],
+    "CDist": lambda ctx: [((ctx.shapes[0][0], ctx.shapes[1][0]), ctx.dtypes[0])],
+    "TorchEmbedding": lambda ctx: [((*ctx.shapes[1], ctx.shapes[0][1]), ctx.dtypes[0])],
+    "CropAndResize": lambda ctx: [((ctx.shapes[1][0], ctx.shapes[0][1], *ctx.value(3)), ctx.dtypes[0])],
+    "WordConvEmbedding": lambda ctx: [((*ctx.shapes[0][:2], ctx.shapes[1][0]), ctx.dtypes[1])],
+    "IsAllFinite": lambda ctx: [((), T.BOOL)],
 }

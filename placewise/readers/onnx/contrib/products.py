@@ -27,16 +27,6 @@ def infer_matmul(ctx: InferenceContext, *, right: int = 1, dtype: int | None = N
     return [((*batch, *rows, *columns), ctx.dtypes[scale] if dtype is None else dtype)]
 
 
-def infer_quantized_gemm(ctx: InferenceContext) -> list[Output]:
-    """A [M, K] and B (input 3) [K, N]; the output is quantized only if it has a scale."""
-    return infer_matmul(ctx, right=3, scale=0 if 7 in ctx.dtypes else 1)
-
-
-def infer_typed_matmul(ctx: InferenceContext) -> list[Output]:
-    """A product with the element type in the attribute `dtype`."""
-    return infer_matmul(ctx, dtype=ctx.number("dtype", T.FLOAT))
-
-
 def infer_columns(ctx: InferenceContext, *, name: str = "N") -> list[Output]:
     """[…, K] → […, N]; N is an attribute."""
     return [((*ctx.shapes[0][:-1], ctx.number(name)), ctx.dtypes[0])]
@@ -45,16 +35,6 @@ def infer_columns(ctx: InferenceContext, *, name: str = "N") -> list[Output]:
 def infer_packed_rows(ctx: InferenceContext) -> list[Output]:
     """[…, K] times the transpose of a packed [N, …]."""
     return [((*ctx.shapes[0][:-1], ctx.shapes[1][0]), ctx.dtypes[0])]
-
-
-def infer_shaped_columns(ctx: InferenceContext) -> list[Output]:
-    """[…, K] times a packed matrix of shape [K, N] (input 2)."""
-    return [((*ctx.shapes[0][:-1], ctx.value(2)[1]), ctx.dtypes[0])]
-
-
-def infer_gated(ctx: InferenceContext) -> list[Output]:
-    """[…, K] → […, N], and the sum with the skip connection."""
-    return [*infer_columns(ctx), ctx.like(0)]
 
 
 def infer_query_key_value(ctx: InferenceContext) -> list[Output]:
@@ -105,14 +85,10 @@ RULES: Mapping[str, Rule] = {
     "MatMulIntegerToFloat": partial(infer_matmul, scale=2),
     "MatMulInteger16": partial(infer_matmul, dtype=T.INT32),
     "QOrderedMatMul": partial(infer_matmul, right=2),
-    "GemmFloat8": infer_typed_matmul,
-    "QGemm": infer_quantized_gemm,
     "MatMulNBits": infer_columns,
     "MatMulBnb4": infer_columns,
     "MatMulBlockQuantizedFp4Weight": infer_packed_rows,
     "MatMulBlockQuantizedFp8Weight": infer_packed_rows,
-    "MatMulFpQ4": infer_shaped_columns,
-    "MatMulNBitsMlp": infer_gated,
     "MatMulNBitsQkv": infer_query_key_value,
     "FusedConv": infer_conv,
     "NhwcConv": partial(infer_conv, layout="OHWI", last=True),
@@ -127,4 +103,8 @@ RULES: Mapping[str, Rule] = {
     _NCHWC + "AveragePool": infer_pool,
     _NCHWC + "GlobalAveragePool": infer_global_pool,
     _NCHWC + "GlobalMaxPool": infer_global_pool,
+    "QGemm": lambda ctx: infer_matmul(ctx, right=3, scale=0 if 7 in ctx.dtypes else 1),
+    "GemmFloat8": lambda ctx: infer_matmul(ctx, dtype=ctx.number("dtype", T.FLOAT)),
+    "MatMulFpQ4": lambda ctx: [((*ctx.shapes[0][:-1], ctx.value(2)[1]), ctx.dtypes[0])],
+    "MatMulNBitsMlp": lambda ctx: [*infer_columns(ctx), ctx.like(0)],
 }
