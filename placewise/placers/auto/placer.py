@@ -2,7 +2,8 @@
 
 With a time limit, searches take turns in slices, each from the best placements so far; a search that improves on them
 gets longer slices. Once none of them finds anything, the remaining time goes into a proof. Without a time limit each
-placer runs once, with its own amount of work.
+placer runs once, with its own amount of work; under a budget of iterations placers that count them run again and again,
+each time with twice as many.
 """
 
 from __future__ import annotations
@@ -88,15 +89,28 @@ class _Portfolio:
             self.problem, search.price, self.watch, search.on_progress, self.timed, judging=search.hints.judging
         )
         self._infeasible: Proposal | None = None
+        self._tighter: _Portfolio | None = None
+        self._work, self._passes, self._over = search.budget.iterations, 0, False
 
     def answer(self) -> Proposal:
+        budget = self.watch.budget
+        for work in (budget.iterations,) if self.timed else strategy.works(budget.iterations):
+            self.run_pass(work)
+        if self.watch.out and self.history.reason is Reason.FINISHED:
+            self.history.reason = Reason.TIME_LIMIT
+        return self._infeasible or self.history.answer()
+
+    def run_pass(self, work: int | None) -> None:
+        """Give each placer a turn of so many iterations, after the first pass from the best of the passes before.
+
+        No pass depends on how many follow it. So more of them never make the answer worse.
+        """
+        if self._over:
+            return
         try:
-            self.history.bounds.append(self.hints.bound or lower_bound(self.problem))
-            for name, (placement, judgement) in self.hints.baselines.items():
-                self.history.record(name, Proposal(placement), judgement)
-            makers = chain(self.hints.by, repeat("a hint"))
-            for placement, name in zip(self.hints.placements, makers, strict=False):
-                self.history.record(name, Proposal(placement))
+            self._work = work
+            if not self._passes:
+                self._take_hints()
             self._solve_tighter()
             self._run_quick_placers()
             seconds = self.watch.budget.seconds
@@ -105,12 +119,18 @@ class _Portfolio:
                     self._take(turn, turn.share * self.watch.left)
             self._search(strategy.searches(self.problem))
         except _RunOver:
-            pass
+            self._over = True
         except KeyboardInterrupt:
-            self.history.reason = Reason.INTERRUPTED
-        if self.watch.out and self.history.reason is Reason.FINISHED:
-            self.history.reason = Reason.TIME_LIMIT
-        return self._infeasible or self.history.answer()
+            self.history.reason, self._over = Reason.INTERRUPTED, True
+        self._passes += 1
+
+    def _take_hints(self) -> None:
+        self.history.bounds.append(self.hints.bound or lower_bound(self.problem))
+        for name, (placement, judgement) in self.hints.baselines.items():
+            self.history.record(name, Proposal(placement), judgement)
+        makers = chain(self.hints.by, repeat("a hint"))
+        for placement, name in zip(self.hints.placements, makers, strict=False):
+            self.history.record(name, Proposal(placement))
 
     def _solve_tighter(self) -> None:
         """Without a time limit: solve the problem of the next tighter shape, as if it had been asked for, first.
@@ -121,7 +141,7 @@ class _Portfolio:
         if self.timed or shape is None:
             return
         history = self.history
-        tighter = _Portfolio(
+        self._tighter = self._tighter or _Portfolio(
             SearchContext(
                 with_shape(self.problem, shape),
                 self.watch.budget,
@@ -130,8 +150,8 @@ class _Portfolio:
                 lambda state: history.report(replace(state, bound=None)),
             )
         )
-        tighter.answer()
-        history.adopt(tighter.history)
+        self._tighter.run_pass(self._work)
+        history.adopt(self._tighter.history)
         if history.reason is Reason.INTERRUPTED or history.optimal(max(self.watch.budget.gap, OPTIMAL_GAP)):
             raise _RunOver
 
@@ -251,11 +271,11 @@ class _Portfolio:
         if history.turns and self.watch.left <= (MIN_TURN * history.judging if history.best is not None else 0.0):
             history.reason = Reason.TIME_LIMIT
             raise _RunOver
-        placer, rest = self._placer(turn), self.watch.rest()
-        if placer is None:
+        placer, rest, counts = self._placer(turn), self.watch.rest(), turn.placer in strategy.COUNTING
+        if placer is None or (self._passes and not counts) or (self._work == 0 and counts):
             return False
-        work = rest.iterations if turn.work is None else turn.work
-        seed = (rest.seed + 7919 * history.turns) % (1 << 31) if self.timed else rest.seed
+        work = self._work if turn.work is None else turn.work
+        seed = (rest.seed + 7919 * (history.turns if self.timed else self._passes)) % (1 << 31)
         most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))

@@ -46,6 +46,9 @@ CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
 On larger ones the search for a chain takes longer than that."""
 
 
+COUNTING = frozenset(("cover", "cpsat", "local", "multilevel", LAST_RESORT, "windows"))
+"""The placers that a budget of iterations limits; others do the same each time."""
+
 Shape = Literal["contiguous", "convex", "any"]
 
 
@@ -149,6 +152,16 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
         small = problem.n_blocks <= CHAIN_BLOCKS and problem.max_replicas == 1
         return *relaxed, *((Turn("cover", share=CHAIN_PROOF_SHARE, shape="any"),) if small else ())
     return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
+
+
+def works(iterations: int | None) -> tuple[int | None, ...]:
+    """The iterations of each pass without a time limit: 1, 2, 4 and so on, no more than `iterations` in all.
+
+    The passes of a smaller budget are the first ones of a larger budget.
+    """
+    if not iterations:
+        return (iterations,)
+    return tuple(1 << number for number in range((iterations + 1).bit_length() - 1))
 
 
 def _counts(n_devices: int) -> list[int]:
