@@ -209,8 +209,8 @@ def test_openvino_and_torch(tmp_path):
     """The other runtimes: ops and call are the whole; OpenVINO's fusion is seen, PyTorch has none."""
     pytest.importorskip("openvino")
     torch = pytest.importorskip("torch")
-    layers = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).eval()
-    program = torch.export.export(layers, (torch.zeros(4, 32),))
+    layers = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 8)).eval()
+    program = torch.export.export(layers, (torch.zeros(64, 256),))  # much longer than a call
     torch.export.save(program, tmp_path / "m.pt2")
     fused = {}
     for model, runtime in ((convolutions(tmp_path / "m.onnx"), "openvino"), (str(tmp_path / "m.pt2"), "torch")):
