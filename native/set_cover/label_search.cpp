@@ -298,8 +298,8 @@ bool LabelSearch::join(const Frontier<RESOURCES>& forward, const Frontier<RESOUR
             const std::int64_t value = heads[i].value + tails[fitting - 1].value;
             if (static_cast<double>(value) <= target) continue;
             values_.push_back(value);
-            pairs_.push_back({forward.offset() + forward.begin[place] + i,
-                              backward.offset() + backward.begin[place] + fitting - 1});
+            pairs_.push_back(
+                {forward.offset() + forward.begin[place] + i, backward.offset() + backward.begin[place] + fitting - 1});
         }
     }
     return true;

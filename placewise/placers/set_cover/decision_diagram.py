@@ -28,8 +28,8 @@ STARTS, MOST_SETS = 24, 12
 """Greedy orders that are tried, and the sets that a search gives."""
 _MARGIN = 1e-10
 _TANGENTS, _STEEPEST, _LEVEL = 30, 1e6, 1e-8
-"""Tangents that find the best multiplier, at most; its greatest value, and how near to the least bound is near enough, as
-shares of the sum of all prices."""
+"""The most tangents that look for the best multiplier; its greatest value and, as a share of the sum of all prices, how
+near to the least bound is near enough."""
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
 """States of an open tensor; 0–3 before its producer is decided: bit 0, a reader is in; bit 1, a reader is out."""

@@ -14,8 +14,6 @@ from ortools.linear_solver import pywraplp
 from placewise.model.columns import Bools, Floats, Longs
 
 _WIDER = 1.5
-_WARM_STARTS = "use_preprocessing: false solve_dual_problem: NEVER_DO"
-"""Without a presolve, the simplex method goes on from the last basis when sets are added."""
 
 
 class Box(NamedTuple):
@@ -34,7 +32,6 @@ class CoverMaster:
     def __init__(self, box: Box, machines: Longs) -> None:
         self._solver = solver = pywraplp.Solver("cover", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
         solver.SuppressOutput()
-        solver.SetSolverSpecificParametersAsString(_WARM_STARTS)
         self._blocks = [solver.Constraint(1.0, 1.0) for _ in box.centre]
         self._classes = [solver.Constraint(-solver.infinity(), 0.0) for _ in machines]
         objective = solver.Objective()
