@@ -143,7 +143,7 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
             ratio = whole / max(paid, 1)
             if whole > paid and not beam:
                 return LoadStatus.REFUTED
-            if fresh or (beam and weight and whole <= paid) or seconds_left() <= 0:
+            if fresh or seconds_left() <= 0:
                 break
         if ratio > best_ratio:
             best, best_ratio = tried, ratio
