@@ -954,6 +954,9 @@ class LabelSearch:
         Set the multipliers [n_limits]; the most that any set is worth less its cost at these.
         """
 
+    def bound_cost(self) -> NDArray[numpy.int64]:
+        """What the set that attains the last bound costs [n_limits]."""
+
     def run(
         self,
         target: float,
@@ -964,15 +967,15 @@ class LabelSearch:
         stop: StopFlag | None = None,
     ) -> bool:
         """
-        Make the labels that may pass `target`, up to `width` per node; False if it was cut short.
+        Find sets that may pass `target`, by up to `width` labels per node; False if it was cut short.
         """
 
     @property
     def values(self) -> NDArray[numpy.int64]:
-        """The prices [n_labels] of the labels at the end."""
+        """The prices [n_sets] of the sets that were found."""
 
-    def sets(self, labels: NDArray[numpy.int64]) -> NDArray[numpy.uint8]:
-        """The sets [k, n_blocks], as 0 and 1, of some labels [k] at the end."""
+    def sets(self, numbers: NDArray[numpy.int64]) -> NDArray[numpy.uint8]:
+        """Some sets [k, n_blocks], as 0 and 1, by their numbers [k]."""
 
 def shift_late(
     predecessor_offsets: NDArray[numpy.int64], predecessors: NDArray[numpy.int32], rank: NDArray[numpy.int32]

@@ -46,6 +46,7 @@ public:
 
     double set_multipliers(const In<double>& multipliers) {
         require(static_cast<Index>(multipliers.shape(0)) == n_limits_, "multipliers are not one per limit");
+        nb::gil_scoped_release unlocked;
         return bound(view(multipliers));
     }
 
@@ -57,11 +58,13 @@ public:
         return run({target, width, beam, most_labels}, interrupt);
     }
 
-    auto end_values() const { return to_numpy(std::vector<std::int64_t>(values())); }
+    auto cost_of_bound() const { return to_numpy(bound_cost()); }
 
-    auto sets(const In<std::int64_t>& labels) const {
-        const auto chosen = view(labels);
-        require(within(chosen, 0, static_cast<std::int64_t>(values().size())), "no such label");
+    auto found_values() const { return to_numpy(std::vector<std::int64_t>(values())); }
+
+    auto sets(const In<std::int64_t>& numbers) const {
+        const auto chosen = view(numbers);
+        require(within(chosen, 0, static_cast<std::int64_t>(values().size())), "no such set");
         Table<std::uint8_t> rows(static_cast<Index>(chosen.size()), n_blocks_);
         for (Index row = 0; row < rows.rows(); ++row) {
             for (const Index block : blocks_of(chosen[row])) rows(row, block) = 1;
@@ -88,13 +91,15 @@ void bind_set_cover(nb::module_& m) {
              "price"_a.noconvert(), "limits"_a.noconvert())
         .def("bound", &BoundLabelSearch::set_multipliers, "multipliers"_a.noconvert(),
              "Set the multipliers [n_limits]; the most that any set is worth less its cost at these.")
+        .def("bound_cost", &BoundLabelSearch::cost_of_bound, nb::rv_policy::automatic,
+             "What the set that attains the last bound costs [n_limits].")
         .def("run", &BoundLabelSearch::search, "target"_a, "width"_a, "beam"_a, "most_labels"_a, "seconds"_a = INFINITY,
              "stop"_a.none() = nb::none(),
-             "Make the labels that may pass `target`, up to `width` per node; False if it was cut short.")
-        .def_prop_ro("values", &BoundLabelSearch::end_values, nb::rv_policy::automatic,
-                     "The prices [n_labels] of the labels at the end.")
-        .def("sets", &BoundLabelSearch::sets, "labels"_a.noconvert(),
-             "The sets [k, n_blocks], as 0 and 1, of some labels [k] at the end.");
+             "Find sets that may pass `target`, by up to `width` labels per node; False if it was cut short.")
+        .def_prop_ro("values", &BoundLabelSearch::found_values, nb::rv_policy::automatic,
+                     "The prices [n_sets] of the sets that were found.")
+        .def("sets", &BoundLabelSearch::sets, "numbers"_a.noconvert(),
+             "Some sets [k, n_blocks], as 0 and 1, by their numbers [k].");
 }
 
 }  // namespace placewise

@@ -4,6 +4,9 @@
 // one that used less and is worth more makes the other superfluous. With multipliers λ ≥ 0, a label can end at most
 // with its price plus λ · (what is left) plus the best price minus λ · cost from its node on, which one sweep backwards
 // gives for all nodes (Lagrangian bounds in resource-constrained paths: Handler and Zang, Networks 10, 1980).
+//
+// With one resource, labels start at both ends and are joined where they meet, since their number grows with every
+// block that they decide (Righini and Salani, Discrete Optimization 3, 2006).
 #pragma once
 
 #include <span>
@@ -48,22 +51,47 @@ public:
 
     // The most that any set is worth less λ · its cost, for multipliers λ [n_limits], which `run` prunes with.
     double bound(std::span<const double> multipliers);
-    // Extend labels layer by layer; false if it was interrupted or made too many.
+    // What the set that attains the last bound costs [n_limits].
+    std::vector<std::int64_t> bound_cost() const;
+    // Extend labels until those from both ends meet; false if it was interrupted or made too many.
     bool run(const LabelOptions& options, Interrupt& interrupt);
-    // The prices of the labels at the end, and the blocks of one of them.
+    // The prices of the sets above the target that were found, and the blocks of one of them.
     const std::vector<std::int64_t>& values() const { return values_; }
-    std::vector<std::int32_t> blocks_of(Index label) const;
+    std::vector<std::int32_t> blocks_of(Index set) const;
 
 private:
+    struct Arc {
+        std::int32_t from;
+        std::int32_t side;
+    };
+    struct Pair {
+        std::int64_t forward;
+        std::int64_t backward;
+    };
+    template <int RESOURCES>
+    struct Frontier;
+
     template <int RESOURCES>
     bool extend(const LabelOptions& options, Interrupt& interrupt);
+    template <int RESOURCES>
+    bool step(Frontier<RESOURCES>& frontier, const LabelOptions& options, Interrupt& interrupt) const;
+    template <int RESOURCES>
+    bool join(const Frontier<RESOURCES>& forward, const Frontier<RESOURCES>& backward, double target,
+              Interrupt& interrupt);
+    void sweep_forwards();
+    double worth(Index node, int side) const;
 
     DecisionDiagram diagram_;
     std::span<const std::int64_t> price_;
     std::vector<std::int64_t> limits_;
+    std::vector<std::int64_t> arcs_before_;  // [n_nodes + 1] offsets into arcs_
+    std::vector<Arc> arcs_;                  // of every node, those that lead to it
     std::vector<double> multipliers_;
-    std::vector<double> ahead_;         // [n_nodes] the most that any way to the end is worth, less λ · its cost
-    std::vector<std::int32_t> origin_;  // of every label: 2 · the label before + whether the last block is in
+    std::vector<double> ahead_;   // [n_nodes] the most that any way to the end is worth, less λ · its cost
+    std::vector<double> behind_;  // [n_nodes] the same from the root
+    std::vector<std::int32_t> forward_, backward_;  // of every label: 2 · the label that it extends + the side taken
+    Index meeting_ = 0;                             // the layer where labels are joined
+    std::vector<Pair> pairs_;                       // the labels of each set
     std::vector<std::int64_t> values_;
 };
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.set_cover.decision_diagram import Diagram, best_sets, diagram, order_blocks
+from placewise.placers.set_cover.decision_diagram import Diagram, SetSearch, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.master_program import Box, CoverMaster
 from placewise.placers.set_cover.repeated_parts import shifts
@@ -136,12 +136,12 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
         if devices @ count < 1e-9:
             devices = np.full(len(count), 1 / count.sum())
         target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
-        fresh, ratio = 0, 1.0
-        for level in range(len(_LEVELS)):
-            ceilings, fresh = _price_sets(sets, most, price, target, level, master, seconds_left)
+        fresh, ratio, searches = 0, 1.0, [_search(sets, kind, most, price) for kind in range(len(count))]
+        for level, (_, beam) in enumerate(_LEVELS):
+            ceilings, fresh = _price_sets(sets, most, searches, target, level, master, seconds_left)
             paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
             ratio = whole / max(paid, 1)
-            if whole > paid and not _LEVELS[level][1]:
+            if whole > paid and not beam:
                 return LoadStatus.REFUTED
             if fresh or seconds_left() <= 0:
                 break
@@ -160,10 +160,18 @@ def _work_shares(costs: StageCosts) -> Floats:
     return shares
 
 
+def _search(sets: DeviceSets, kind: int, most: int, price: Longs) -> SetSearch:
+    """A search for sets of high price that a device of class `kind` can hold, of load ≤ `most`."""
+    d = sets.diagrams[kind]
+    limits = np.full(d.cost.shape[2] - (not sets.tight[kind]), most)
+    limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
+    return SetSearch(d, price, limits)
+
+
 def _price_sets(
     sets: DeviceSets,
     most: int,
-    price: Longs,
+    searches: list[SetSearch],
     targets: Floats,
     level: int,
     master: CoverMaster,
@@ -172,11 +180,8 @@ def _price_sets(
     """The ceiling of the price of a set per class, and the number of new sets."""
     ceilings, fresh = [], 0
     width, beam = _LEVELS[level]
-    for kind, d in enumerate(sets.diagrams):
-        limits = np.full(d.cost.shape[2] - (not sets.tight[kind]), most)
-        limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
-        target, seconds = max(int(targets[kind]), 0), seconds_left()
-        priced = best_sets(d, price, limits, target, width=width, beam=beam, seconds=seconds)
+    for kind, search in enumerate(searches):
+        priced = search.find(max(int(targets[kind]), 0), width=width, beam=beam, seconds=seconds_left())
         ceilings.append(priced.ceiling)
         fresh += _add_sets(sets, most, kind, priced.sets, master)
     return ceilings, fresh

@@ -5,7 +5,7 @@ whether its transfer is paid for already. A path from the root to the end is a s
 Where a layer grows beyond `MAX_NODES`, the cheapest open tensors are dropped: the loads of the diagram are then too
 small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et al. 2007).
 
-`best_sets` finds the sets of highest price by labels: partial sets at a node, with their use of each resource and their
+`SetSearch` finds the sets of highest price by labels: partial sets at a node, with their use of each resource and their
 price. Labels that cannot exceed the target are pruned, by the multipliers that minimize the Lagrangian bound. Where too
 many labels remain at a node, neighbours are merged into one with the least use and the highest price among them: the
 result is then a bound only.
@@ -20,13 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise import _native
-from placewise.model.columns import Bools, Ints, Longs, frozen
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 
 MAX_NODES, MAX_LABELS = 4000, 30_000_000
 STARTS, MOST_SETS = 24, 12
 """Greedy orders that are tried, and the sets that a search gives."""
 _MARGIN = 1e-10
+_TANGENTS, _STEEPEST, _LEVEL = 30, 1e6, 1e-8
+"""The most tangents that look for the best multiplier; its greatest value and, as a share of the sum of all prices, how
+near to the least bound is near enough."""
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
 """States of an open tensor; 0–3 before its producer is decided: bit 0, a reader is in; bit 1, a reader is out."""
@@ -183,39 +186,58 @@ class PricedSets(NamedTuple):
     complete: bool
 
 
-def best_sets(
-    d: Diagram,
-    price: Longs,
-    limits: Longs,
-    target: int,
-    *,
-    width: int,
-    beam: bool = False,
-    seconds: float = math.inf,
-) -> PricedSets:
-    """Sets of a price above `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
+class SetSearch:
+    """Searches in a diagram for sets of high price within `limits`; `price` [n] of blocks, |Σ| below 2^52.
 
-    `limits` apply to the first resources; others are ignored. `width`: the labels of a node before neighbours are
-    merged or, with `beam`, before the less promising are dropped: then the ceiling is no bound. The search ends after
-    `seconds`.
+    `limits` apply to the first resources; others are ignored. `root` bounds the price of every set.
     """
-    search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
-    unit = float(np.abs(price).sum()) or 1.0
-    weights = np.where(np.arange(len(limits)) == 0, 1.0, 0.3) * (np.arange(len(limits)) < d.cost.shape[2] - 1)
-    share = weights / np.maximum(limits, 1)
-    low, high = 0.0, 4 * unit
-    for _ in range(30):
-        thirds = low + (high - low) / 3, high - (high - low) / 3
-        first, second = (search.bound(share * s) + float(share @ limits) * s for s in thirds)
-        low, high = (low, thirds[1]) if first <= second else (thirds[0], high)
-    multipliers = share * (low + high) / 2
-    root = search.bound(multipliers) + float(multipliers @ limits)
-    none = np.zeros((0, len(price)), np.bool_)
-    if root + _MARGIN * unit <= target:
-        return PricedSets(target, none, True)
-    if not search.run(float(target) - _MARGIN * unit, width, beam, MAX_LABELS, seconds):
-        return PricedSets(int(root + _MARGIN * unit) + 1, none, False)
-    value = search.values
-    wanted = np.argsort(-value, kind="stable")
-    wanted = wanted[value[wanted] > target][:MOST_SETS]
-    return PricedSets(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)
+
+    def __init__(self, d: Diagram, price: Longs, limits: Longs) -> None:
+        self._search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
+        unit = float(np.abs(price).sum()) or 1.0
+        self._n, self._margin, self._level = len(price), _MARGIN * unit, _LEVEL * unit
+        weights = np.where(np.arange(len(limits)) == 0, 1.0, 0.3) * (np.arange(len(limits)) < d.cost.shape[2] - 1)
+        self.root = int(self._least_bound(weights / np.maximum(limits, 1), limits) + self._margin) + 1
+
+    def _least_bound(self, share: Floats, limits: Longs) -> float:
+        """The least Lagrangian bound over multipliers s · `share`, s ≥ 0; the search keeps them.
+
+        The bound is convex in s and linear in parts. The tangents at either side of its least meet below it, where the
+        next one is laid (Kelley 1960).
+        """
+
+        def tangent(s: float) -> tuple[float, float, float]:
+            value = self._search.bound(share * s) + float(share @ limits) * s
+            return s, value, float(share @ (limits - self._search.bound_cost()))
+
+        low = tangent(0.0)
+        if low[2] >= 0:
+            return low[1]
+        high = tangent(max(low[1], 1.0))
+        while high[2] < 0 and high[0] < _STEEPEST * low[1]:
+            low, high = high, tangent(4 * high[0])
+        for _ in range(_TANGENTS):
+            steepness = high[2] - low[2]
+            s = (low[1] - low[2] * low[0] - high[1] + high[2] * high[0]) / steepness if steepness > 0 else low[0]
+            met = tangent(min(max(s, low[0]), high[0]))
+            if met[1] - (low[1] + low[2] * (met[0] - low[0])) <= self._level:
+                return met[1]
+            low, high = (met, high) if met[2] < 0 else (low, met)
+        return met[1]
+
+    def find(self, target: int, *, width: int, beam: bool = False, seconds: float = math.inf) -> PricedSets:
+        """Sets of a price above `target`.
+
+        `width`: the labels of a node before neighbours are merged or, with `beam`, before the less promising are
+        dropped: then the ceiling is no bound. The search ends after `seconds`.
+        """
+        none = np.zeros((0, self._n), np.bool_)
+        if self.root <= target:
+            return PricedSets(target, none, True)
+        if not self._search.run(float(target) - self._margin, width, beam, MAX_LABELS, seconds):
+            return PricedSets(self.root, none, False)
+        value = self._search.values
+        wanted = np.argsort(-value, kind="stable")
+        wanted = wanted[value[wanted] > target][:MOST_SETS]
+        sets = self._search.sets(wanted).view(np.bool_)
+        return PricedSets(max(target, int(value.max(initial=target))), sets, True)

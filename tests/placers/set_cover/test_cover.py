@@ -16,7 +16,7 @@ from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.set_cover.column_generation import DeviceSets, LoadStatus, refute
-from placewise.placers.set_cover.decision_diagram import best_sets, diagram, order_blocks
+from placewise.placers.set_cover.decision_diagram import SetSearch, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
 from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
@@ -90,12 +90,12 @@ def test_labels_find_the_best_set(problem: Problem) -> None:
             d = diagram(costs, kind, order, most=most_nodes)
             limits = np.full(d.cost.shape[2], most)
             limits[-1] = costs.capacity[kind]
-            found = best_sets(d, worth, limits, 0, width=width)
+            found = SetSearch(d, worth, limits).find(0, width=width)
             assert found.complete and found.ceiling >= best
             if width > 1 and not d.relaxed and not shared:
                 assert found.ceiling == best
                 assert best == 0 or int(worth[found.sets[0]].sum()) == best
-            hasty = best_sets(d, worth, limits, 0, width=width, seconds=0.0)
+            hasty = SetSearch(d, worth, limits).find(0, width=width, seconds=0.0)
             assert hasty.ceiling >= best
 
 
