@@ -137,8 +137,8 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
             devices = np.full(len(count), 1 / count.sum())
         target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
         fresh, ratio, searches = 0, 1.0, [_search(sets, kind, most, price) for kind in range(len(count))]
-        for level, (_, beam) in enumerate(_LEVELS):
-            ceilings, fresh = _price_sets(sets, most, searches, target, level, master, seconds_left)
+        for width, beam in _LEVELS:
+            ceilings, fresh = _price_sets(sets, most, searches, target, width, beam, master, seconds_left)
             paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
             ratio = whole / max(paid, 1)
             if whole > paid and not beam:
@@ -173,13 +173,13 @@ def _price_sets(
     most: int,
     searches: list[SetSearch],
     targets: Floats,
-    level: int,
+    width: int,
+    beam: bool,
     master: CoverMaster,
     seconds_left: Callable[[], float],
 ) -> tuple[list[int], int]:
     """The ceiling of the price of a set per class, and the number of new sets."""
     ceilings, fresh = [], 0
-    width, beam = _LEVELS[level]
     for kind, search in enumerate(searches):
         priced = search.find(max(int(targets[kind]), 0), width=width, beam=beam, seconds=seconds_left())
         ceilings.append(priced.ceiling)
