@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs, frozen, offsets_of
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.placers.local_search.parallel_tempering import CHECK, KeepsRules, TemperingState, exchanges
 from placewise.placers.shared.move_space import build_move_space
 from placewise.simulate.blocks import block_firsts
@@ -47,11 +47,13 @@ def run_chains(
     most: int | None = None,
     priors: Floats | None = None,
     threads: int = 1,
+    count_seconds: Callable[[], float] = lambda: np.inf,
 ) -> Iterator[TemperingState]:
     """Yield the state after each round. `starts` [S, n_blocks] are valid, with their finite values.
 
     `keeps_rules` judges the shape of stages; memory is checked here. At most `most` placements are priced; `priors` are
-    probabilities of blocks. Up to `threads` chains move at once; the result does not depend on them.
+    probabilities of blocks. Up to `threads` chains move at once; the result does not depend on them. A round ends early
+    after the seconds that `count_seconds` says are left.
     """
     shared, rng = latency_search_problem(problem, priors), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
@@ -70,11 +72,16 @@ def run_chains(
                 for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
                     chain.temperature = temperature
                 ops = max(ROUND_WORK // count, 1)
-                jobs = [pool.submit(_run_chain, chain, moves, ops, keeps_rules, stop) for chain in chains]
+                jobs = [
+                    pool.submit(_run_chain, chain, moves, ops, keeps_rules, count_seconds, stop) for chain in chains
+                ]
                 work += sum(job.result() for job in jobs)
                 leader = min(chains, key=lambda chain: float(chain.best_value))
                 if leader.best_value < value:
                     best, value = leader.best, leader.best_value
+                if count_seconds() <= 0:
+                    yield TemperingState(best, value, work)
+                    continue
                 for cold, warm in exchanges(np.array([chain.value for chain in chains]), temperatures, rng):
                     chains[cold], chains[warm] = chains[warm], chains[cold]
                 simulated = sum(chain.n_simulated for chain in chains)
@@ -90,14 +97,19 @@ def run_chains(
 
 
 def _run_chain(
-    chain: _native.LatencyChain, moves: int, ops: int, keeps_rules: KeepsRules | None, stop: _native.StopFlag
+    chain: _native.LatencyChain,
+    moves: int,
+    ops: int,
+    keeps_rules: KeepsRules | None,
+    count_seconds: Callable[[], float],
+    stop: _native.StopFlag,
 ) -> int:
     """Let a chain make its moves; the work, in placements priced."""
     tried, checks = chain.n_tried, 0
-    waits = chain.run(moves, ops, stop=stop)
+    waits = chain.run(moves, ops, count_seconds(), stop)
     while waits:
         checks += 1
-        waits = chain.resolve(keeps_rules is None or keeps_rules(chain.assignment), stop=stop)
+        waits = chain.resolve(keeps_rules is None or keeps_rules(chain.assignment), count_seconds(), stop)
     return chain.n_tried - tried + CHECK * checks
 
 
@@ -141,6 +153,7 @@ class ScopeLevels(NamedTuple):
     blocks: Ints  # [n_levels, n_blocks] sorted by group, those in none first
 
 
+@cached_per_problem
 def scope_levels(problem: Problem) -> ScopeLevels:
     """Levels by prefixes of the scope of a block's first op, and by scopes without one or all of their numbers.
 

@@ -139,6 +139,7 @@ def _rounds(
         return run_chains(
             problem, starts, values, keeps_rules,
             seed=budget.seed, most=most, priors=priors, threads=budget.most_threads,
+            count_seconds=lambda: search.watch.left,
         )  # fmt: skip
     return temper(
         build_move_space(problem, priors), starts, values, lambda blocks: price(blocks[:, problem.block]),
