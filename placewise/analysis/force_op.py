@@ -17,7 +17,6 @@ from placewise.placers.base import Budget, Hints, OnProgress
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 from placewise.simulate.judge.schedule import schedule_inputs
-from placewise.simulate.problem_arrays import arrays_of
 
 
 def move_ops(placement: Placement, together: Bools, d: int) -> Placement:
@@ -68,7 +67,7 @@ def _list_starts(problem: Problem, placement: Placement, together: Bools, d: int
         return []
     moved = move_ops(placement, together, d)
     if problem.objective.kind == "latency" and problem.objective.op_by_op:
-        moved = replace(moved, order=schedule_inputs(problem, arrays_of(problem), placement.order).priority)
+        moved = replace(moved, order=schedule_inputs(problem, placement.order).priority)
     device = _move_chain(problem, placement, together, d) if problem.constraints.contiguous else None
     return [moved] if device is None else [moved, replace(moved, device=device)]
 

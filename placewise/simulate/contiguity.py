@@ -17,7 +17,7 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem, cached_per_problem
-from placewise.simulate.problem_arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import native_problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     of Tarnawski et al. 2020). A path cannot leave an op without a device (−1).
     """
     ops = problem.graph.ops
-    native = native_problem(arrays_of(problem))
+    native = native_problem(problem)
     path = _native.return_path(native, ops.backward, frozen(ops.phase, np.int32), frozen(device, np.int32))
     return tuple(path.tolist()) or None
 

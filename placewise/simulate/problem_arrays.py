@@ -70,8 +70,14 @@ def find_crossing_uses(problem: Problem) -> Longs:
     return np.flatnonzero((maker >= 0) & (problem.block[maker] != problem.block[a.consumers]))
 
 
-def native_problem(a: ProblemArrays) -> _native.Problem:
+@cached_per_problem
+def native_problem(problem: Problem) -> _native.Problem:
     """The same columns for the C++ kernels: checked once, never copied."""
+    return to_native(arrays_of(problem))
+
+
+def to_native(a: ProblemArrays) -> _native.Problem:
+    """Columns for the C++ kernels."""
     return _native.Problem(
         a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.consumed,
         a.location, a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,

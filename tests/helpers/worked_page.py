@@ -16,7 +16,6 @@ from placewise.model.cluster import HOST
 from placewise.model.result import Judgement
 from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 PAGE = ROOT / "docs" / "judge.md"
 MODES = ("blocking", "overlap", "duplex")
@@ -91,7 +90,7 @@ def facts(example: Example) -> dict[str, set[float]]:
                 hop = f"{problem.graph.tensors.name[tensor]}, {places[line.source[row]]}→{places[line.target[row]]}"
                 found[f"sent({hop})"].add(float(line.sent[row]))
                 found[f"arrived({hop})"].add(float(line.arrived[row]))
-        for op, rank in enumerate(upward_ranks(problem, arrays_of(problem)).tolist()):
+        for op, rank in enumerate(upward_ranks(problem).tolist()):
             found[f"rank({problem.graph.ops.name[op]})"].add(rank)
     found["bound"].add(lower_bound(problem).value)
     return dict(found)

@@ -19,7 +19,7 @@ from soak import FACTOR, SOAKS
 
 from placewise import _native
 from placewise.errors import InternalError
-from placewise.simulate.problem_arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import arrays_of, to_native
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
@@ -49,9 +49,9 @@ def test_columns_that_do_not_belong_together_are_our_error() -> None:
     """The sentence names what is wrong."""
     a = arrays_of(random_problem(seeded(3), max_ops=9))
     with pytest.raises(InternalError, match="a consumer is no op"):
-        native_problem(a._replace(consumers=np.full_like(a.consumers, len(a.op_seconds))))
+        to_native(a._replace(consumers=np.full_like(a.consumers, len(a.op_seconds))))
     with pytest.raises(InternalError, match="one device per op"):
-        _native.pipeline_loads(native_problem(a), np.zeros(len(a.op_seconds) + 1, np.int32))
+        _native.pipeline_loads(to_native(a), np.zeros(len(a.op_seconds) + 1, np.int32))
 
 
 def test_the_recorder_sees_functions_constructors_and_methods() -> None:

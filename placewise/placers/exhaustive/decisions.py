@@ -50,7 +50,7 @@ def _with_orders(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided |
     for row, order in enumerate(orders):
         if watch.out:
             return None
-        inputs = schedule.schedule_inputs(problem, arrays_of(problem), order)
+        inputs = schedule.schedule_inputs(problem, order)
         schedule.makespans(inputs, devices, 0, len(devices), values[row])
     return _Ordered(devices, orders), values.ravel()
 

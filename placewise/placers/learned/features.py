@@ -33,7 +33,6 @@ from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.memory_footprint import compute_footprint
 from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 Singles = npt.NDArray[np.float32]
 
@@ -189,8 +188,7 @@ def _backward(view: View) -> Floats:
 
 def _path_seconds(view: View) -> tuple[Floats, Floats]:
     """Seconds [n_ops] of the longest paths from the start to each op, and from each to the end."""
-    a = arrays_of(view.problem)
-    return downward_ranks(view.problem, a), upward_ranks(view.problem, a)
+    return downward_ranks(view.problem), upward_ranks(view.problem)
 
 
 def _unit_means(view: View, column: Floats) -> Floats:

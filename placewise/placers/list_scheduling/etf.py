@@ -36,7 +36,6 @@ from placewise.placers.list_scheduling.list_common import (
     schedule_within_memory,
 )
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 By = Literal["finish", "start"]
 
@@ -97,5 +96,5 @@ def schedule_earliest(
 
     `child` [n_ops] is the favourite child of each op, −1 for none. Without it no device is reserved.
     """
-    priority, weight = upward_ranks(problem, arrays_of(problem)), 1.0 if by == "finish" else 0.0
+    priority, weight = upward_ranks(problem), 1.0 if by == "finish" else 0.0
     return _native.schedule_earliest(*build_list_arguments(problem, priority, capacity, plan), child, weight)

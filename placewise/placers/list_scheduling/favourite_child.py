@@ -28,7 +28,6 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 MAX_PAIRS = 20_000
 """The largest linear program, in pairs."""
@@ -77,8 +76,7 @@ def find_favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, s
             child = np.full(problem.n_ops, -1, np.int32)
             child[pairs.tail[chosen]] = pairs.head[chosen]
             return child, ""
-    a = arrays_of(problem)
-    down, up = downward_ranks(problem, a), upward_ranks(problem, a)
+    down, up = downward_ranks(problem), upward_ranks(problem)
     length = down[pairs.tail] + seconds[pairs.tail] + pairs.seconds + up[pairs.head]
     rows = np.flatnonzero(pairs.seconds > 0)
     order = rows[np.argsort(-length[rows], kind="stable")]

@@ -74,19 +74,19 @@ class HeftPlacer:
 
 def _prepare_heft(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
     anywhere = np.full(problem.n_ops, -1, np.int32)
-    return _schedule_by_insertion(problem, upward_ranks(problem, arrays_of(problem)), anywhere), ()
+    return _schedule_by_insertion(problem, upward_ranks(problem), anywhere), ()
 
 
 def _prepare_critical_path(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
     a, hop = arrays_of(problem), mean_transfer_seconds(problem)
-    up = upward_ranks(problem, a)
+    up = upward_ranks(problem)
     preferred = np.full(problem.n_ops, -1, np.int32)
     path = _find_longest_path(a, hop, up)
     if len(path):
         able = problem.allowed[path]
         seconds = np.where(able, problem.costs.op_seconds[path], 0.0).sum(axis=0)
         preferred[path] = min(range(problem.n_devices), key=lambda d: (-able[:, d].sum(), seconds[d], d))
-    return _schedule_by_insertion(problem, up + downward_ranks(problem, a), preferred), ()
+    return _schedule_by_insertion(problem, up + downward_ranks(problem), preferred), ()
 
 
 def _schedule_by_insertion(problem: Problem, priority: Floats, preferred: Ints) -> Schedule:

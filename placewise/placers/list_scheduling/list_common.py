@@ -25,7 +25,7 @@ from placewise.placers.shared.partitions.repair_and_select import CandidateSelec
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.judge.memory import device_memory
-from placewise.simulate.problem_arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import native_problem
 
 MANY_OPS = 200_000
 """Beyond this many ops a placement that fits is only scheduled again: repairs and fills would take longer."""
@@ -72,7 +72,7 @@ def build_list_arguments(problem: Problem, priority: Floats, capacity: Floats, p
     rank[by_rank] = np.arange(problem.n_ops, dtype=np.int32)
     inputs = problem.graph.in_offsets, problem.graph.edges.value
     order = frozen(rank, np.int32), frozen(by_rank, np.int32)
-    return ListArguments(native_problem(arrays_of(problem)), groups, problem.block, *inputs, *order)
+    return ListArguments(native_problem(problem), groups, problem.block, *inputs, *order)
 
 
 def build_group_needs(

@@ -116,7 +116,7 @@ def _run_chain(
 def latency_search_problem(problem: Problem, priors: Floats | None = None) -> _native.LatencySearchProblem:
     """What all chains share; linear in the problem but for sorting. `priors` are probabilities of blocks."""
     a, graph, levels = arrays_of(problem), problem.graph, scope_levels(problem)
-    inputs = schedule_inputs(problem, a)
+    inputs = schedule_inputs(problem)
     tensor_bytes = np.maximum(graph.tensors.bytes, 0)
     return _native.LatencySearchProblem(
         inputs.native,

@@ -14,13 +14,12 @@ from placewise.model.placement import Placement
 from placewise.runtimes.emulated.builder import ProgramBuilder
 from placewise.simulate.judge.memory import piece_numbers
 from placewise.simulate.judge.schedule import schedule_inputs
-from placewise.simulate.problem_arrays import arrays_of
 
 
 def add_operator_tasks(b: ProgramBuilder, placement: Placement) -> None:
     """Every op starts when its inputs are there and its device is free; a queue per link, or per wire."""
     problem = b.problem
-    priority = schedule_inputs(problem, arrays_of(problem), placement.order).priority
+    priority = schedule_inputs(problem, placement.order).priority
     tasks: list[int] = []
     for op, device in enumerate(placement.device.tolist()):
         slots = problem.cluster.devices[device].streams

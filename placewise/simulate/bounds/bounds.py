@@ -46,7 +46,7 @@ from placewise.simulate.bounds.windows import METHOD as LOAD
 from placewise.simulate.bounds.windows import WORK as LOAD_WORK
 from placewise.simulate.bounds.windows import bound_paths, load_bound
 from placewise.simulate.phases import phase_problems
-from placewise.simulate.problem_arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import native_problem
 from placewise.simulate.replicas import equal_devices
 from placewise.simulate.step.bound import step_bound
 
@@ -187,7 +187,7 @@ def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> f
     for c, d in enumerate(classes.example.tolist()):
         here = np.where(usable[problem.block, c], problem.costs.op_seconds[:, d], np.inf)
         seconds = np.minimum(seconds, here)
-    native = native_problem(arrays_of(problem))
+    native = native_problem(problem)
     before = _native.downward_ranks(native, seconds, np.zeros(problem.graph.n_tensors))
     return float((before + seconds).max())
 

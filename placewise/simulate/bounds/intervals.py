@@ -84,7 +84,7 @@ def begin_chain(problem: Problem) -> Chain | None:
     seconds = best_seconds(problem, np.arange(problem.n_devices))
     if not np.isfinite(seconds).all():
         return None
-    path = longest_path(arrays_of(problem), seconds)
+    path = longest_path(problem, seconds)
     return Chain(problem, path, seconds) if 2 < len(path) <= LONGEST else None
 
 
@@ -113,7 +113,7 @@ class Chain:
         a = arrays_of(problem)
         self._problem, self._path, self._seconds = problem, path, seconds
         self._streams = max(device.streams for device in problem.cluster)
-        places = path_positions(a, path)
+        places = path_positions(problem, path)
         self._before = places.before
         self._order = np.argsort(places.after, kind="stable")
         self._first = np.searchsorted(places.after[self._order], np.arange(len(path) + 1))

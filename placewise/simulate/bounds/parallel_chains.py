@@ -110,7 +110,7 @@ def list_series(problem: Problem, path: Ints, costs: CallCosts, host: Floats) ->
     marks = np.flatnonzero(~inner)
     beside = [op for chains in kept.values() for ops in chains for op in ops]
     columns = _Columns(problem, costs, host, [*path.tolist(), *beside])
-    seconds, held = columns.sum_between(path_positions(a, path), path[marks], marks)
+    seconds, held = columns.sum_between(path_positions(problem, path), path[marks], marks)
     sections = tuple(
         Section(
             tuple(columns.chain(ops, path[i], path[j]) for ops in (path[i + 1 : j].tolist(), *kept.get((i, j), ()))),

@@ -113,13 +113,13 @@ def _weights(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats)
 
 def list_long_paths(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Ints]:
     """The longest path by each weight, once, if it is not too long."""
-    paths = (longest_path(a, weight) for weight in _weights(problem, a, costs, host))
+    paths = (longest_path(problem, weight) for weight in _weights(problem, a, costs, host))
     return list({path.tobytes(): path for path in paths if len(path) <= LONGEST}.values())
 
 
-def longest_path(a: ProblemArrays, weight: Floats) -> Ints:
+def longest_path(problem: Problem, weight: Floats) -> Ints:
     """The ops of a path with the largest Σ weight [n_ops], in order."""
-    return _native.longest_path(native_problem(a), weight)
+    return _native.longest_path(native_problem(problem), weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,9 +150,9 @@ class PathPositions:
         return np.cumsum(np.cumsum(table[::-1], axis=0)[::-1], axis=1)
 
 
-def path_positions(a: ProblemArrays, path: Ints) -> PathPositions:
+def path_positions(problem: Problem, path: Ints) -> PathPositions:
     """The position of each op relative to a path."""
-    after, before = _native.locate_beside_path(native_problem(a), path)
+    after, before = _native.locate_beside_path(native_problem(problem), path)
     return PathPositions(after, before, len(path))
 
 
@@ -173,7 +173,7 @@ def cut_path(
     go_on: Callable[[], bool],
 ) -> tuple[Cutting, int]:
     """The cutting of one path [m] with about `cuts` cuts at most, and the number of cuts made."""
-    m, beside = len(path), path_positions(arrays_of(problem), path)
+    m, beside = len(path), path_positions(problem, path)
     shared = _fits(problem, only_path(problem.n_ops, path), costs)
     seconds, segments = _sure_seconds(problem, path, beside, costs), _SegmentGraph(problem, path, host, shared)
     seconds[~_fits(problem, beside, costs)] = np.inf

@@ -158,7 +158,7 @@ class _Test:
         if not np.isfinite(own).all():
             return np.inf
         self._work += _OP_WORK * len(seconds)
-        native, none = native_problem(arrays_of(self._problem)), np.zeros(self._problem.graph.n_tensors)
+        native, none = native_problem(self._problem), np.zeros(self._problem.graph.n_tensors)
         before, after = _native.downward_ranks(native, seconds, none), _native.upward_ranks(native, seconds, none)
         return float((before + after)[ops].max())
 

@@ -98,7 +98,7 @@ def load_bound(
 def bound_paths(problem: Problem, known: PathTimes = NOTHING) -> PathBounds:
     """The best time of every op, and the longest paths before and after it, longer by what is known of one path."""
     seconds = best_seconds(problem, np.arange(problem.n_devices))
-    native, none = native_problem(arrays_of(problem)), np.zeros(problem.graph.n_tensors)
+    native, none = native_problem(problem), np.zeros(problem.graph.n_tensors)
     early, late = np.zeros(problem.n_ops), np.zeros(problem.n_ops)
     if len(known.path):
         path, own = known.path, seconds[known.path]

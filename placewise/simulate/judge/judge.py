@@ -25,7 +25,7 @@ from placewise.simulate.judge.memory import device_memory, piece_numbers
 from placewise.simulate.judge.stages import judge_stages
 from placewise.simulate.judge.waits import longest_waits
 from placewise.simulate.phases import phase_arrays, summed_loads
-from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem, to_native
 from placewise.simulate.replicas import replicated_loads
 from placewise.simulate.step.judge import judge_step
 
@@ -78,15 +78,15 @@ def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
     if objective.kind == "step":
         return partial(_price_steps, problem)
     if objective.kind == "throughput":
-        phases = [native_problem(phase) for phase in phase_arrays(problem, a)]
+        phases = [to_native(phase) for phase in phase_arrays(problem, a)]
         return lambda rows, first, last, values: summed_loads(
             phases, rows, objective.communication, first, last, values
         )
     if objective.op_by_op:
-        return partial(schedule.makespans, schedule.schedule_inputs(problem, a))
+        return partial(schedule.makespans, schedule.schedule_inputs(problem))
     if objective.execution == "subgraph":
-        return partial(subgraph.makespans, native_problem(a))
-    native, edges = native_problem(a), (problem.graph.in_offsets, problem.graph.edges.value)
+        return partial(subgraph.makespans, native_problem(problem))
+    native, edges = native_problem(problem), (problem.graph.in_offsets, problem.graph.edges.value)
     return lambda rows, first, last, values: sequential.makespans(native, rows, edges, first, last, values)
 
 
@@ -122,7 +122,7 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
 def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
     if problem.objective.op_by_op:
-        return schedule.timeline(schedule.schedule_inputs(problem, a, placement.order), placement.device)
+        return schedule.timeline(schedule.schedule_inputs(problem, placement.order), placement.device)
     if execution == "subgraph":
         return subgraph.timeline(a, placement.device, placement.call)
     return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)

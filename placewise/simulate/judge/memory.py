@@ -128,7 +128,7 @@ def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None =
         return None
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:
-        prepared = schedule_inputs(problem, arrays_of(problem), placement.order)
+        prepared = schedule_inputs(problem, placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
         return None

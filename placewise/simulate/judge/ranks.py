@@ -7,25 +7,29 @@ from collections.abc import Iterable
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools, Floats, sealed
 from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.blocks import op_times
-from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+from placewise.simulate.problem_arrays import native_problem
 
 RANK_BITS = 40
 
 
-def upward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
+@cached_per_problem
+def upward_ranks(problem: Problem) -> Floats:
     """Longest remaining path from each op [n_ops], itself included, at mean cost (HEFT, Topcuoglu et al. 2002).
 
     Mean over the devices that may run the op, and over ordered pairs of different devices for a transfer.
     """
-    return _native.upward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
+    native, seconds = native_problem(problem), mean_op_seconds(problem)
+    return sealed(_native.upward_ranks(native, seconds, mean_transfer_seconds(problem)))
 
 
-def downward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
+@cached_per_problem
+def downward_ranks(problem: Problem) -> Floats:
     """Longest path to each op [n_ops], itself not included, at the same mean costs."""
-    return _native.downward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
+    native, seconds = native_problem(problem), mean_op_seconds(problem)
+    return sealed(_native.downward_ranks(native, seconds, mean_transfer_seconds(problem)))
 
 
 def round_ranks(rank: Floats) -> Floats:

@@ -16,11 +16,11 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints, frozen
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
 from placewise.simulate.judge.ranks import round_ranks, upward_ranks
-from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+from placewise.simulate.problem_arrays import native_problem
 
 
 class ScheduleInputs(NamedTuple):
@@ -31,13 +31,21 @@ class ScheduleInputs(NamedTuple):
     by_priority: Ints
 
 
-def schedule_inputs(problem: Problem, a: ProblemArrays, order: Ints | None = None) -> ScheduleInputs:
+def schedule_inputs(problem: Problem, order: Ints | None = None) -> ScheduleInputs:
     """Columns and priorities; `order` [n_ops] (smaller first) replaces the upward rank, ties by op index."""
-    key = -round_ranks(upward_ranks(problem, a)) if order is None else order
+    return _inputs_by_rank(problem) if order is None else _inputs_by(problem, order)
+
+
+@cached_per_problem
+def _inputs_by_rank(problem: Problem) -> ScheduleInputs:
+    return _inputs_by(problem, -round_ranks(upward_ranks(problem)))
+
+
+def _inputs_by(problem: Problem, key: Ints | Floats) -> ScheduleInputs:
     by_priority = np.argsort(key, kind="stable")
     priority = np.empty(len(by_priority), np.int32)
     priority[by_priority] = np.arange(len(by_priority), dtype=np.int32)
-    return ScheduleInputs(native_problem(a), frozen(priority, np.int32), frozen(by_priority, np.int32))
+    return ScheduleInputs(native_problem(problem), frozen(priority, np.int32), frozen(by_priority, np.int32))
 
 
 def makespans(inputs: ScheduleInputs, placements: Ints, first: int, last: int, values: Floats) -> None:

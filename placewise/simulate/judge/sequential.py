@@ -12,12 +12,12 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 
 def cut_pieces(a: ProblemArrays, device: Ints) -> Ints:
     """The number of each op's piece [n_ops]; ops of one number and one device form a piece."""
-    return _native.sequential_pieces(native_problem(a), device)
+    return _native.sequential_pieces(to_native(a), device)
 
 
 def makespans(
@@ -29,5 +29,5 @@ def makespans(
 
 def timeline(a: ProblemArrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement, and its timeline."""
-    value, start, finish, hops = _native.sequential_timeline(native_problem(a), in_offsets, in_tensors, device)
+    value, start, finish, hops = _native.sequential_timeline(to_native(a), in_offsets, in_tensors, device)
     return value, logged_timeline(start, finish, hops)

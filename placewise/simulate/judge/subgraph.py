@@ -16,12 +16,12 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 
 def cut_calls(a: ProblemArrays, device: Ints) -> Ints:
     """The published rule: the call number of each op [n_ops] on its accelerator, −1 for ops on host devices."""
-    return _native.subgraph_calls(native_problem(a), device)
+    return _native.subgraph_calls(to_native(a), device)
 
 
 def makespans(problem: _native.Problem, placements: Ints, first: int, last: int, values: Floats) -> None:
@@ -31,7 +31,7 @@ def makespans(problem: _native.Problem, placements: Ints, first: int, last: int,
 
 def timeline(a: ProblemArrays, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
     """The makespan of one placement, when each op ran, and each call's transfers, one after another."""
-    problem = native_problem(a)
+    problem = to_native(a)
     numbers = _native.subgraph_calls(problem, device) if call is None else _without_gaps(device, call)
     value, start, finish, hops = _native.subgraph_timeline(problem, device, numbers)
     return value, logged_timeline(start, finish, hops)

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints
-from placewise.simulate.problem_arrays import ProblemArrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
@@ -33,7 +33,7 @@ class Loads(NamedTuple):
 def loads(a: ProblemArrays, device: Ints) -> Loads:
     """The loads of one placement [n_ops], before they are combined by a communication mode."""
     places = len(a.location)
-    compute, send, receive, wires = _native.pipeline_loads(native_problem(a), device)
+    compute, send, receive, wires = _native.pipeline_loads(to_native(a), device)
     return Loads(compute[:places], send[:places], receive[:places], wires, np.zeros(places))
 
 

@@ -88,7 +88,7 @@ def test_ranks_are_those_of_heft(seed: int) -> None:
     policy = some_policy(problem)
     assume(policy.view.n == problem.n_ops and problem.allowed.any(axis=1).all())
     a, uses = arrays_of(problem), find_crossing_uses(problem)
-    ranks = upward_ranks(problem, a)[np.argsort(policy.view.unit)]
+    ranks = upward_ranks(problem)[np.argsort(policy.view.unit)]
     assert (policy.graph.rank >= ranks * (1 - 1e-7)).all()
     pairs = list(zip(a.producer[a.consumed[uses]].tolist(), a.consumers[uses].tolist(), strict=True))
     if len(set(pairs)) == len(pairs):

@@ -13,7 +13,6 @@ from placewise.placers.list_scheduling.etf import schedule_earliest
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
 from placewise.simulate.contiguity import contract
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 
 @examples(30)
@@ -48,7 +47,7 @@ def first_gap(busy: list[tuple[float, float]], ready: float, seconds: float) -> 
 def list_schedule(problem: Problem, weight: float) -> list[int] | None:
     """List scheduling with memory, every pair of ready op and device looked at in every step."""
     plain, graph = Plain(problem), problem.graph
-    rank = upward_ranks(problem, arrays_of(problem))
+    rank = upward_ranks(problem)
     priority = np.argsort(np.argsort(-rank, kind="stable"), kind="stable").tolist()
     block, host = problem.block.tolist(), problem.n_devices
     device, finish, home = [-1] * problem.n_ops, [0.0] * problem.n_ops, dict[int, int]()

@@ -179,8 +179,8 @@ def test_segments_of_a_path_are_what_lies_between() -> None:
         )
         problem = grouped(problem, seed) if seed % 2 else problem
         a, costs, values = arrays_of(problem), call_costs(problem), np.arange(1.0, problem.n_ops + 1)
-        path = longest_path(a, np.ones(problem.n_ops))
-        beside, m = path_positions(a, path), len(path)
+        path = longest_path(problem, np.ones(problem.n_ops))
+        beside, m = path_positions(problem, path), len(path)
         after = [set[int]() for _ in range(problem.n_ops)]  # the ops that each op leads to, itself too
         for op in reversed(range(problem.n_ops)):
             read = [r for t in range(a.out_offsets[op], a.out_offsets[op + 1]) for r in problem.graph.consumers_of(t)]

@@ -24,7 +24,6 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Timeline
 from placewise.simulate import Evaluator, evaluate, judge_placement
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import arrays_of
 
 LATENCY = [objective for objective in OBJECTIVES if objective.kind == "latency"]
 operator = Objective(execution="operator")
@@ -159,7 +158,7 @@ def test_max_load_of_many_devices(count, transfers):
 def test_upward_ranks(case):
     """Ranks are those of the definition, to the last bit, so that every machine breaks ties alike."""
     problem, _ = case
-    assert upward_ranks(problem, arrays_of(problem)).tolist() == plain_ranks(problem)
+    assert upward_ranks(problem).tolist() == plain_ranks(problem)
 
 
 @examples(60)
