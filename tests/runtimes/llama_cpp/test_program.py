@@ -81,8 +81,19 @@ def test_a_program_that_was_killed(tmp_path: Path) -> None:
     with LlamaProgram(write_model(tmp_path / "model.gguf"), ["-c", "64", "-t", "1", "--device", "none"]) as process:
         assert min(process.generate([3, 4, 5], 3)) > 0
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(RunError, match=r"did not answer: it ended with exit code -9 \("):
+        with pytest.raises(RunError, match=r"did not answer: llama-server was killed, .* \(its log: "):
             process.generate([3, 4, 5], 3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_a_program_for_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build whose instructions this processor lacks says nothing; we do."""
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho init: 1 thread\nkill -ILL $$\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RunError, match=r"crashed \(SIGILL\): .* other instructions .* \(its log: init: 1 thread\)"):
+        LlamaProgram(tmp_path / "model.gguf", [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
