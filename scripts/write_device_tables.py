@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from placewise._util.units import format_count, format_seconds
@@ -96,13 +97,14 @@ def efficiencies() -> list[str]:
 
 
 def assumed() -> list[str]:
-    """One item per clause of a source that assumes something, with its devices."""
+    """One item per clause of a source that assumes something, or its part in parentheses that does, with its devices."""
     found: dict[str, list[str]] = {}
     for name, entry in catalog().devices.items():
         for clause in split_clauses(entry.source.rstrip(".")):
             if "assumed" in clause:
-                found.setdefault(clause, []).append(name)
-    return [f"- {clause}: {', '.join(names)}." for clause, names in found.items()]
+                inner = re.search(r"\((assumed: .*)\)$", clause)
+                found.setdefault(inner[1] if inner else clause, []).append(name)
+    return [f"- {clause} – {', '.join(names)}." for clause, names in found.items()]
 
 
 def behaviours() -> list[str]:
