@@ -97,7 +97,7 @@ def efficiencies() -> list[str]:
 
 
 def assumed() -> list[str]:
-    """One item per clause of a source that assumes something, or its part in parentheses that does, with its devices."""
+    """One item per clause, or parenthesis in it, of a source that assumes something, with its devices."""
     found: dict[str, list[str]] = {}
     for name, entry in catalog().devices.items():
         for clause in split_clauses(entry.source.rstrip(".")):
