@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
-from string import ascii_letters
 
 from placewise._util.units import format_count, format_seconds
 from placewise.catalog import known_links
@@ -33,9 +31,6 @@ KINDS = {
     "cpu": "CPUs",
 }
 """Behaviours in the order of the page, and what devices have them."""
-DOCUMENT, ASSUMED = re.compile(r"([^(:;,]+) \(([^()]*)\)"), re.compile(r"\d+ Gi?B is assumed")
-SHARED, LONG = 3, 6
-"""Devices from which on a clause is written once for all of them; words from which on a letter stands for it."""
 
 
 def devices() -> list[str]:
@@ -50,12 +45,12 @@ def devices() -> list[str]:
 
 
 def device_row(name: str, entry: DeviceEntry) -> tuple[str, ...]:
-    """The cells of a device, – where there is nothing."""
+    """The cells of a device, its name a link to the source of its figures, – where there is nothing."""
     rates = {**entry.peak_flops, "float16": entry.peak_flops.get("float16", entry.peak_flops.get("bfloat16"))}
     peaks = (format_count(rate) if (rate := rates.get(t)) else "–" for t in TYPES)
     memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
     links = (entry.host_link or "–", entry.peer_link or "–")
-    return (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", *links)
+    return (f"[{name}]({entry.url})", ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", *links)
 
 
 def links() -> list[str]:
@@ -101,42 +96,20 @@ def efficiencies() -> list[str]:
     return rows
 
 
-def sources() -> list[str]:
-    """One item per kind of source with the devices it describes, each with its maker's page; and one per behaviour.
-
-    Long clauses that many devices share come first, under a letter that stands for them.
-    """
-    clauses = {name: split_clauses(entry.source.rstrip(".")) for name, entry in catalog().devices.items()}
-    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
-    often = [c for c, number in count.items() if number >= SHARED and len(c.split()) >= LONG]
-    letters = {clause: f"*({letter})*" for clause, letter in zip(often, ascii_letters, strict=False)}
-    notes = [f"- {letter} {clause}." for clause, letter in letters.items()]
-    clauses = {name: [letters.get(clause, clause) for clause in found] for name, found in clauses.items()}
-    count = Counter(clause for found in clauses.values() for clause in dict.fromkeys(found))
-    groups: dict[str, list[tuple[str, str, bool]]] = {}
-    for name, found in clauses.items():
-        head, own = split_head(found[0])
-        tail = len(found)
-        while tail > 1 and count[found[tail - 1]] >= SHARED:
-            tail -= 1
-        common = "; ".join([head, *(c for c in found[1:] if not ASSUMED.fullmatch(c))] if own else found[tail:])
-        detail = "; ".join([own, *(c for c in found[1:] if ASSUMED.fullmatch(c))] if own else found[:tail])
-        link = f"[{name}]({catalog().devices[name].url})"
-        groups.setdefault(common, []).append((link, detail, bool(own)))
-    alone = groups.pop("", [])
-    devices = [f"- {common}: {', '.join(list_devices(members))}." for common, members in groups.items()]
-    devices += [f"- {one}." for one in list_devices(alone)]
-    return [
-        *notes,
-        *devices,
-        *(f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items()),
-    ]
+def assumed() -> list[str]:
+    """One item per clause, or parenthesis in it, of a source that assumes something, with its devices."""
+    found: dict[str, list[str]] = {}
+    for name, entry in catalog().devices.items():
+        for clause in split_clauses(entry.source.rstrip(".")):
+            if "assumed" in clause:
+                inner = re.search(r"\((assumed: .*)\)$", clause)
+                found.setdefault(inner[1] if inner else clause, []).append(name)
+    return [f"- {clause} – {', '.join(names)}." for clause, names in found.items()]
 
 
-def list_devices(members: list[tuple[str, str, bool]]) -> list[str]:
-    """The devices of a group, without figures where a document has those of many: `placewise devices` shows them."""
-    many = len(members) >= SHARED
-    return [f"{link} ({detail})" if detail and not (many and own) else link for link, detail, own in members]
+def behaviours() -> list[str]:
+    """One item per behaviour, with its source."""
+    return [f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in catalog().behaviour.items()]
 
 
 def split_clauses(source: str) -> list[str]:
@@ -149,19 +122,14 @@ def split_clauses(source: str) -> list[str]:
     return [clause.strip() for clause in found]
 
 
-def split_head(clause: str) -> tuple[str, str]:
-    """A document, and the figures in parentheses after it; no figures where the clause has another form."""
-    found = DOCUMENT.fullmatch(clause)
-    return (found[1], found[2]) if found else (clause, "")
-
-
 TABLES = {
     "devices": devices,
     "links": links,
     "disks": disks,
     "prices": prices,
     "efficiencies": efficiencies,
-    "sources": sources,
+    "assumed": assumed,
+    "behaviours": behaviours,
 }
 
 
