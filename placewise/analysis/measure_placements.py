@@ -376,14 +376,14 @@ def _bounds(found: PairedRatio, *, inverse: bool = False) -> str:
 
 def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
     """The measurements as a table, with the verdict on the placement called `name`, if given."""
-    protocol = measured.protocol
+    protocol, rounds = measured.protocol, max((len(p.measurement.rounds) for p in measured.placements), default=0)
     each = f"{protocol.samples} samples each"
     if protocol.in_flight > 1:
         each = f"streams of {protocol.samples} samples, {protocol.in_flight} in flight"
     return MeasurementTable(
         runtime=measured.runtime.name,
         execution=str(measured.problem.objective),
-        how=f"{protocol.rounds} rounds in turns, {each}, medians",
+        how=f"{rounds} round{'s' if rounds != 1 else ''} in turns, {each}, medians",
         places=tuple(map(str, measured.places)),
         rows=tuple(map(_make_row, measured.placements)),
         base=SINGLE,

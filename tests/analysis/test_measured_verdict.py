@@ -12,6 +12,7 @@ from placewise.analysis.measure_placements import (
     MeasuredPlacement,
     MeasuredPlacements,
     measured_verdict,
+    tabulate_measurements,
 )
 from placewise.analysis.paired import compare_rounds, least_rounds
 from placewise.model.placement import Placement
@@ -67,6 +68,12 @@ def scaled(rounds, factor):
 def test_a_gain_counts_if_its_interval_lies_above_one(rounds, sentence) -> None:
     """Above, across, below, and too few rounds."""
     assert measured_verdict(measured(rounds), PLAN) == sentence
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 round in turns"), (3, "3 rounds in turns")])
+def test_a_table_says_how_many_rounds_ran(count, said) -> None:
+    """Which may be fewer than were asked for, where the time was over."""
+    assert tabulate_measurements(measured((0.5,) * count)).how.startswith(said)
 
 
 def test_a_gain_of_a_tenth_counts_on_a_busy_machine() -> None:
