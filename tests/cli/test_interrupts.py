@@ -135,6 +135,29 @@ def test_terminated_with_the_best_so_far(tmp_path: Path) -> None:
     assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60)
 
 
+class Closing:
+    """What is interrupted while it is thrown away, where Python drops all that is raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that comes while an object is finalized ends the search all the same, and nothing else is printed."""
+    kind = placer_class("temper")
+    propose: Any = kind.propose
+
+    def interrupted_once(*args: Any) -> Proposal:
+        Closing()
+        return propose(*args)
+
+    monkeypatch.setattr(kind, "propose", interrupted_once)
+    options = "--objective", "latency", "--time-limit", "20s"
+    code, plan, errors = interrupted("temper", model(tmp_path / "w.json"), *options)
+    assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60) and "ignored" not in errors
+
+
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])
 def test_interrupted_lines(tmp_path: Path, name: str) -> None:
     """A placer that is done in no time, interrupted at once: what it has, or exit code 130 and nothing."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from bounded_problems import best_order, best_valid, climb, solve_intervals, tangled_problem
@@ -13,7 +16,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.simulate import lower_bound
 from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, device_classes
 from placewise.simulate.bounds import sharing, windows
@@ -176,6 +179,82 @@ def test_a_window_that_promises_no_more_is_not_bounded(above: float, looks: bool
     shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
     windows.load_bound(*shared, above=above, go_on=lambda: not asked.append(None))
     assert (len(asked) > 1) == looks
+
+
+class NoSpread:
+    """Notes the windows that are bounded, and proves nothing: less than nothing if `worthless`."""
+
+    asked: list[tuple[float, float, float, float]]
+
+    def __init__(self, *_: object, worthless: bool = False) -> None:
+        self._worthless = worthless
+
+    def bound(self, h: float, q: float, least: float, work: float, _: object) -> tuple[float, float]:
+        """So many seconds, for 0.1 of work."""
+        self.asked.append((h, q, round(least, 9), round(work, 9)))
+        return -h - q - 1 if self._worthless else 0.0, 0.1
+
+
+def asked_windows(monkeypatch: pytest.MonkeyPatch, spread: object, *shared: object, **limits: float) -> list[tuple]:
+    """The windows that are bounded, in order: head, tail, what is known beyond them, and the work left."""
+    NoSpread.asked = []
+    monkeypatch.setattr(windows, "_Spread", spread)
+    windows.load_bound(*shared, **limits)  # type: ignore[arg-type]
+    return NoSpread.asked
+
+
+@pytest.mark.parametrize("host", [0.0, 1.0])
+def test_windows_that_promise_most_are_bounded_first(monkeypatch: pytest.MonkeyPatch, host: float) -> None:
+    """One op, eight on two devices, one op: 6 s from the eight alone, 5.5 s with either end, 5 s with both, 2.5 s for
+    an end; nothing for the empty window, nor for what promises less than is known, and hosts do not count.
+    """
+    problem = layers([1, 8, 1], link=0.0, host=host)
+    classes = device_classes(problem)
+    shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
+    found = asked_windows(monkeypatch, NoSpread, *shared, work=9.0)
+    order = [(1, 1, -2, 9.0), (0, 1, 1, 8.9), (1, 0, 1, 8.8), (0, 0, 2, 8.7), (0, 2, 0, 8.6), (2, 0, 0, 8.5)]
+    assert found == pytest.approx(order)
+    assert asked_windows(monkeypatch, NoSpread, *shared, work=0.25) == pytest.approx(
+        [(*row[:3], 0.25 - 0.1 * k) for k, row in enumerate(order[:3])]
+    )
+    assert asked_windows(monkeypatch, NoSpread, *shared, above=5.6) == pytest.approx([(1, 1, 3.6, 0.3)])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_windows_beside_one_that_is_bounded_are_left_out(monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+    """Of 64 heads, or tails, on two devices the last promises most; two beside it differ by too little to be asked."""
+    problem = layers([64], link=0.0)
+    classes, ends = device_classes(problem), (np.arange(64.0), np.zeros(64))
+    paths = windows.PathBounds(np.ones(64), *(ends[::-1] if turned else ends))
+    spread = partial(NoSpread, worthless=True)
+    found = asked_windows(monkeypatch, spread, problem, classes, possible_seconds(problem, classes), paths, work=9.0)
+    assert [row[1 if turned else 0] for row in found] == list(range(63, -1, -3))
+
+
+@pytest.mark.parametrize("count", [7, 300])
+def test_windows_hold_the_ops_between_their_ends(count: int) -> None:
+    """The load of every window, op by op; where there are many heads, 96 of them from the first to the last."""
+    rng = np.random.default_rng(count)
+    head, tail, seconds = rng.permutation(count) / 2.0, rng.integers(0, 4, count) / 1.0, rng.integers(0, 5, count) / 1.0
+    found = windows.list_windows(windows.PathBounds(seconds, head, tail))
+    assert found.tails.tolist() == sorted(set(tail.tolist()))
+    assert len(found.heads) == min(count, 96) and {found.heads[0], found.heads[-1]} == {0.0, (count - 1) / 2}
+    assert set(found.heads.tolist()) <= set(head.tolist()) and (np.diff(found.heads) > 0).all()
+    inside = (head >= found.heads[:, None, None]) & (tail >= found.tails[None, :, None])
+    assert found.load.tolist() == (inside * seconds).sum(axis=2).tolist()
+
+
+def test_queues_between_devices_and_host_are_machines() -> None:
+    """Two devices have two ways each way, one where they share a wire, and none for a device that may run nothing."""
+    problem = layers([1, 2], link=1.0, host=1.0)
+    shared = tuple(replace(link, shared="bus") if link.target == HOST else link for link in problem.cluster.links)
+    wired = problem.with_(cluster=replace(problem.cluster, links=shared))
+    alone = problem.with_(constraints=Constraints(forbidden=(Rule(".", "d1"),)))
+    for own, ways in ((problem, [2, 2]), (wired, [1, 2]), (alone, [1, 1])):
+        classes = device_classes(own)
+        machines = classes.count
+        spread = windows._Spread(own, classes, possible_seconds(own, classes), machines, windows.bound_paths(own))
+        assert spread._machines.tolist() == [*machines.tolist(), *ways]
 
 
 def heads_by_hand(problem: Problem, seconds: Floats, known: PathTimes) -> Floats:
