@@ -106,7 +106,7 @@ class Asked:
 @KINDS
 def test_each_placer_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Until something is found all the time there is, then a quarter together; half that where a search for half of the
-    time follows, which is told what was found; the last resort gets half. Without a limit prices of latency are counted.
+    time follows, which is told what was found; the last resort gets half. Without a limit a search counts its prices.
     """
     problem, found = tight(kind, 9.0, 9.0), Proposal(Placement(FULL.device))
     for search, share, proposal in ((0.0, 0.25, found), (0.5, 0.125, found), (0.0, 1.0, Proposal(None))):
