@@ -285,6 +285,32 @@ def test_heads_and_tails_follow_what_is_proved():
     assert longer > enough(10)
 
 
+def test_sets_are_joined_and_find_their_neighbours() -> None:
+    """Random pairs join what they connect, under the number of a member; an op must be in a set beside it where, coming
+    after all that it reads from there and before all that reads it there, it would end too late.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        one, other = rng.integers(0, 12, (2, 7))
+        joined = sharing.join_sets(np.arange(12), one, other)
+        whole = np.eye(12, dtype=bool)
+        whole[one, other] = whole[other, one] = True
+        for _ in range(4):
+            whole = whole @ whole
+        assert ((joined[:, None] == joined) == whole).all() and whole[np.arange(12), joined].all()
+        op, beside = rng.integers(0, 5, (2, 9))
+        before, after, times = rng.integers(0, 9, 9), rng.integers(0, 9, 9), rng.integers(0, 6, (3, 5))
+        seconds, head, tail = times.tolist()
+        late = {
+            (v, s)
+            for v, s in zip(op.tolist(), beside.tolist(), strict=True)
+            if max(head[v], *before[(op == v) & (beside == s)]) + seconds[v]
+            + max(tail[v], *after[(op == v) & (beside == s)]) > 15
+        }  # fmt: skip
+        found = sharing._find_neighbours(op, beside, before, after, tuple(times), 15)
+        assert set(zip(*(column.tolist() for column in found), strict=True)) == late
+
+
 def test_no_calls_are_below_what_must_share_one():
     """In `subgraph` execution, against every placement and, where they are few, every way to cut calls."""
     bounded = larger = 0
