@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import device_classes, unshared_bytes
 from placewise.simulate.bounds.assignment import block_prices_bound
 from placewise.simulate.bounds.bounds import possible_seconds
-from placewise.simulate.bounds.crossings import alone_bound, parting_bound
-from placewise.simulate.bounds.spreading import PricePoint, TransferProgram, transfer_bound
+from placewise.simulate.bounds.crossings import _own_transfers, alone_bound, parting_bound
+from placewise.simulate.bounds.host_cut import Traffic
+from placewise.simulate.bounds.spreading import PricePoint, TransferProgram, _list_crossings, transfer_bound
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 MODES = ("blocking", "overlap", "duplex")
 
@@ -242,6 +245,48 @@ def test_no_bound_is_sought_among_seconds_without_common_scale(seconds, transfer
     problem = row([seconds] * 4, transfer, memory=2)
     assert bound_of(transfer_bound, problem, above=seconds).value == 0
     assert lower_bound(problem).value <= best_valid(problem)
+
+
+def test_tensors_join_groups_and_load_them() -> None:
+    """Tensor by tensor: the groups that make and read it, equal ones once, with the sum over their tensors; and what
+    each group receives, or sends to others and as an output.
+    """
+    for seed in seeds(80):
+        problem = random_problem(seeded(seed), max_ops=9, objective=Objective("throughput"))
+        a, block, rng = arrays_of(problem), problem.block.tolist(), np.random.default_rng(seed)
+        uses, values = find_crossing_uses(problem), rng.integers(0, 9, problem.graph.n_tensors).astype(float)
+        joined: dict[int, set[int]] = {}
+        for use in uses.tolist():
+            tensor = int(a.consumed[use])
+            joined.setdefault(tensor, {block[a.producer[tensor]]}).add(block[a.consumers[use]])
+        if joined:
+            found = _list_crossings(problem, uses)
+            ends = found.edge_offsets.tolist()
+            edges = [found.edge_nodes[i:j].tolist() for i, j in pairwise(ends)]
+            assert len({tuple(edge) for edge in edges}) == len(edges) and all(edge == sorted(edge) for edge in edges)
+            for tensor in range(problem.graph.n_tensors):
+                edge = int(found.of[tensor])
+                assert (None if edge < 0 else set(edges[edge])) == joined.get(tensor)
+            sums = [sum(values[t] for t in joined if set(edge) == joined[t]) for edge in edges]
+            assert found.sum_tensors(values).tolist() == sums
+            at = found.node_offsets.tolist()
+            for node in range(problem.n_blocks):
+                near = found.node_edges[at[node] : at[node + 1]].tolist()
+                assert near == [e for e, edge in enumerate(edges) if node in edge]
+        reads, leaves = set[tuple[int, int]](), {t for t in range(len(values)) if a.output[t] and a.producer[t] >= 0}
+        maker = np.array([block[op] if op >= 0 else -1 for op in a.producer.tolist()], np.int64)
+        for use, tensor in enumerate(a.consumed.tolist()):
+            if block[a.consumers[use]] != maker[tensor]:
+                reads.add((tensor, block[a.consumers[use]]))
+        out, into = values, values[::-1].copy()
+        wanted = [
+            sum(into[t] for t, b in reads if b == group)
+            + sum(out[t] for t in {t for t, _ in reads} | leaves if maker[t] == group)
+            for group in range(problem.n_blocks)
+        ]
+        pairs = np.array(sorted(reads), np.int64).reshape(-1, 2)
+        traffic = Traffic(pairs[:, 0], pairs[:, 1], maker, out, into, np.array(sorted(leaves), np.int64))
+        assert _own_transfers(traffic, problem.n_blocks).tolist() == wanted
 
 
 def price_loads(problem: Problem, prices: np.ndarray, row_: np.ndarray) -> tuple[float, float]:
