@@ -145,17 +145,22 @@ class Closing:
 
 def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C that comes while an object is finalized ends the search all the same, and nothing else is printed."""
-    kind = placer_class("temper")
+    kind, closed = placer_class("temper"), list[float]()
     propose: Any = kind.propose
 
-    def interrupted_once(*args: Any) -> Proposal:
-        Closing()
-        return propose(*args)
+    def proposed(self: Any, search: SearchContext) -> Proposal:
+        def report(progress: Progress) -> None:
+            if progress.value is not None and not closed:
+                closed.append(progress.value)
+                Closing()
 
-    monkeypatch.setattr(kind, "propose", interrupted_once)
-    options = "--objective", "latency", "--time-limit", "20s"
+        return propose(self, replace(search, on_progress=report))
+
+    monkeypatch.setattr(kind, "propose", proposed)
+    options = "--objective", "latency", "--time-limit", "10s"
     code, plan, errors = interrupted("temper", model(tmp_path / "w.json"), *options)
-    assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60) and "ignored" not in errors
+    assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60)
+    assert closed and "ignored" not in errors
 
 
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])

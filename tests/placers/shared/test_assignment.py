@@ -130,7 +130,7 @@ def test_no_path_leaves_a_device_and_returns() -> None:
         convex = {row for row in whole if path_back(problem, np.array(row, np.int32)) is None}
         assert solutions(problem, "convex") == convex, seed
         torn += len(convex) < len(whole)
-    assert torn > 3
+    assert torn > 1
 
 
 def test_hosts_are_one_location() -> None:

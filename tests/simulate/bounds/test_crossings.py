@@ -289,16 +289,17 @@ def test_tensors_join_groups_and_load_them() -> None:
         assert _own_transfers(traffic, problem.n_blocks).tolist() == wanted
 
 
-def price_loads(problem: Problem, prices: np.ndarray, row_: np.ndarray) -> tuple[float, float]:
-    """What a placement's loads cost at prices of device classes, transfers and wires, and its max-load."""
+def loads_of(problem: Problem, row_: np.ndarray, count: int) -> tuple[list[float], float] | None:
+    """What a placement loads: device classes, transfers and wires [count], and its max-load; None if it is invalid."""
     judged, of = judge_placement(problem, Placement(row_)), device_classes(problem).of.tolist()
-    n, mode, total = len(device_classes(problem).count), problem.objective.communication, 0.0
+    n, mode, total = len(device_classes(problem).count), problem.objective.communication, [0.0] * count
     send, receive = {"blocking": (0, 0), "overlap": (n, n), "duplex": (n, 2 * n)}[mode]
     for device, use in zip(of, judged.devices, strict=True):
-        total += prices[device] * use.compute
-        total += prices[send + device] * use.send + prices[receive + device] * use.receive
-    total += prices[-1] * sum(judged.wires.values()) if judged.wires else 0.0
-    return total, judged.value
+        total[device] += use.compute
+        total[send + device] += use.send
+        total[receive + device] += use.receive
+    total[-1] += sum(judged.wires.values())
+    return (total, judged.value) if judged.valid else None
 
 
 def hosted_problem(seed: int) -> Problem:
@@ -329,14 +330,14 @@ def test_no_loads_cost_less_than_any_prices_and_trees_say():
         classes, rng = device_classes(problem), np.random.default_rng(seed)
         program = TransferProgram(problem, classes, possible_seconds(problem, classes))
         program.raise_floor(best_valid(problem) * 0.8, 0.02, lambda: True)
-        rows = [row_ for row_ in candidates(problem) if judge_placement(problem, Placement(row_)).valid]
+        found = [loads_of(problem, row_, len(program.loads.count)) for row_ in candidates(problem)]
+        loads, values = map(np.array, zip(*(one for one in found if one is not None), strict=True))
         for _ in range(8):
             prices = rng.random(len(program.loads.count)) * (program.loads.count > 0)
             prices /= program.loads.count @ prices
             factors = rng.random(len(program.trees)) ** 8
             proved, slope = program.weigh(PricePoint(prices, np.zeros(len(program.sides.room)), factors))
-            costs = np.array([price_loads(problem, prices, row_) for row_ in rows])
-            slack = costs[:, 0] + slope * costs[:, 1] - proved
+            slack = loads @ prices + slope * values - proved
             assert slack.min() >= -1e-9
             compared += bool(factors.any())
             close += bool(slack.min() < 1e-3 * proved and factors.any())

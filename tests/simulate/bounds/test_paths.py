@@ -323,8 +323,8 @@ def test_long_paths_are_found_by_each_weight():
     found = list_long_paths(problem, a, call_costs(problem), host)
     assert [path.tolist() for path in found] == [[0, 1], [2], [3, 4, 5]]
     for length, kept in ((1500, 1), (1501, 0)):
-        problem = in_a_row([0.0] * length, [0.0] * length, memory=2.0 * length, slow=1)
-        row = list_long_paths(problem, arrays_of(problem), call_costs(problem), np.zeros(length))
+        problem = in_a_row([1.0] * length, [0.0] * length, memory=2.0 * length, slow=1)
+        row = list_long_paths(problem, arrays_of(problem), call_costs(problem), np.ones(length))
         assert len(row) == kept
 
 

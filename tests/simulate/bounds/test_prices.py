@@ -90,7 +90,7 @@ def test_steps_double_and_then_halve(unit: float, limit: float) -> None:
         return value <= limit * unit
 
     found = find_refuted(unit, refutes, lambda: True) / unit
-    assert found == max([0.0, *(value for value in tried if value <= limit)]) and len(tried) < 24
+    assert found == max([0.0, *(value for value in tried if value <= limit)]) and len(tried) < 26
     low, high = max(found, 1.0), min(value for value in tried if value > limit)
     assert low <= limit < high <= low * (1 + 5.01e-4) and high >= low * (1 + 1.2e-4)
     first = tried[: tried.index(next(value for value in tried if value > limit)) + 1]
