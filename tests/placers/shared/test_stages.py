@@ -22,6 +22,7 @@ from placewise.placers.shared.stages.line_split import find_best_split
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import (
     bound_sync,
+    build_replica_column,
     compute_member_load,
     compute_sync_paces,
     count_usable,
@@ -138,6 +139,13 @@ def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
         moved = priced.costs.enter.max(axis=1, initial=0).sum() + priced.costs.leave.max(axis=1, initial=0).sum()
         assert 2**50 < int(np.where(able, units, 0).max(axis=1).sum()) + int(moved) < 2**60
         assert (~able).sum() == 1 and units[able] / priced.scale == pytest.approx(second, rel=1e-9)
+
+
+def test_replicas_repeat_the_stage_of_the_first_member() -> None:
+    """Every other device has its own; without shared stages there is no column."""
+    column = build_replica_column(((3, 1), (2, 4)), 6)
+    assert column is not None and column.tolist() == [0, 3, 2, 3, 2, 5]
+    assert build_replica_column((), 6) is None
 
 
 def test_lines_longer_than_their_segments_are_cut_first() -> None:

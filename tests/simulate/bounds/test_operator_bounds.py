@@ -15,7 +15,7 @@ from soak import enough, seeds
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.columns import Floats
+from placewise.model.columns import Bools, Floats
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.simulate import lower_bound
@@ -24,6 +24,7 @@ from placewise.simulate.bounds import sharing, windows
 from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.intervals import PathTimes
 from placewise.simulate.bounds.paths import path_bound
+from placewise.simulate.problem_arrays import arrays_of
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
 
@@ -243,6 +244,38 @@ def test_windows_hold_the_ops_between_their_ends(count: int) -> None:
     assert set(found.heads.tolist()) <= set(head.tolist()) and (np.diff(found.heads) > 0).all()
     inside = (head >= found.heads[:, None, None]) & (tail >= found.tails[None, :, None])
     assert found.load.tolist() == (inside * seconds).sum(axis=2).tolist()
+
+
+def test_a_window_counts_what_is_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any window, op by op and tensor by tensor: seconds of ops that may run inside, tensors that are made after it
+    begins and read before it ends, and outputs only where it ends with everything.
+    """
+    given: list[tuple[list[float], list[bool], list[bool]]] = []
+
+    def seen(problem: Problem, _: object, times: Floats, traffic: tuple[Bools, Bools]) -> None:
+        totals = np.where(np.isfinite(times), times, 0.0).sum(axis=0)
+        given.append((totals.tolist(), traffic[0].tolist(), traffic[1].tolist()))
+        raise StopIteration
+
+    monkeypatch.setattr(windows, "list_traffic", lambda _, counted, leaving: (counted, leaving))
+    monkeypatch.setattr(windows, "Sides", seen)
+    for seed in seeds(120):
+        problem = tangled_problem(seeded(seed), "operator")
+        classes, paths = device_classes(problem), windows.bound_paths(problem)
+        times = block_seconds(problem, classes.example)
+        if not np.isfinite(times).all():
+            continue
+        rng, a = np.random.default_rng(seed), arrays_of(problem)
+        h, q = float(rng.choice(paths.head)), float(rng.choice([0.0, *paths.tail]))
+        with pytest.raises(StopIteration):
+            windows._Spread(problem, classes, times, classes.count, paths).bound(h, q, 0.0, 1.0, lambda: True)
+        inside = [op for op in range(problem.n_ops) if paths.head[op] >= h and paths.tail[op] >= q]
+        ends = [float(paths.head[op] + paths.seconds[op]) if op >= 0 else 0.0 for op in a.producer.tolist()]
+        uses = zip(a.consumed.tolist(), a.consumers.tolist(), strict=True)
+        counted = [ends[t] >= h and paths.tail[op] + paths.seconds[op] >= q for t, op in uses]
+        leaving = [bool(a.output[t]) and ends[t] >= h and q <= 0 for t in range(len(ends))]
+        totals = [float(problem.costs.op_seconds[inside, d].sum()) for d in classes.example.tolist()]
+        assert given.pop() == (pytest.approx(totals), counted, leaving)
 
 
 def test_queues_between_devices_and_host_are_machines() -> None:
