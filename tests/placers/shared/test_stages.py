@@ -16,9 +16,9 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.shared.stages import ideals
-from placewise.placers.shared.stages.dp_driver import search_chains
+from placewise.placers.shared.stages.dp_driver import MAX_CELLS, search_chains
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
-from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.line_split import MAX_WORK, count_segments, find_best_split
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import (
     bound_sync,
@@ -139,6 +139,18 @@ def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
         moved = priced.costs.enter.max(axis=1, initial=0).sum() + priced.costs.leave.max(axis=1, initial=0).sum()
         assert 2**50 < int(np.where(able, units, 0).max(axis=1).sum()) + int(moved) < 2**60
         assert (~able).sum() == 1 and units[able] / priced.scale == pytest.approx(second, rel=1e-9)
+
+
+@pytest.mark.parametrize("replicas", [1, 0])
+def test_lines_have_as_many_segments_as_memory_and_work_allow(replicas: int) -> None:
+    """On three equal devices four states of each of n + 1 ideals; where stages are shared, any may reach to the end."""
+    problem = boxes([1] * 4, [9.0] * 3, constraints=Constraints(contiguous=True, replicas=replicas))
+    priced = price_phases(problem, np.arange(4, dtype=np.int32), 4, problem.capacity)
+    most = count_segments(priced.costs)
+    if replicas == 1:
+        assert 4 * (most + 1) <= MAX_CELLS < 4 * (most + 2)
+    else:
+        assert 3 * most**2 <= MAX_WORK < 3 * (most + 1) ** 2
 
 
 def test_replicas_repeat_the_stage_of_the_first_member() -> None:

@@ -11,6 +11,7 @@ import pytest
 from bounded_problems import solve_intervals, tangled_problem
 from simulate_problems import random_placement, random_problem, seeded
 from soak import enough, seeds
+from toy_problems import toy
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -229,6 +230,7 @@ def test_intervals_hold_what_lies_between_their_ends():
         assert times.start == pytest.approx(np.array(before) - ends, rel=1e-9, abs=1e-12)
         assert times.rest == pytest.approx(np.array(after) - ends, rel=1e-9, abs=1e-12)
         assert times.value == pytest.approx(before[-1], rel=1e-9) and times.value <= before[-1]
+        assert (times.start <= np.array(before) - ends).all() and (times.rest <= np.array(after) - ends).all()
         for band in {m - 1, max(m // 2, 1)}:
             found, came = _reach(ends, values[:, : band + 1])
             assert (found.tolist(), came.tolist()[1:]) == (
@@ -239,6 +241,7 @@ def test_intervals_hold_what_lies_between_their_ends():
 
 def test_only_paths_of_three_ops_or_more_have_intervals(monkeypatch):
     """And no more than are worth the time, of ops that can all run."""
+    assert begin_chain(toy().with_(objective=OPERATOR)) is None
     monkeypatch.setattr(intervals, "LONGEST", 5)
     for layers, found in ((0, False), (1, True), (2, True), (3, False)):
         problem = fork(1, 0.0, layers=layers)

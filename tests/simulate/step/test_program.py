@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from placewise.simulate.step.program import serve_wires
+from placewise.simulate.step.orders import SCHEDULES, device_orders
+from placewise.simulate.step.program import make_program, serve_wires
 
 Rows = list[tuple[int, ...]]
 
@@ -54,3 +56,12 @@ def test_wires_serve_what_is_ready_first() -> None:
         waited += bool((starts > np.array(ready)).any())
     assert waited > 20
     assert [times.tolist() for times in serve_wires([], [], [], [])] == [[], []]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_orders_of_a_schedule_make_its_program(schedule: str) -> None:
+    """Given as orders of their own, those of a schedule give the same tasks, places and waits."""
+    orders = device_orders(schedule, 2, 4)
+    plain, given = make_program(schedule, 2, 4, ()), make_program(schedule, 2, 4, (), orders)
+    assert (given.type.tolist(), given.microbatch.tolist()) == (plain.type.tolist(), plain.microbatch.tolist())
+    assert (given.resource, given.before, given.links) == (plain.resource, plain.before, plain.links)
