@@ -50,10 +50,23 @@ def _interruptible() -> Iterator[list[int]]:
         stops.append(number)
         raise KeyboardInterrupt
 
+    def ignored(lost: sys.UnraisableHookArgs) -> None:
+        if not stops or lost.exc_type is not KeyboardInterrupt:
+            hook(lost)
+            return
+        again.append(threading.Timer(0.01, os.kill, (os.getpid(), stops[-1])))
+        again[-1].start()
+
+    # Python prints and drops what is raised in a finalizer: a signal that comes there must come once more.
+    hook, again = sys.unraisablehook, list[threading.Timer]()
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    sys.unraisablehook = ignored
     try:
         yield stops
     finally:
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -135,6 +135,34 @@ def test_terminated_with_the_best_so_far(tmp_path: Path) -> None:
     assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60)
 
 
+class Closing:
+    """What is interrupted while it is thrown away, where Python drops all that is raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that comes while an object is finalized ends the search all the same, and nothing else is printed."""
+    kind, closed = placer_class("temper"), list[float]()
+    propose: Any = kind.propose
+
+    def proposed(self: Any, search: SearchContext) -> Proposal:
+        def report(progress: Progress) -> None:
+            if progress.value is not None and not closed:
+                closed.append(progress.value)
+                Closing()
+
+        return propose(self, replace(search, on_progress=report))
+
+    monkeypatch.setattr(kind, "propose", proposed)
+    options = "--objective", "latency", "--time-limit", "10s"
+    code, plan, errors = interrupted("temper", model(tmp_path / "w.json"), *options)
+    assert (code, plan["reason"], len(plan["assignment"])) == (0, "interrupted", 60)
+    assert closed and "ignored" not in errors
+
+
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])
 def test_interrupted_lines(tmp_path: Path, name: str) -> None:
     """A placer that is done in no time, interrupted at once: what it has, or exit code 130 and nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -279,6 +280,7 @@ def test_exports_ask_for_the_precision() -> None:
     """Targets that can say it do, others name what has to be converted."""
     dims = {"prompt": 8, "tokens": 2}
 
+    @cache
     def of(name: str) -> Problem:
         return build("hf:gpt2", "A100,cpu", ProblemOptions(dims=dims, precision=name))
 

@@ -175,12 +175,16 @@ def test_openvino_reads_files_in_a_process_with_limits(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("letter", ["\0", "\x01", "\ufffe"])
 def test_a_name_that_no_xml_can_hold(letter, tmp_path):
-    """The name and what to do, whether it is an op's or a tensor's; ends of lines are written all the same."""
+    """The name and what to do, whether it is an op's or a tensor's."""
     for named in ({"op": f"a{letter}"}, {"value": f"a{letter}"}):
         with pytest.raises(
             ExportError, match="has a character that OpenVINO's IR, which is XML, cannot hold; rename it"
         ):
             exported(job(_called(tmp_path, **named)))
+
+
+def test_ends_of_lines_in_a_name_are_written(tmp_path):
+    """And so are tabs: XML can hold them."""
     assert exported(job(_called(tmp_path, op="a\nb", value="c\td"))).exported.files[MODEL]
 
 

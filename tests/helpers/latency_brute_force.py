@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -12,8 +13,11 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
+from placewise.simulate.judge.judge import _latency
+from placewise.simulate.problem_arrays import arrays_of
 
 
+@cache
 def weak_orders(n: int) -> list[tuple[int, ...]]:
     """Every way to give n ops call numbers from 0 without gaps."""
     found = (row for row in itertools.product(range(n), repeat=n) if set(row) == set(range(max(row, default=-1) + 1)))
@@ -47,9 +51,9 @@ def _with_calls(problem: Problem, device: Ints) -> Iterator[Placement]:
 
 def optimum(problem: Problem) -> float:
     """The least value of a placement that keeps the rules; inf if there is none."""
-    best = math.inf
+    best, a = math.inf, arrays_of(problem)
     for placement in every_placement(problem):
-        judgement = judge_placement(problem, placement)
-        if judgement.valid:
-            best = min(best, judgement.value)
+        if _latency(problem, a, placement)[0] < best:
+            judgement = judge_placement(problem, placement)
+            best = min(best, judgement.value) if judgement.valid else best
     return best

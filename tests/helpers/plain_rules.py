@@ -124,10 +124,8 @@ def optimum(problem: Problem) -> float:
 
 def valid_optimum(problem: Problem) -> float:
     """The least max-load of all placements that keep every rule; inf if none does."""
-    live = problem.objective.memory == "live"
-    found = (
-        value
-        for device, value in placements(problem)
-        if not live or judge_placement(problem, Placement(np.array(device, np.int32))).valid
-    )
-    return min(found, default=math.inf)
+    live, best = problem.objective.memory == "live", math.inf
+    for device, value in placements(problem):
+        if value < best and (not live or judge_placement(problem, Placement(np.array(device, np.int32))).valid):
+            best = value
+    return best

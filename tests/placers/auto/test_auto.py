@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
-from soak import enough, seeds
+from soak import enough, later, seeds
 from toy_problems import zoo
 
 from placewise._native import StopFlag
@@ -171,7 +171,7 @@ def test_a_quick_placer_without_time_left_keeps_no_list_scheduler_from_running(m
     assert started[0] == "heft"
 
 
-@pytest.mark.parametrize(("max_ops", "seed"), [(60, 49), (60, 67)])
+@pytest.mark.parametrize(("max_ops", "seed"), [(60, 49), later(60, 67)])
 def test_a_freer_problem_has_no_worse_answer(max_ops: int, seed: int) -> None:
     """Without a time limit: any sets of ops ≤ convex ones ≤ a chain of stages, also where searches alone miss that."""
     tight = random_problem(
@@ -199,7 +199,7 @@ def test_more_work_never_gives_a_worse_answer(kind: Literal["latency", "throughp
         problem = random_problem(
             seeded(seed), max_ops=24, objective=Objective(kind), constraints=Constraints(contiguous=contiguous)
         )
-        values = [place(problem, "auto", Budget(iterations=most, seed=seed)).value for most in (0, 1, 3, 7)]
+        values = [place(problem, "auto", Budget(iterations=most, seed=seed)).value for most in (0, 1, 4)]
         assert all(later <= earlier for earlier, later in pairwise(values)), f"seed {seed}: {values}"
         better += values[-1] < values[0]
     assert better or contiguous

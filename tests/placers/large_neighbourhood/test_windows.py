@@ -62,12 +62,12 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
 @pytest.mark.parametrize("execution", ["subgraph", "operator"])
 def test_windows_improve_what_they_start_from(execution):
     """A bad hint of a larger problem gets better, and is never lost."""
-    problem = chains(2, 8, execution)
+    problem = chains(2, 6, execution)
     hint = Placement(np.arange(problem.n_ops, dtype=np.int32) // 4)
     before = judge_placement(problem, hint)
     known = Incumbent(problem, None, Bound(0.0, "none"))
     assert known.offer(hint) and before.valid
-    LatencyWindows(SearchContext(problem, Budget(iterations=1)), known, size=16, together=2).run()
+    LatencyWindows(SearchContext(problem, Budget(iterations=1)), known, size=8, together=2).run()
     assert known.value < before.value
     assert known.best is not None and judge_placement(problem, known.best).value == known.value
 

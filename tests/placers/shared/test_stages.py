@@ -10,16 +10,23 @@ import pytest
 from toy_problems import boxes
 
 from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import frozen
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.shared.stages import ideals
-from placewise.placers.shared.stages.dp_driver import search_chains
+from placewise.placers.shared.stages.dp_driver import MAX_CELLS, search_chains
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
-from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.line_split import MAX_WORK, count_segments, find_best_split
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
-from placewise.placers.shared.stages.replicated_stages import compute_member_load, count_usable
+from placewise.placers.shared.stages.replicated_stages import (
+    bound_sync,
+    build_replica_column,
+    compute_member_load,
+    compute_sync_paces,
+    count_usable,
+)
 from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.simulate.contiguity import contract
 
@@ -132,3 +139,54 @@ def test_units_are_fine_and_their_sum_is_in_range(second: float) -> None:
         moved = priced.costs.enter.max(axis=1, initial=0).sum() + priced.costs.leave.max(axis=1, initial=0).sum()
         assert 2**50 < int(np.where(able, units, 0).max(axis=1).sum()) + int(moved) < 2**60
         assert (~able).sum() == 1 and units[able] / priced.scale == pytest.approx(second, rel=1e-9)
+
+
+@pytest.mark.parametrize("replicas", [1, 0])
+def test_lines_have_as_many_segments_as_memory_and_work_allow(replicas: int) -> None:
+    """On three equal devices four states of each of n + 1 ideals; where stages are shared, any may reach to the end."""
+    problem = boxes([1] * 4, [9.0] * 3, constraints=Constraints(contiguous=True, replicas=replicas))
+    priced = price_phases(problem, np.arange(4, dtype=np.int32), 4, problem.capacity)
+    most = count_segments(priced.costs)
+    if replicas == 1:
+        assert 4 * (most + 1) <= MAX_CELLS < 4 * (most + 2)
+    else:
+        assert 3 * most**2 <= MAX_WORK < 3 * (most + 1) ** 2
+
+
+def test_replicas_repeat_the_stage_of_the_first_member() -> None:
+    """Every other device has its own; without shared stages there is no column."""
+    column = build_replica_column(((3, 1), (2, 4)), 6)
+    assert column is not None and column.tolist() == [0, 3, 2, 3, 2, 5]
+    assert build_replica_column((), 6) is None
+
+
+def test_lines_longer_than_their_segments_are_cut_first() -> None:
+    """Six equal ops on two devices take 3 s; in two segments, which end where least crosses, 5 s."""
+    problem, line = boxes([1] * 6, [9.0, 9.0]), np.arange(6, dtype=np.int32)
+    costs = CostTable.given(problem.costs.op_seconds, np.array([[0.0, 0.0]] + [[0.0, 1e-9]] * 4))
+    for segments, seconds in ((1, 5.0), (5, 3.0), (6, 3.0)):
+        split = find_best_split(
+            problem.with_(costs=costs), line, (line,), problem.capacity, lambda *_: True, segments=segments
+        )
+        assert split.value == pytest.approx(seconds, rel=1e-6)
+
+
+def test_synchronization_of_stages_by_hand() -> None:
+    """Four bytes of weights at 2 B/s: of r members, each sends 2 (r - 1) / r of them per step of four samples, or of r;
+    at most twice all of them per step of two. Nothing without replicas or without backward ops.
+    """
+    for backward, replicas, samples in itertools.product((False, True), (1, 0, 2), (0, 4)):
+        builder = GraphBuilder()
+        op = builder.add_op("op", "Op", backward=backward)
+        builder.use_weight(builder.add_weight("w", shape=(4,), dtype="int8"), op)
+        devices = tuple(Device(f"d{d}") for d in range(3))
+        links = tuple(Link(*ends, 2.0) for d in devices for ends in ((d.name, HOST), (HOST, d.name)))
+        cluster = Cluster(devices, links)
+        costs = CostTable.given(np.ones((1, 3)), np.zeros((0, len(cluster.class_bandwidth))))
+        objective = Objective("throughput", memory="sum", step_samples=samples)
+        problem = Problem(builder.build(), cluster, costs, objective, Constraints(replicas=replicas))
+        most, works = {1: 1, 0: 3, 2: 2}[replicas], backward
+        paces = [2 * (r - 1) / r / (samples or r) / 2 if works and r > 1 else 0.0 for r in range(most + 1)]
+        assert compute_sync_paces(problem, ((0, 1, 2),)).tolist() == [pytest.approx(paces)]
+        assert bound_sync(problem) == (2 / (samples or 2) * 4 / 2 if works and replicas != 1 else 0.0)
+        assert bound_sync(problem) >= max(paces) * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import device_classes, unshared_bytes
 from placewise.simulate.bounds.assignment import block_prices_bound
 from placewise.simulate.bounds.bounds import possible_seconds
-from placewise.simulate.bounds.crossings import alone_bound, parting_bound
-from placewise.simulate.bounds.spreading import PricePoint, TransferProgram, transfer_bound
+from placewise.simulate.bounds.crossings import _own_transfers, alone_bound, parting_bound
+from placewise.simulate.bounds.host_cut import Traffic
+from placewise.simulate.bounds.spreading import PricePoint, TransferProgram, _list_crossings, transfer_bound
+from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 MODES = ("blocking", "overlap", "duplex")
 
@@ -244,16 +247,59 @@ def test_no_bound_is_sought_among_seconds_without_common_scale(seconds, transfer
     assert lower_bound(problem).value <= best_valid(problem)
 
 
-def price_loads(problem: Problem, prices: np.ndarray, row_: np.ndarray) -> tuple[float, float]:
-    """What a placement's loads cost at prices of device classes, transfers and wires, and its max-load."""
+def test_tensors_join_groups_and_load_them() -> None:
+    """Tensor by tensor: the groups that make and read it, equal ones once, with the sum over their tensors; and what
+    each group receives, or sends to others and as an output.
+    """
+    for seed in seeds(80):
+        problem = random_problem(seeded(seed), max_ops=9, objective=Objective("throughput"))
+        a, block, rng = arrays_of(problem), problem.block.tolist(), np.random.default_rng(seed)
+        uses, values = find_crossing_uses(problem), rng.integers(0, 9, problem.graph.n_tensors).astype(float)
+        joined: dict[int, set[int]] = {}
+        for use in uses.tolist():
+            tensor = int(a.consumed[use])
+            joined.setdefault(tensor, {block[a.producer[tensor]]}).add(block[a.consumers[use]])
+        if joined:
+            found = _list_crossings(problem, uses)
+            ends = found.edge_offsets.tolist()
+            edges = [found.edge_nodes[i:j].tolist() for i, j in pairwise(ends)]
+            assert len({tuple(edge) for edge in edges}) == len(edges) and all(edge == sorted(edge) for edge in edges)
+            for tensor in range(problem.graph.n_tensors):
+                edge = int(found.of[tensor])
+                assert (None if edge < 0 else set(edges[edge])) == joined.get(tensor)
+            sums = [sum(values[t] for t in joined if set(edge) == joined[t]) for edge in edges]
+            assert found.sum_tensors(values).tolist() == sums
+            at = found.node_offsets.tolist()
+            for node in range(problem.n_blocks):
+                near = found.node_edges[at[node] : at[node + 1]].tolist()
+                assert near == [e for e, edge in enumerate(edges) if node in edge]
+        reads, leaves = set[tuple[int, int]](), {t for t in range(len(values)) if a.output[t] and a.producer[t] >= 0}
+        maker = np.array([block[op] if op >= 0 else -1 for op in a.producer.tolist()], np.int64)
+        for use, tensor in enumerate(a.consumed.tolist()):
+            if block[a.consumers[use]] != maker[tensor]:
+                reads.add((tensor, block[a.consumers[use]]))
+        out, into = values, values[::-1].copy()
+        wanted = [
+            sum(into[t] for t, b in reads if b == group)
+            + sum(out[t] for t in {t for t, _ in reads} | leaves if maker[t] == group)
+            for group in range(problem.n_blocks)
+        ]
+        pairs = np.array(sorted(reads), np.int64).reshape(-1, 2)
+        traffic = Traffic(pairs[:, 0], pairs[:, 1], maker, out, into, np.array(sorted(leaves), np.int64))
+        assert _own_transfers(traffic, problem.n_blocks).tolist() == wanted
+
+
+def loads_of(problem: Problem, row_: np.ndarray, count: int) -> tuple[list[float], float] | None:
+    """What a placement loads: device classes, transfers and wires [count], and its max-load; None if it is invalid."""
     judged, of = judge_placement(problem, Placement(row_)), device_classes(problem).of.tolist()
-    n, mode, total = len(device_classes(problem).count), problem.objective.communication, 0.0
+    n, mode, total = len(device_classes(problem).count), problem.objective.communication, [0.0] * count
     send, receive = {"blocking": (0, 0), "overlap": (n, n), "duplex": (n, 2 * n)}[mode]
     for device, use in zip(of, judged.devices, strict=True):
-        total += prices[device] * use.compute
-        total += prices[send + device] * use.send + prices[receive + device] * use.receive
-    total += prices[-1] * sum(judged.wires.values()) if judged.wires else 0.0
-    return total, judged.value
+        total[device] += use.compute
+        total[send + device] += use.send
+        total[receive + device] += use.receive
+    total[-1] += sum(judged.wires.values())
+    return (total, judged.value) if judged.valid else None
 
 
 def hosted_problem(seed: int) -> Problem:
@@ -284,14 +330,14 @@ def test_no_loads_cost_less_than_any_prices_and_trees_say():
         classes, rng = device_classes(problem), np.random.default_rng(seed)
         program = TransferProgram(problem, classes, possible_seconds(problem, classes))
         program.raise_floor(best_valid(problem) * 0.8, 0.02, lambda: True)
-        rows = [row_ for row_ in candidates(problem) if judge_placement(problem, Placement(row_)).valid]
+        found = [loads_of(problem, row_, len(program.loads.count)) for row_ in candidates(problem)]
+        loads, values = map(np.array, zip(*(one for one in found if one is not None), strict=True))
         for _ in range(8):
             prices = rng.random(len(program.loads.count)) * (program.loads.count > 0)
             prices /= program.loads.count @ prices
             factors = rng.random(len(program.trees)) ** 8
             proved, slope = program.weigh(PricePoint(prices, np.zeros(len(program.sides.room)), factors))
-            costs = np.array([price_loads(problem, prices, row_) for row_ in rows])
-            slack = costs[:, 0] + slope * costs[:, 1] - proved
+            slack = loads @ prices + slope * values - proved
             assert slack.min() >= -1e-9
             compared += bool(factors.any())
             close += bool(slack.min() < 1e-3 * proved and factors.any())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from bounded_problems import solve_intervals
+from bounded_problems import solve_intervals, tangled_problem
 from simulate_problems import random_placement, random_problem, seeded
 from soak import enough, seeds
+from toy_problems import toy
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -17,7 +19,17 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.simulate import evaluate, judge_placement, lower_bound
-from placewise.simulate.bounds.intervals import METHOD, Program, bound_interval, least_delays
+from placewise.simulate.blocks import best_seconds
+from placewise.simulate.bounds import intervals
+from placewise.simulate.bounds.intervals import (
+    METHOD,
+    SOLVED,
+    Program,
+    _reach,
+    begin_chain,
+    bound_interval,
+    least_delays,
+)
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
 
@@ -163,3 +175,76 @@ def test_the_bound_is_rounded_down():
         exact = sum(map(Fraction, seconds.tolist()))
         bound = solve_intervals(problem.with_(costs=costs)).value
         assert float(exact) * (1 - 1e-4) < bound and Fraction(bound) <= exact
+
+
+def reachable(problem: Problem) -> np.ndarray:
+    """Which ops lead to which, by themselves or others [n, n]."""
+    graph, reach = problem.graph, np.zeros((problem.n_ops, problem.n_ops), np.bool_)
+    for op in reversed(range(problem.n_ops)):
+        for tensor in range(graph.out_offsets[op], graph.out_offsets[op + 1]):
+            for reader in graph.consumers_of(tensor).tolist():
+                reach[op] |= reach[reader]
+                reach[op, reader] = True
+    return reach
+
+
+def longest_by(ends: np.ndarray, table: np.ndarray) -> tuple[list[float], list[int]]:
+    """When each op of a path ends at least, and the op before the last interval, pair by pair."""
+    reach, came = [float(ends[0])], [0]
+    for j in range(1, len(ends)):
+        options = {i: reach[i] + float(table[i, j - i]) for i in range(j) if j - i < table.shape[1]}
+        came.append(max(options, key=lambda i: options[i]))
+        reach.append(options[came[-1]] + float(ends[j]))
+    return reach, came
+
+
+def test_intervals_hold_what_lies_between_their_ends():
+    """Number, seconds, and seconds along the path, of every interval of random chains, op by op; what a chain proves
+    before and after each op follows from any values of intervals, and those without a choice are solved.
+    """
+    forked = solved = 0
+    for seed in seeds(160):
+        problem = tangled_problem(seeded(seed), "operator", wide=seed % 2 == 0, n_ops=(6, 12))
+        some = np.random.default_rng(seed).random(problem.n_ops) < 0.8
+        problem = problem.with_(costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * some[:, None]))
+        chain = begin_chain(problem)
+        if chain is None:
+            continue
+        reach, path, seconds = reachable(problem), chain._path, best_seconds(problem, np.arange(problem.n_devices))
+        m, values = len(path), np.random.default_rng(seed).integers(0, 9, chain._value.shape) / 4
+        for i, j in itertools.combinations(range(m), 2):
+            inside = reach[path[i]] & reach[:, path[j]]
+            most, along = float(seconds[inside].sum()), float(seconds[path[i + 1 : j]].sum())
+            at = i, j - i
+            assert (chain._count[at], chain._most[at], chain._along[at], chain._value[at]) == (
+                inside.sum(), most, along, along
+            )  # fmt: skip
+            simple = inside.sum() == j - i - 1 or most <= along
+            assert chain._level[at] == (SOLVED if simple else 0)
+            forked, solved = forked + (not simple), solved + simple
+        chain._value = values
+        times, ends = chain.list_times(), seconds[path]
+        back = np.array([[values[m - 1 - i - w, w] if i + w < m else 0.0 for w in range(values.shape[1])]
+                         for i in range(m)])  # fmt: skip
+        before, after = longest_by(ends, values)[0], longest_by(ends[::-1], back)[0][::-1]
+        assert times.start == pytest.approx(np.array(before) - ends, rel=1e-9, abs=1e-12)
+        assert times.rest == pytest.approx(np.array(after) - ends, rel=1e-9, abs=1e-12)
+        assert times.value == pytest.approx(before[-1], rel=1e-9) and times.value <= before[-1]
+        assert (times.start <= np.array(before) - ends).all() and (times.rest <= np.array(after) - ends).all()
+        for band in {m - 1, max(m // 2, 1)}:
+            found, came = _reach(ends, values[:, : band + 1])
+            assert (found.tolist(), came.tolist()[1:]) == (
+                longest_by(ends, values[:, : band + 1])[0], longest_by(ends, values[:, : band + 1])[1][1:]
+            )  # fmt: skip
+    assert forked > enough(100) and solved > enough(400)
+
+
+def test_only_paths_of_three_ops_or_more_have_intervals(monkeypatch):
+    """And no more than are worth the time, of ops that can all run."""
+    assert begin_chain(toy().with_(objective=OPERATOR)) is None
+    monkeypatch.setattr(intervals, "LONGEST", 5)
+    for layers, found in ((0, False), (1, True), (2, True), (3, False)):
+        problem = fork(1, 0.0, layers=layers)
+        assert (begin_chain(problem) is not None) == found
+        never = CostTable.given(np.full_like(problem.costs.op_seconds, np.inf), problem.costs.transfer_seconds)
+        assert begin_chain(problem.with_(costs=never)) is None

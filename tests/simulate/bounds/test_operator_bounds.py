@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from bounded_problems import best_order, best_valid, climb, solve_intervals, tangled_problem
@@ -11,15 +15,16 @@ from soak import enough, seeds
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.columns import Floats
+from placewise.model.columns import Bools, Floats
 from placewise.model.costs import CostTable
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.simulate import lower_bound
 from placewise.simulate.blocks import best_seconds, block_bytes, block_seconds, device_classes
 from placewise.simulate.bounds import sharing, windows
 from placewise.simulate.bounds.bounds import possible_seconds
 from placewise.simulate.bounds.intervals import PathTimes
 from placewise.simulate.bounds.paths import path_bound
+from placewise.simulate.problem_arrays import arrays_of
 
 OPERATOR = Objective("latency", execution="operator", memory="sum")
 
@@ -178,6 +183,114 @@ def test_a_window_that_promises_no_more_is_not_bounded(above: float, looks: bool
     assert (len(asked) > 1) == looks
 
 
+class NoSpread:
+    """Notes the windows that are bounded, and proves nothing: less than nothing if `worthless`."""
+
+    asked: ClassVar[list[tuple[float, ...]]] = []
+
+    def __init__(self, *_: object, worthless: bool = False) -> None:
+        self._worthless = worthless
+
+    def bound(self, h: float, q: float, least: float, work: float, _: object) -> tuple[float, float]:
+        """So many seconds, for 0.1 of work."""
+        self.asked.append((h, q, round(least, 9), round(work, 9)))
+        return -h - q - 1 if self._worthless else 0.0, 0.1
+
+
+def asked_windows(
+    monkeypatch: pytest.MonkeyPatch, spread: object, *shared: object, **limits: float
+) -> list[tuple[float, ...]]:
+    """The windows that are bounded, in order: head, tail, what is known beyond them, and the work left."""
+    NoSpread.asked.clear()
+    monkeypatch.setattr(windows, "_Spread", spread)
+    windows.load_bound(*shared, **limits)  # type: ignore[arg-type]
+    return list(NoSpread.asked)
+
+
+@pytest.mark.parametrize("host", [0.0, 1.0])
+def test_windows_that_promise_most_are_bounded_first(monkeypatch: pytest.MonkeyPatch, host: float) -> None:
+    """One op, eight on two devices, one op: 6 s from the eight alone, 5.5 s with either end, 5 s with both, 2.5 s for
+    an end; nothing for the empty window, nor for what promises less than is known, and hosts do not count.
+    """
+    problem = layers([1, 8, 1], link=0.0, host=host)
+    classes = device_classes(problem)
+    shared = problem, classes, possible_seconds(problem, classes), windows.bound_paths(problem)
+    order = [(1, 1, -2, 9.0), (0, 1, 1, 8.9), (1, 0, 1, 8.8), (0, 0, 2, 8.7), (0, 2, 0, 8.6), (2, 0, 0, 8.5)]
+    assert asked_windows(monkeypatch, NoSpread, *shared, work=9.0) == order
+    short = [(1, 1, -2, 0.25), (0, 1, 1, 0.15), (1, 0, 1, 0.05)]
+    assert asked_windows(monkeypatch, NoSpread, *shared, work=0.25) == short
+    assert asked_windows(monkeypatch, NoSpread, *shared, above=5.6) == [(1, 1, 3.6, 0.3)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_windows_beside_one_that_is_bounded_are_left_out(monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+    """Of 64 heads, or tails, on two devices the last promises most; two beside it differ by too little to be asked."""
+    problem = layers([64], link=0.0)
+    classes, ends = device_classes(problem), (np.arange(64.0), np.zeros(64))
+    paths = windows.PathBounds(np.ones(64), *(ends[::-1] if turned else ends))
+    spread = partial(NoSpread, worthless=True)
+    found = asked_windows(monkeypatch, spread, problem, classes, possible_seconds(problem, classes), paths, work=9.0)
+    assert [row[1 if turned else 0] for row in found] == list(range(63, -1, -3))
+
+
+@pytest.mark.parametrize("count", [7, 300])
+def test_windows_hold_the_ops_between_their_ends(count: int) -> None:
+    """The load of every window, op by op; where there are many heads, 96 of them from the first to the last."""
+    rng = np.random.default_rng(count)
+    head, tail, seconds = rng.permutation(count) / 2.0, rng.integers(0, 4, count) / 1.0, rng.integers(0, 5, count) / 1.0
+    found = windows.list_windows(windows.PathBounds(seconds, head, tail))
+    assert found.tails.tolist() == sorted(set(tail.tolist()))
+    assert len(found.heads) == min(count, 96) and {found.heads[0], found.heads[-1]} == {0.0, (count - 1) / 2}
+    assert set(found.heads.tolist()) <= set(head.tolist()) and (np.diff(found.heads) > 0).all()
+    inside = (head >= found.heads[:, None, None]) & (tail >= found.tails[None, :, None])
+    assert found.load.tolist() == (inside * seconds).sum(axis=2).tolist()
+
+
+def test_a_window_counts_what_is_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any window, op by op and tensor by tensor: seconds of ops that may run inside, tensors that are made after it
+    begins and read before it ends, and outputs only where it ends with everything.
+    """
+    given: list[tuple[list[float], list[bool], list[bool]]] = []
+
+    def seen(problem: Problem, _: object, times: Floats, traffic: tuple[Bools, Bools]) -> None:
+        totals = np.where(np.isfinite(times), times, 0.0).sum(axis=0)
+        given.append((totals.tolist(), traffic[0].tolist(), traffic[1].tolist()))
+        raise StopIteration
+
+    monkeypatch.setattr(windows, "list_traffic", lambda _, counted, leaving: (counted, leaving))
+    monkeypatch.setattr(windows, "Sides", seen)
+    for seed in seeds(120):
+        problem = tangled_problem(seeded(seed), "operator")
+        classes, paths = device_classes(problem), windows.bound_paths(problem)
+        times = block_seconds(problem, classes.example)
+        if not np.isfinite(times).all():
+            continue
+        rng, a = np.random.default_rng(seed), arrays_of(problem)
+        h, q = float(rng.choice(paths.head)), float(rng.choice([0.0, *paths.tail]))
+        with pytest.raises(StopIteration):
+            windows._Spread(problem, classes, times, classes.count, paths).bound(h, q, 0.0, 1.0, lambda: True)
+        inside = [op for op in range(problem.n_ops) if paths.head[op] >= h and paths.tail[op] >= q]
+        ends = [float(paths.head[op] + paths.seconds[op]) if op >= 0 else 0.0 for op in a.producer.tolist()]
+        uses = zip(a.consumed.tolist(), a.consumers.tolist(), strict=True)
+        counted = [ends[t] >= h and paths.tail[op] + paths.seconds[op] >= q for t, op in uses]
+        leaving = [bool(a.output[t]) and ends[t] >= h and q <= 0 for t in range(len(ends))]
+        totals = [float(problem.costs.op_seconds[inside, d].sum()) for d in classes.example.tolist()]
+        assert given.pop() == (pytest.approx(totals), counted, leaving)
+
+
+def test_queues_between_devices_and_host_are_machines() -> None:
+    """Two devices have two ways each way, one where they share a wire, and none for a device that may run nothing."""
+    problem = layers([1, 2], link=1.0, host=1.0)
+    shared = tuple(replace(link, shared="bus") if link.target == HOST else link for link in problem.cluster.links)
+    wired = problem.with_(cluster=replace(problem.cluster, links=shared))
+    alone = problem.with_(constraints=Constraints(forbidden=(Rule(".", "d1"),)))
+    for own, ways in ((problem, [2, 2]), (wired, [1, 2]), (alone, [1, 1])):
+        classes = device_classes(own)
+        machines = classes.count
+        spread = windows._Spread(own, classes, possible_seconds(own, classes), machines, windows.bound_paths(own))
+        assert spread._machines.tolist() == [*machines.tolist(), *ways]
+
+
 def heads_by_hand(problem: Problem, seconds: Floats, known: PathTimes) -> Floats:
     """Heads op by op: after all that is read, and on the path after what is proved."""
     head, start = np.zeros(problem.n_ops), dict(zip(known.path.tolist(), known.start.tolist(), strict=True))
@@ -203,6 +316,32 @@ def test_heads_and_tails_follow_what_is_proved():
         assert (head >= plain.head - 1e-9).all() and (tail >= plain.tail - 1e-9).all()
         longer += bool((head > plain.head + 1e-6).any() and (tail > plain.tail + 1e-6).any())
     assert longer > enough(10)
+
+
+def test_sets_are_joined_and_find_their_neighbours() -> None:
+    """Random pairs join what they connect, under the number of a member; an op must be in a set beside it where, coming
+    after all that it reads from there and before all that reads it there, it would end too late.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        one, other = rng.integers(0, 12, (2, 7))
+        joined = sharing.join_sets(np.arange(12), one, other)
+        whole = np.eye(12, dtype=bool)
+        whole[one, other] = whole[other, one] = True
+        for _ in range(4):
+            whole = whole @ whole
+        assert ((joined[:, None] == joined) == whole).all() and whole[np.arange(12), joined].all()
+        op, beside = rng.integers(0, 5, (2, 9))
+        before, after, times = rng.integers(0, 9, 9), rng.integers(0, 9, 9), rng.integers(0, 6, (3, 5))
+        seconds, head, tail = times.tolist()
+        late = {
+            (v, s)
+            for v, s in zip(op.tolist(), beside.tolist(), strict=True)
+            if max(head[v], *before[(op == v) & (beside == s)]) + seconds[v]
+            + max(tail[v], *after[(op == v) & (beside == s)]) > 15
+        }  # fmt: skip
+        found = sharing._find_neighbours(op, beside, before, after, tuple(times), 15)
+        assert set(zip(*(column.tolist() for column in found), strict=True)) == late
 
 
 def test_no_calls_are_below_what_must_share_one():

@@ -197,3 +197,44 @@ def test_rows_that_are_beaten_go() -> None:
     rounded, left = keep_best(many)
     assert len(left) <= chain_ways.MOST_WAYS and (rounded <= many[left]).all()
     assert (rounded[None] <= many[:, None]).all(axis=2).any(axis=1).all()
+
+
+def test_chains_that_are_kept_do_not_overlap() -> None:
+    """Of random chains beside a path the slowest first: each is kept unless it shares an op with one that is, or its
+    part of the path overlaps another part, or is too long; of equal edges one is.
+    """
+    for seed in range(30):
+        rng, ears = np.random.default_rng(seed), []
+        for _ in range(12):
+            i, j = sorted(rng.choice(40, 2, replace=False).tolist())
+            ops = tuple(rng.choice(9, int(rng.integers(0, 3)), replace=False).tolist())
+            ears.append((float(rng.permutation(1000)[0]), i, j, ops))
+        kept = parallel_chains._keep_compatible(ears, 40)
+        parts, used, wanted = list[tuple[int, int]](), set[int](), dict[tuple[int, int], list[tuple[int, ...]]]()
+        for _, i, j, ops in sorted(ears, key=lambda ear: -ear[0]):
+            apart = all(j <= a or b <= i for a, b in parts)
+            if (i, j) not in parts and (not apart or j - i - 1 > parallel_chains.LONGEST_CHAIN):
+                continue
+            parts += [(i, j)] if (i, j) not in parts else []
+            chains = wanted.setdefault((i, j), [])
+            if not used & set(ops) and not (not ops and () in chains):
+                chains.append(ops)
+                used |= set(ops)
+        assert kept == wanted
+
+
+def test_of_many_labels_those_are_kept_that_none_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Least seconds with more bytes, and fewer bytes with more seconds; too many are rounded down, to none that is more
+    than it was, and every label is at least as much as one that is left.
+    """
+    columns = np.random.default_rng(0).integers(0, 40, (4, 300)).astype(np.float64)
+    kept = parallel_chains._keep_labels(columns, 40.0)
+    pairs = {tuple(row) for row in columns[:2].T.tolist()}
+    assert {tuple(row) for row in kept[:2].T.tolist()} == {
+        (s, b) for s, b in pairs if not any((t, c) != (s, b) and t <= s and c <= b for t, c in pairs)
+    }
+    monkeypatch.setattr(parallel_chains, "MOST_LABELS", 4)
+    slope = np.stack([np.arange(40.0), 40.0 - np.arange(40), np.zeros(40), np.zeros(40)])
+    few = parallel_chains._keep_labels(slope.copy(), 40.0)
+    assert 1 < few.shape[1] <= 4 and set(few[1].tolist()) <= {0.0, *(20 * (1 - 1e-15), 40 * (1 - 1e-15))}
+    assert ((few[0] <= slope[0][:, None]) & (few[1] <= slope[1][:, None])).any(axis=1).all()

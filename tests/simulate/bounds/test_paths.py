@@ -20,7 +20,14 @@ from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement, lower_bound
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
-from placewise.simulate.bounds.paths import _fits, hop_bound, longest_path, path_bound, path_positions
+from placewise.simulate.bounds.paths import (
+    _fits,
+    hop_bound,
+    list_long_paths,
+    longest_path,
+    path_bound,
+    path_positions,
+)
 from placewise.simulate.problem_arrays import arrays_of
 
 SUBGRAPH = Objective("latency", execution="subgraph", memory="sum")
@@ -106,6 +113,7 @@ def test_memory_forces_a_hop():
         problem = in_a_row([1, 1, 1, 1], [5, 1, 5, 5], memory=2, slow=100)
         problem = problem.with_(objective=Objective(execution=execution, memory="sum"))
         assert hop_bound(problem).value == pytest.approx(4 + 2, rel=1e-9)
+        assert lower_bound(problem, work=0) == hop_bound(problem)
         assert min(valid_values(problem)) == pytest.approx(6)
 
 
@@ -294,6 +302,30 @@ def test_every_weight_has_a_path_of_its_own():
     problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
     assert path_bound(problem).value == pytest.approx(10.0, rel=1e-9)
     assert min(valid_values(problem)) >= 10.0
+
+
+def test_long_paths_are_found_by_each_weight():
+    """Two calls of 1.6 s with 1 s of overhead each, one of 3.5 s, and three of 0.1 s: the longest in calls, in seconds
+    on either device, and in ops; a path of more than 1,500 ops is none.
+    """
+    builder, seconds = GraphBuilder(), []
+    for length, each in ((2, 1.6), (1, 3.5), (3, 0.1)):
+        for op in range(length):
+            builder.add_op(f"op{len(seconds)}", "Op")
+            seconds.append(each)
+            if op:
+                builder.add_edge(builder.add_tensor(len(seconds) - 2, nbytes=0), len(seconds) - 1)
+    links = (Link("acc", HOST, 1.0), Link(HOST, "acc", 1.0))
+    cluster = Cluster((Device("acc", call_overhead=1.0), Device("cpu", kind="cpu")), links)
+    costs = CostTable.given(np.array(seconds)[:, None] * [1.0, 10.0], np.zeros((3, 2)))
+    problem = Problem(builder.build(), cluster, costs, SUBGRAPH)
+    a, host = arrays_of(problem), problem.costs.op_seconds[:, 1]
+    found = list_long_paths(problem, a, call_costs(problem), host)
+    assert [path.tolist() for path in found] == [[0, 1], [2], [3, 4, 5]]
+    for length, kept in ((1500, 1), (1501, 0)):
+        problem = in_a_row([1.0] * length, [0.0] * length, memory=2.0 * length, slow=1)
+        row = list_long_paths(problem, arrays_of(problem), call_costs(problem), np.ones(length))
+        assert len(row) == kept
 
 
 @pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])

@@ -12,6 +12,8 @@ from drawn_kinds import kinds_drawn
 from hypothesis import given
 from simulate_problems import OBJECTIVES, placed, random_placement, random_problem, seeded
 from soak import examples, seeds
+from split_problems import split_problem
+from step_problems import step_problem
 from twins import peak_memory
 from twins.memory import resident_memory
 
@@ -191,6 +193,42 @@ def test_what_peaks_when():
             assert sizes == sorted(sizes, reverse=True)
             assert held[problem.graph.ops.name.index(peak.op)] == peak.bytes
             assert placement.device[problem.graph.ops.name.index(peak.op)] == d
+
+
+@pytest.mark.parametrize(
+    ("memory", "order", "first"), [("live", [1, 0], "b"), ("live", [0, 1], "a"), ("sum", [1, 0], "a")]
+)
+def test_of_equal_peaks_the_first_that_runs_is_named(memory, order, first):
+    """Two ops that make 4 bytes each which nobody reads; where tensors do not count, every op holds as much."""
+    builder = GraphBuilder()
+    for name in "ab":
+        builder.add_tensor(builder.add_op(name, "Op", state_bytes=1), nbytes=4)
+    cluster = Cluster((Device("cpu", kind="cpu"),))
+    objective = Objective("latency", execution="operator", memory=memory)
+    problem = Problem(builder.build(), cluster, CostTable.given(np.ones((2, 1)), np.zeros((2, 1))), objective)
+    (peak,) = memory_peaks(problem, Placement(np.zeros(2, np.int32), order=np.array(order, np.int32)))
+    assert (peak.op, peak.bytes) == (first, 6.0 if memory == "live" else 2.0)
+
+
+def test_stages_and_steps_have_no_peak_of_an_op():
+    """Where ops may be split, and for a training step, the judge says what the stages hold."""
+    for problem in (split_problem(3), step_problem(5)):
+        assert memory_peaks(problem, Placement.on(0, problem.n_ops)) == ()
+
+
+def test_memory_of_an_order_is_its_own():
+    """What is known of the same devices without an order does not count: b before a holds a's tensor no more."""
+    builder = GraphBuilder()
+    for name in "abc":
+        builder.add_op(name, "Op", state_bytes=0)
+    builder.add_edge(builder.add_tensor(0, nbytes=4), 2)
+    builder.add_tensor(1, nbytes=8)
+    cluster = Cluster((Device("cpu", kind="cpu"),))
+    objective = Objective("latency", execution="operator")
+    problem = Problem(builder.build(), cluster, CostTable.given(np.ones((3, 1)), np.zeros((2, 1))), objective)
+    rows = [Placement(np.zeros(3, np.int32), order=np.array(order, np.int32)) for order in ([1, 0, 2], [0, 1, 2])]
+    peaks = [device_memory(problem, row)[1].tolist() for row in (rows[0], Placement(rows[0].device), *rows)]
+    assert peaks[0] == peaks[2] == [8.0] and peaks[1] in ([8.0], [12.0]) and peaks[3] == [12.0]
 
 
 def test_the_peak_of_the_residual_block():
