@@ -144,7 +144,7 @@ def test_where_nothing_runs(tiny: Path) -> None:
 def test_the_default_command_has_the_same_devices(tiny: Path) -> None:
     """All servers and cards of the list, no others, and of a limited device no more than its memory."""
     server, sizes = "10.0.0.1:50052", ProblemOptions(dims=SIZES)
-    start = f"llama-server -m {tiny} -c 12"
+    start = f"llama-server -m {tiny} -c 12 -np 1"
     devices = f"cpu,rpc:{server}@8GiB,rpc:10.0.0.2:50052@100kB"
     problem = build(tiny, devices, sizes)
     words = f"{start} --fit on --rpc {server},10.0.0.2:50052"
