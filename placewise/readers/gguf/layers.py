@@ -79,7 +79,7 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     if latent:
         kv_heads, widths = 1, (shape.latent + shape.rotated, shape.latent)
     else:
-        widths = (shape.key_width, shape.value_width)
+        widths = (shape.key_widths[layer.number], shape.value_widths[layer.number])
     sizes = (heads * widths[0], kv_heads * widths[0], kv_heads * widths[1])
     query, key, value = (
         _project_latent(graph, shape, layer, hidden, sizes) if latent else _project(graph, layer, hidden, sizes)
@@ -90,8 +90,9 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     seen = min(now.visible, window) if window else now.visible
     kept = count_cells(now.capacity, window)
     stored = widths[:1] if latent else widths  # the latent's values are a part of its keys
+    own = layer.number < shape.cached
     state = sum(
-        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name)
+        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name) if own else 0
         for width, name in zip(stored, now.cache, strict=False)
     )
     home = graph.groups

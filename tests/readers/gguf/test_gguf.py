@@ -33,10 +33,14 @@ def decode_of(graph: Graph) -> np.ndarray:
 
 
 def test_types_are_those_of_ggml() -> None:
-    """Every type that the package gguf knows is known, with the same block and the same bytes."""
+    """Every type that the package gguf knows is known, with the same block and the same bytes.
+
+    The newest of ggml is Q2_0, which no published version of the package knows.
+    """
     gguf = pytest.importorskip("gguf")
     theirs = {t.value: (t.name, *gguf.GGML_QUANT_SIZES[t]) for t in gguf.GGMLQuantizationType}
-    assert {number: tuple(known) for number, known in TYPES.items()} == theirs
+    ours = {number: tuple(known) for number, known in TYPES.items()}
+    assert ours == {42: ("Q2_0", 64, 18)} | theirs
     assert all(find_type(name).name == name.upper() for name in CACHE_TYPES)
 
 
