@@ -195,6 +195,19 @@ def test_options_that_do_nothing_are_errors(tmp_path: Path) -> None:
         pw.place(path, "L4", dims={"width": 3})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("attention.head_count_kv", 3), ("attention.key_length", 32), ("attention.value_length", 8),
+     ("embedding_length", 64), ("attention.head_count", [3, 1])],
+)  # fmt: skip
+def test_heads_that_are_not_those_of_the_tensors(name: str, value: object, tmp_path: Path) -> None:
+    """The cache follows from the metadata, the weights from the tensors: where they differ, nothing is read."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_model(**{f"llama.{name}": value}))
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_\w+ is .* by the heads that the file names"):
+        read_gguf(path)
+
+
 def test_unknown_architectures_say_so(tmp_path: Path) -> None:
     """A new name with known parts is read, with a note that times are by bytes alone."""
     path = tmp_path / "new.gguf"
