@@ -37,7 +37,7 @@ def sweep(
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=A:B doubles a dimension from A to B, A:B:STEP adds, A,B,C lists; k is 1024; may be repeated."
+            help="NAME=FROM:TO doubles a dimension, FROM:TO:STEP adds, A,B,C lists; k is 1024; may be repeated."
         ),
     ] = None,
     until: Annotated[

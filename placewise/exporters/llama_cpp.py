@@ -300,12 +300,15 @@ def _name_file(problem: Problem) -> str:
 
 
 def _size_options(problem: Problem) -> list[str]:
-    """The context of all sequences together, their number, and the types of the cache, as the plan counts them."""
+    """The context of all sequences together, their number, and the types of the cache, as the plan counts them.
+
+    Without a number, llama-server serves four at a time, whose sliding windows need more cache than one's.
+    """
     source = problem.graph.source
     dims = find_run_dims(source)
     if source is None or dims is None:
         return []
-    words = [f"{CONTEXT} {dims.cache_positions}", *([f"{PARALLEL} {dims.streams}"] if dims.streams > 1 else [])]
+    words = [f"{CONTEXT} {dims.cache_positions}", f"{PARALLEL} {dims.streams}"]
     if kinds := str(source.options.get("cache_type", "")).split(",") if "cache_type" in source.options else []:
         words += [f"{CACHE_KEYS} {kinds[0]} {CACHE_VALUES} {kinds[-1]}"]
     kinds_of_devices = {device.kind for device in problem.cluster}

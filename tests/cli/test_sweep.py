@@ -76,3 +76,8 @@ def test_bad_inputs_are_one_sentence(arguments: tuple[str, ...], words: str) -> 
         pytest.importorskip("ray")
     err = run("sweep", *MODEL, "-d", "L4", *arguments, code=2).stderr
     assert words in err and len(err.splitlines()) == 1
+
+
+def test_help_has_no_pictures() -> None:
+    """Rich reads `:B:` as an emoji."""
+    assert all(ord(letter) < 0x1F000 for letter in run("sweep", "--help").stdout)

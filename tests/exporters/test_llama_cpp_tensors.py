@@ -7,6 +7,7 @@ The real llama.cpp has as many devices here as RPC servers run on this machine. 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -32,13 +33,15 @@ from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute, place_tensors
 from placewise.runtimes.llama_cpp.log import ROUNDED, Allocation, parse_log
-from placewise.runtimes.llama_cpp.program import SERVER, find_port, find_program
+from placewise.runtimes.llama_cpp.program import READ, SERVER, find_port, find_program
 from placewise.runtimes.llama_cpp.runtime import run_llama
 
 pytest.importorskip("gguf")
 LAYERS = 6
 SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0, 1, 1, 4), (5,)), ((5, 0, 1, 0), ())]
 """Layers on the host and on each of three GPUs, and the layers whose experts are on the host."""
+PIPELINED, COPIES = "pipeline parallelism enabled", 4
+"""Where no layer is on the host, newer builds have micro-batches on all devices at once, and copies of their inputs."""
 
 
 def export_split(path: Path, split: Sequence[int], away: Sequence[int]) -> tuple[Problem, Placement, Export]:
@@ -142,7 +145,9 @@ def load_command(words: Sequence[str], devices: LlamaDevices, log: Path) -> tupl
     port, named = find_port(), [word.replace("CUDA", "RPC") if "CUDA" in word else word for word in words[1:]]
     options = ["--rpc", ",".join(devices.addresses), *named, "--port", str(port), "-t", "1", "-lv", "5", "--fit", "off"]
     with log.open("w") as written:
-        process = subprocess.Popen([devices.server, *options, "--no-mmap"], stdout=written, stderr=written, text=True)
+        process = subprocess.Popen(
+            [devices.server, *options], env=os.environ | READ, stdout=written, stderr=written, text=True
+        )
         try:
             until = time.monotonic() + SECONDS
             while "listening on" not in log.read_text(errors="replace"):
@@ -180,7 +185,8 @@ def test_the_real_llama_cpp_loads_the_plan(family: str, number: int, devices: Ll
     away = tuple(layer for layer in away if "ffn_up_exps" in FAMILIES[family].parts)
     problem, placement, made = export_split(path, split, away)
     words = command_words(made)
-    real, tokens = load_command(words, devices, tmp_path / "log.txt")
+    log = tmp_path / "log.txt"
+    real, tokens = load_command(words, devices, log)
     assert tokens == 4
     homes = create_exporter("llama.cpp").read_back(made.exported, problem)
     assert (homes == placement.device).all()
@@ -204,5 +210,6 @@ def test_the_real_llama_cpp_loads_the_plan(family: str, number: int, devices: Ll
     for place, counted in count_bytes(header, flags, names).items():
         assert add_up(dict(real.weights), place, devices) == pytest.approx(counted.weights, abs=buffers * ROUNDED)
         assert add_up(dict(real.cache), place, devices) == pytest.approx(counted.cache, abs=buffers * ROUNDED)
+    most = 1.1 * count_compute(header, flags) * (COPIES if PIPELINED in log.read_text(errors="replace") else 1)
     for name in names:
-        assert add_up(dict(real.compute), name, devices) <= 1.1 * count_compute(header, flags)
+        assert add_up(dict(real.compute), name, devices) <= most

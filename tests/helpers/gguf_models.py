@@ -206,14 +206,17 @@ def _add_tokenizer(writer: Any) -> None:
     writer.add_eos_token_id(2)
 
 
-def tiny_model(*, experts: bool = False) -> bytes:
-    """A whole file of a few kilobytes: two layers of width 32, one of them, if asked, a mixture of two experts."""
+def tiny_model(*, experts: bool = False, **changed: Any) -> bytes:
+    """A whole file of a few kilobytes: two layers of width 32, one of them, if asked, a mixture of two experts.
+
+    `changed` are keys of its metadata.
+    """
     metadata: dict[str, Any] = {
         "general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 32,
         "llama.attention.head_count": [2, 1], "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
         "llama.attention.value_length": 16, "llama.context_length": 64, "llama.attention.sliding_window": 8,
         "llama.attention.sliding_window_pattern": [True, False], "llama.expert_used_count": 1,
-        "tokenizer.ggml.tokens": ["a", "b"],
+        "tokenizer.ggml.tokens": ["a", "b"], **changed,
     }  # fmt: skip
     tensors = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
     for layer, heads in enumerate((2, 1)):

@@ -79,10 +79,10 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     if latent:
         kv_heads, widths = 1, (shape.latent + shape.rotated, shape.latent)
     else:
-        widths = (shape.key_width, shape.value_width)
+        widths = (shape.key_widths[layer.number], shape.value_widths[layer.number])
     sizes = (heads * widths[0], kv_heads * widths[0], kv_heads * widths[1])
     query, key, value = (
-        _project_latent(graph, shape, layer, hidden, sizes) if latent else _project(graph, layer, hidden, sizes)
+        _project_latent(graph, shape, layer, hidden, sizes) if latent else _project(graph, shape, layer, hidden, sizes)
     )
     query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
     key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
@@ -90,8 +90,9 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     seen = min(now.visible, window) if window else now.visible
     kept = count_cells(now.capacity, window)
     stored = widths[:1] if latent else widths  # the latent's values are a part of its keys
+    own = layer.number < shape.cached
     state = sum(
-        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name)
+        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name) if own else 0
         for width, name in zip(stored, now.cache, strict=False)
     )
     home = graph.groups
@@ -118,9 +119,13 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     return graph.product(f"{layer.scope}.attn_output", layer.parts["attn_output"], mixed, rows, shape.width)
 
 
-def _project(graph: PassBuilder, layer: Layer, hidden: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+def _project(
+    graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, sizes: tuple[int, int, int]
+) -> tuple[int, int, int]:
     """Queries, keys and values [rows, size], from three matrices or from one."""
     rows, scope = graph.now.rows, layer.scope
+    for name, size in zip(("attn_qkv", "attn_q", "attn_k", "attn_v"), (sum(sizes), *sizes), strict=True):
+        _require_size(layer, name, size, shape.width)
     if "attn_qkv" in layer:
         fused = graph.product(f"{scope}.attn_qkv", layer.parts["attn_qkv"], hidden, rows)
         query, key, value = (
@@ -137,6 +142,21 @@ def _project(graph: PassBuilder, layer: Layer, hidden: int, sizes: tuple[int, in
     key = graph.product(f"{scope}.attn_k", layer.parts["attn_k"], hidden, rows)
     value = graph.product(f"{scope}.attn_v", layer.parts["attn_v"], hidden, rows) if "attn_v" in layer else key
     return query, key, value
+
+
+def _require_size(layer: Layer, name: str, outputs: int, inputs: int) -> None:
+    """Raise ModelFileError for a matrix that is not that of the metadata's heads, which decide the size of the cache.
+
+    Queries may come with a gate of their size.
+    """
+    weight = layer.parts.get(name, NO_PART).get("weight")
+    times = (1, 2) if name == "attn_q" else (1,)
+    if weight is not None and weight.shape not in {(count * outputs, inputs) for count in times}:
+        found = " × ".join(map(str, weight.shape))
+        raise ModelFileError(
+            f"{layer.scope}.{name} is {found}, and {outputs} × {inputs} by the heads that the file names",
+            remedy="convert the model again",
+        )
 
 
 def _project_latent(

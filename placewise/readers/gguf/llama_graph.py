@@ -50,7 +50,7 @@ def list_results(header: Header, shape: ModelShape, flags: LlamaFlags, cells: tu
         min(flags.ubatch, cells[0]),
         *cells,
         flags.flash != "off",
-        quantized and shape.key_width % ROTATED == 0,
+        quantized and shape.key_widths[0] % ROTATED == 0,
     )
     widths = {tensor.name: tensor.shape for tensor in header.tensors}
     results = _inputs(shape, micro)
@@ -92,7 +92,7 @@ def _feed_forward(header: Header, widths: dict[str, tuple[int, ...]], layer: int
 def _inputs(shape: ModelShape, micro: _Micro) -> list[Result]:
     """What llama.cpp reserves for tokens, embeddings and both mixed, of which a run uses one; positions and masks."""
     tokens, rows = micro.tokens, shape.width * micro.tokens * FLOAT
-    values = 1 if micro.fused else max(shape.kv_heads) * shape.value_width
+    values = 1 if micro.fused else max(shape.kv_heads) * max(shape.value_widths)
     masked = 2 if micro.fused else FLOAT
     inputs = [("tokens", tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", tokens * FLOAT)]
     inputs += [("mixed_slots", tokens * INDEX), ("mixed", rows), ("positions", tokens * FLOAT)]
@@ -117,9 +117,9 @@ def _inputs(shape: ModelShape, micro: _Micro) -> list[Result]:
 
 def _attend(shape: ModelShape, micro: _Micro, layer: int, incoming: str) -> list[Result]:
     unit = micro.tokens * FLOAT
-    query, width = shape.heads[layer] * shape.key_width * unit, shape.width * unit
-    key, value = (shape.kv_heads[layer] * one * unit for one in (shape.key_width, shape.value_width))
-    mixed = shape.heads[layer] * shape.value_width * unit
+    query, width = shape.heads[layer] * shape.key_widths[layer] * unit, shape.width * unit
+    key, value = (shape.kv_heads[layer] * one * unit for one in (shape.key_widths[layer], shape.value_widths[layer]))
+    mixed = shape.heads[layer] * shape.value_widths[layer] * unit
     kind = "_w" if shape.windows[layer] else ""
     cells = micro.window_cells if kind else micro.cells
 

@@ -86,11 +86,12 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
 def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
     """Bytes of the KV cache of every layer, for all sequences."""
     cells, window_cells = list_cells(shape, flags)
-    widths = (shape.key_width, shape.value_width)[: 1 if shape.latent else 2]
+    n_stored = 1 if shape.latent else 2
+    kinds = [find_type(name) for name in flags.cache[:n_stored]]
     counted = []
-    for heads, window in zip(shape.kv_heads, shape.windows, strict=True):
-        kept = flags.parallel * (window_cells if window else cells)
-        kinds = [find_type(name) for name in flags.cache[: len(widths)]]
+    for layer, (heads, window) in enumerate(zip(shape.kv_heads, shape.windows, strict=True)):
+        widths = (shape.key_widths[layer], shape.value_widths[layer])[:n_stored]
+        kept = flags.parallel * (window_cells if window else cells) if layer < shape.cached else 0
         heads = 1 if shape.latent else heads
         counted.append(
             sum(

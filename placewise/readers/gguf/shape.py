@@ -8,17 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.errors import ModelFileError
 from placewise.readers.gguf.header import Header
 
 MAX_LAYERS = 10_000
-PATTERNS: Mapping[str, int] = MappingProxyType(
-    {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "olmo2": 4, "llama4": 4,
-     "smallthinker": 4}
+
+
+class Windows(NamedTuple):
+    """Where an architecture has sliding windows if the file does not say it: one of `every` layers has none.
+
+    That one is the last of them, or the first. `default` is the window if the file names none.
+    """
+
+    every: int
+    default: int = 0
+    first: bool = False
+
+
+WINDOWS: Mapping[str, Windows] = MappingProxyType(
+    {"gemma2": Windows(2, 4096), "gemma3": Windows(6), "gemma3n": Windows(5), "gpt-oss": Windows(2),
+     "cohere2": Windows(4), "exaone4": Windows(4, 4096), "olmo2": Windows(4), "llama4": Windows(4, 8192),
+     "smallthinker": Windows(4, first=True)}
 )  # fmt: skip
-"""Architectures with sliding windows where the file does not say in which layers: all but every n-th has one."""
+LAYERS_WITH_WINDOWS: Mapping[str, int] = MappingProxyType({"exaone4": 64})
+"""Architectures that have windows in models of so many layers alone."""
+LAYERS_WITH_CACHE: Mapping[str, int] = MappingProxyType({"gemma3n": 20})
+"""Architectures whose other layers read the caches of the first ones, where the file does not say it."""
 RECURRENT = ("ssm_", "time_mix", "shortconv", "wkv")
 """Parts of names of tensors in layers whose state is no cache of keys and values."""
 
@@ -27,6 +45,7 @@ RECURRENT = ("ssm_", "time_mix", "shortconv", "wkv")
 class ModelShape:
     """Sizes of a model; tuples have an entry per layer, a `windows` of 0 is none.
 
+    The layers from `cached` on read the caches of earlier ones and have none.
     `latent` is the width of the compressed keys and values (multi-head latent attention), 0 without.
     """
 
@@ -34,12 +53,13 @@ class ModelShape:
     width: int
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
-    key_width: int
-    value_width: int
+    key_widths: tuple[int, ...]
+    value_widths: tuple[int, ...]
     windows: tuple[int, ...]
     experts_used: int
     vocabulary: int
     positions: int
+    cached: int
     latent: int = 0
     rotated: int = 0
 
@@ -59,18 +79,20 @@ def read_shape(header: Header) -> ModelShape:
     if not most:
         raise ModelFileError(f"is of the architecture {header.architecture!r}, which has no heads of attention")
     key = header.number("attention.key_length", width // most)
+    windows = _windows(header, layers)
     embedding = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
     return ModelShape(
         layers,
         width,
         heads,
         kv_heads,
-        key,
-        header.number("attention.value_length", width // most),
-        _windows(header, layers),
+        _widths(header, "key", width // most, windows),
+        _widths(header, "value", width // most, windows),
+        windows,
         header.number("expert_used_count"),
         embedding.shape[0] if embedding and embedding.shape else header.number("vocab_size"),
         header.number("context_length"),
+        _count_cached(header, layers),
         header.number("attention.kv_lora_rank"),
         header.number("rope.dimension_count", key),
     )
@@ -88,16 +110,35 @@ def _per_layer(header: Header, name: str, layers: int, default: tuple[int, ...] 
     return (header.number(name),) * layers
 
 
+def _widths(header: Header, name: str, default: int, windows: tuple[int, ...]) -> tuple[int, ...]:
+    """Entries of a key or a value of a head, which those of layers with a window may have in another number."""
+    whole = header.number(f"attention.{name}_length", default)
+    windowed = header.number(f"attention.{name}_length_swa", whole)
+    return tuple(windowed if window else whole for window in windows)
+
+
+def _count_cached(header: Header, layers: int) -> int:
+    """How many layers have a cache of their own, from the first on."""
+    shared = header.number("attention.shared_kv_layers", layers - LAYERS_WITH_CACHE.get(header.architecture, layers))
+    if shared >= layers:
+        raise ModelFileError(f"{header.architecture}.attention.shared_kv_layers is {shared} of {layers} layers")
+    return layers - max(shared, 0)
+
+
 def _windows(header: Header, layers: int) -> tuple[int, ...]:
     """The sliding window of every layer, 0 for none."""
-    window = header.number("attention.sliding_window") or header.number("attention.chunk_size")
+    known = WINDOWS.get(header.architecture, Windows(0))
+    window = header.number("attention.sliding_window", known.default)
+    if layers != LAYERS_WITH_WINDOWS.get(header.architecture, layers):
+        return (0,) * layers
     pattern = header.metadata.get(f"{header.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, tuple) and len(pattern) >= layers:
         return tuple(window if slides else 0 for slides in pattern[:layers])
-    every = pattern if isinstance(pattern, int) and pattern > 0 else PATTERNS.get(header.architecture, 0)
+    every = pattern if isinstance(pattern, int) and pattern > 0 else known.every
     if not window or not every:
         return (0,) * layers
-    return tuple(window if layer % every < every - 1 else 0 for layer in range(layers))
+    whole = 0 if known.first else every - 1
+    return tuple(0 if layer % every == whole else window for layer in range(layers))
 
 
 MULTIPLE = 256

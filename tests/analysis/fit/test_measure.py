@@ -144,7 +144,7 @@ def test_where_nothing_runs(tiny: Path) -> None:
 def test_the_default_command_has_the_same_devices(tiny: Path) -> None:
     """All servers and cards of the list, no others, and of a limited device no more than its memory."""
     server, sizes = "10.0.0.1:50052", ProblemOptions(dims=SIZES)
-    start = f"llama-server -m {tiny} -c 12"
+    start = f"llama-server -m {tiny} -c 12 -np 1"
     devices = f"cpu,rpc:{server}@8GiB,rpc:10.0.0.2:50052@100kB"
     problem = build(tiny, devices, sizes)
     words = f"{start} --fit on --rpc {server},10.0.0.2:50052"
@@ -216,7 +216,8 @@ def test_one_command_runs_once(llama: None, model: Path, started: list[int]) -> 
 def test_a_server_that_dies(servers: list[tuple[Any, str]], model: Path, started: list[int]) -> None:
     """The plan that needs it does not run, which is said in one line and not tried again.
 
-    llama.cpp's own placement leaves out servers that are gone, and is chosen; where it needs one, nothing runs.
+    llama.cpp's own placement leaves out servers that are gone, and is chosen; newer builds end instead. Where it needs
+    one, nothing runs.
     """
     devices, memory = name_devices(servers), {"core:0": "1MiB"}
     found = pw.fit(model, devices, dims=SIZES, max_memory=memory, headroom=0, cache=False).fitted
@@ -225,7 +226,12 @@ def test_a_server_that_dies(servers: list[tuple[Any, str]], model: Path, started
         process.kill()
         process.wait()
     assert "--device RPC0" in found.command
-    answer = Fit(measure_fit(found, default, lambda words: None))
+    try:
+        answer = Fit(measure_fit(found, default, lambda words: None))
+    except RunError as error:
+        assert str(error).count(f"Failed to connect to {servers[0][1]}") == 2
+        assert len(started) == 2
+        return
     plan, other = answer.fitted.measured
     assert answer.command == default and other.layers == "5 CPU" and not plan.rounds
     assert f"{module.PLAN} did not run: llama.cpp does not load" in answer.summary() and "\n" not in plan.failure

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from gguf_models import write_model
 
-from placewise.errors import InputError
-from placewise.readers.gguf.header import read_header
+from placewise.errors import InputError, ModelFileError
+from placewise.readers.gguf.header import Header, read_header
 from placewise.readers.gguf.llama_compute import Result, size_buffer
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
-from placewise.readers.gguf.llama_memory import count_bytes, list_cells, place_tensors
+from placewise.readers.gguf.llama_memory import count_bytes, count_cache, list_cells, place_tensors
 from placewise.readers.gguf.shape import read_shape
 
 pytest.importorskip("gguf")
@@ -69,6 +70,47 @@ def test_windows_keep_a_micro_batch_more(tmp_path: Path) -> None:
     assert max(shape.windows) + 512 <= window < max(shape.windows) + 512 + 256
     assert list_cells(shape, LlamaFlags(context=8000, swa_full=True)) == (8192, 8192)
     assert list_cells(shape, LlamaFlags(context=4 * 8000, parallel=4)) == (cells, window)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "said", "windows"),
+    [
+        ("gemma2", 4, {}, (4096, 0, 4096, 0)),
+        ("llama4", 5, {}, (8192, 8192, 8192, 0, 8192)),
+        ("llama4", 4, {"sliding_window": 0}, (0,) * 4),
+        ("exaone4", 64, {}, (4096, 4096, 4096, 0) * 16),
+        ("exaone4", 8, {"sliding_window": 512}, (0,) * 8),
+        ("smallthinker", 5, {"sliding_window": 4096}, (0, 4096, 4096, 4096, 0)),
+        ("gemma3", 7, {"sliding_window": 512}, (512,) * 5 + (0, 512)),
+        ("gemma3", 3, {"sliding_window": 512, "sliding_window_pattern": 2}, (512, 0, 512)),
+        ("llama", 2, {"sliding_window": 512}, (0, 0)),
+    ],
+)
+def test_windows_are_those_of_llama_cpp(
+    architecture: str, layers: int, said: dict[str, int], windows: tuple[int, ...]
+) -> None:
+    """Where the file does not say which layers have a window, or how wide it is, llama.cpp's rules do."""
+    more = {f"{architecture}.attention.{name}": value for name, value in said.items()}
+    assert read_shape(make_header(architecture, layers, more)).windows == windows
+
+
+def test_layers_with_windows_may_have_other_heads_and_no_cache() -> None:
+    """Gemma 4: heads of layers with a window have their own width, and the last layers read the caches of others."""
+    name = "gemma4.attention."
+    said = {f"{name}key_length": 128, f"{name}value_length": 128, f"{name}key_length_swa": 64}
+    said |= {f"{name}value_length_swa": 64, f"{name}sliding_window": 512, f"{name}shared_kv_layers": 4}
+    pattern = (True, True, True, False) * 2
+    header = make_header("gemma4", 8, {**said, f"{name}sliding_window_pattern": pattern})
+    window, whole = 1024 * 2 * 64 * 2 * 2, 16384 * 2 * 128 * 2 * 2
+    assert count_cache(read_shape(header), LlamaFlags(context=16384)) == [window] * 3 + [whole] + [0] * 4
+    with pytest.raises(ModelFileError, match="shared_kv_layers is 8 of 8 layers"):
+        read_shape(make_header("gemma4", 8, {**said, f"{name}shared_kv_layers": 8}))
+
+
+def make_header(architecture: str, layers: int, more: Mapping[str, object]) -> Header:
+    """A header without tensors, of four heads that share two pairs of keys and values."""
+    sizes = {"block_count": layers, "embedding_length": 256, "attention.head_count": 4, "attention.head_count_kv": 2}
+    return Header(architecture, {**{f"{architecture}.{name}": n for name, n in sizes.items()}, **more}, (), "")
 
 
 def test_a_hole_is_used_by_what_fits_it() -> None:
