@@ -20,6 +20,8 @@ FEW_BLOCKS = 15
 LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From this size on, searches also work on coarser graphs."""
+PROBED_OPS = 5000
+"""From this size on, few searches for latency have enough time, and short ones choose where they begin."""
 HUGE_OPS = 200_000
 """From this size on, quick placers take seconds each: for latency list schedulers come first, and slow placers never
 run."""
@@ -41,9 +43,9 @@ TRIED_COUNTS = 6
 REPEATED_SHARE, REPEATED_OPS = 0.75, 10_000
 """Of the time, for moving all repetitions of a part together for latency. On smaller graphs a search that moves single
 ops gets further."""
-CHAIN_SHARE, CHAIN_OPS = 0.25, 10_000
-"""Of the time, for stages in a chain where any sets are allowed: often a better start on graphs of some thousand ops.
-On larger ones the search for a chain takes longer than that."""
+CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
+"""Of the time that is left, for stages in a chain where any sets are allowed, and then for windows on that chain: often
+a better start on graphs of some thousand ops. On larger ones the search for a chain takes longer than that."""
 
 
 COUNTING = frozenset(("cover", "cpsat", "local", "multilevel", LAST_RESORT, "windows"))
@@ -57,7 +59,8 @@ class Turn:
     """A placer with its options, its share of the remaining time, and the most work of a solver in it.
 
     With a `shape` it solves the problem whose stages have that shape. If that is tighter, its placements keep the rules
-    of the problem; with `any`, its bound holds for the problem.
+    of the problem; with `any`, its bound holds for the problem. It starts from scratch, or if `hinted` from the best
+    placements.
     A quick placer that is `needed` runs whenever it can end in time, whatever share of the time is left to quick ones.
     """
 
@@ -67,6 +70,7 @@ class Turn:
     work: int | None = None
     shape: Shape | None = None
     needed: bool = False
+    hinted: bool = False
 
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
@@ -113,8 +117,9 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
     if not isfinite(seconds):
         return (Turn(LAST_RESORT),)
     large = MANY_OPS < problem.n_ops <= CHAIN_OPS
-    chain = (Turn("multilevel", share=CHAIN_SHARE, shape="contiguous"),) if large else ()
-    return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
+    chain = Turn("multilevel", share=CHAIN_SHARE, shape="contiguous")
+    windows = Turn("windows", {"search": 0.0}, share=CHAIN_WINDOWS_SHARE, shape="contiguous", hinted=True)
+    return Turn("dp", share=0.15), *((chain, windows) if large else ()), Turn(LAST_RESORT)
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
@@ -136,6 +141,11 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
         return (*many, *solved, Turn("local", {"bound": False}))
     return (*many, Turn("local"), Turn("windows", {"search": 0.0}))
+
+
+def probe(problem: Problem) -> Turn | None:
+    """The short search that is tried several times before a long one for latency; None where that does not pay."""
+    return Turn("local", {"bound": False}) if PROBED_OPS < problem.n_ops <= REPEATED_OPS else None
 
 
 def proofs(problem: Problem) -> tuple[Turn, ...]:
