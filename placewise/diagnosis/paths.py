@@ -10,6 +10,7 @@ from typing import Any
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.analysis.measure_placements import PLAN, Setting, measure_placements
+from placewise.analysis.train_plan import TrainingSetting, train_placement
 from placewise.catalog import read_cluster
 from placewise.catalog.detect import this_machine
 from placewise.diagnosis.checks import Check, NotHere
@@ -23,6 +24,7 @@ from placewise.profiling.links import measure_links
 from placewise.profiling.profile import Profiling, profile
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
+from placewise.runtimes.torch.training import TrainingOptions
 
 TWO_CORES, GPU_AND_CORES, TWO_GPUS, OPENVINO_GPU = (
     "two cores",
@@ -70,6 +72,8 @@ RUNTIMES = {
 }
 """The library of each runtime, and the pairs of devices that it may run on."""
 PROTOCOL = Protocol(rounds=3, samples=3, warm_up=2, seconds=5.0)
+STEPS = 3
+"""Training steps, all of them compared."""
 SECONDS = 60.0
 """Seconds that a worker may take to answer."""
 EXPORTS = {
@@ -86,6 +90,8 @@ def list_path_checks(machine: Machine, models: TinyModels) -> Iterator[Check]:
         for runtime, (_, groups) in RUNTIMES.items():
             if group in groups:
                 yield Check("runtimes", f"{runtime}, {group}", partial(_run_split, machine, models, runtime, group))
+    for group in (TWO_CORES, GPU_AND_CORES, TWO_GPUS):
+        yield Check("training", group, partial(_train, machine, models, group))
     for group in (TWO_CORES, GPU_AND_CORES):
         for runtime in ("onnxruntime", "openvino", "torch"):
             if group in RUNTIMES[runtime][1]:
@@ -132,6 +138,23 @@ def _run_split(machine: Machine, models: TinyModels, runtime: str, group: str) -
     )
     figures = {"seconds": plan.seconds, "one device": single.seconds, "difference": plan.difference}
     return text, figures
+
+
+def _train(machine: Machine, models: TinyModels, group: str) -> Found:
+    """Train the two halves of a model on two devices, and compare losses and gradients with one process."""
+    require_library("torch")
+    devices = find_group(machine, group)
+    _require_cuda(machine, "pipelining", group)
+    problem, placement = split_in_two(models.program, devices.cluster)
+    options = TrainingOptions(steps=STEPS, compared=STEPS)
+    trained = train_placement(problem, placement, options, TrainingSetting(devices.binding, seconds=SECONDS))
+    names, record = problem.cluster.names, trained.record
+    text = (
+        f"{names[0]} and {names[1]} have the losses of one process in {STEPS} steps "
+        f"(to {record.loss_difference:.2g}, gradients to {record.gradient_difference:.2g}); "
+        f"{format_seconds(trained.seconds)} per step"
+    )
+    return text, {"seconds": trained.seconds, "difference": record.loss_difference}
 
 
 def _profile(machine: Machine, models: TinyModels, runtime: str, group: str) -> Found:

@@ -65,7 +65,8 @@ def test_pairs_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_path_of_cores_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime, exports and links run for real; with --json, all of it as data."""
     pytest.importorskip("onnxruntime")
-    wanted = ("native kernels", "cores", "onnxruntime, two cores", "between cores", *targets.names())
+    pytest.importorskip("torch")
+    wanted = ("native kernels", "cores", "onnxruntime, two cores", "two cores", "between cores", *targets.names())
     listed = paths.list_path_checks, machine.list_machine_checks
 
     def only(checks: Any) -> Any:
@@ -78,6 +79,8 @@ def test_every_path_of_cores_works_here(monkeypatch: pytest.MonkeyPatch) -> None
     assert not [one for one in found.values() if one["status"] == "failed"]
     ran = found["runtimes", "onnxruntime, two cores"]
     assert ran["status"] == "works" and ran["figures"]["seconds"] > 0 and ran["figures"]["difference"] <= 1
+    trained = found["training", "two cores"]
+    assert trained["status"] == "works" and trained["figures"]["seconds"] > 0 and "losses" in trained["text"]
     assert found["exports", "onnx"]["status"] == "works" and found["exports", "tensorflow"]["status"] == "not here"
 
 
