@@ -113,8 +113,10 @@ def find_device(rank):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise BadStart(f"it is on {{name}}, and PyTorch sees no GPU here")
-    local, here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", COUNT))
-    device = torch.device(name if here == COUNT else f"cuda:{{local}}")  # its own on each machine
+    if int(os.environ.get("LOCAL_WORLD_SIZE", COUNT)) != COUNT:  # on each of several machines, GPUs are counted from 0
+        first = rank - int(os.environ.get("LOCAL_RANK", rank))
+        name = f"cuda:{{sum(other.startswith('cuda') for other in SAID['devices'][first:rank])}}"
+    device = torch.device(name)
     torch.cuda.set_device(device)
     return device
 

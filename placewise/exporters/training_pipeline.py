@@ -9,12 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from placewise.core.parallel_plan import call_name
+from placewise.core.precision import find_tf32
 from placewise.errors import ExportError
 from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Violation
+from placewise.readers.torch.backends import choose_backend
 from placewise.simulate.step.judge import find_schedule
 from placewise.simulate.step.orders import SPLITS_BACKWARD
 from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
@@ -67,6 +69,7 @@ from rank_watch import GRACE, RankWatch, say
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
 COUNT = len(SAID["devices"])
+IN_TF32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
 NAMES = [f"process {{number}} on {{name}}" for number, name in enumerate(SAID["names"])]
 
 
@@ -83,12 +86,11 @@ def connect(seconds):
     if world != COUNT:
         wrong = f"{STAGES} has {{COUNT}} processes, and {{world}} were started: start them with {{start}}"
         raise SystemExit(wrong if rank == 0 else 1)
-    device = SAID["devices"][rank]
+    device = find_device(rank)
     if device.startswith("cuda"):
         if not torch.cuda.is_available():
             raise SystemExit(f"process {{rank}} is on {{device}}, and PyTorch sees no GPU here")
         torch.cuda.set_device(torch.device(device))
-    backend = "nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo"
     address = f"{{os.environ['MASTER_ADDR']}}:{{os.environ['MASTER_PORT']}}"
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=seconds)))
@@ -99,9 +101,18 @@ def connect(seconds):
             raise SystemExit(f"the port of {{address}} is taken: set MASTER_PORT, as torchrun --master-port does")
         raise SystemExit(f"process {{rank}} found not all of {{world}} processes at {{address}} in {{seconds}} s")
     dist.init_process_group(
-        backend, store=dist.PrefixStore("group", store), rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+        SAID["backend"], store=dist.PrefixStore("group", store), rank=rank, world_size=world,
+        timeout=timedelta(seconds=seconds),
     )
     return rank, watch
+
+
+def find_device(rank):
+    """The device of a process: on each of several machines, its GPUs are counted from 0."""
+    name, first = SAID["devices"][rank], rank - int(os.environ.get("LOCAL_RANK", rank))
+    if not name.startswith("cuda") or int(os.environ.get("LOCAL_WORLD_SIZE", COUNT)) == COUNT:
+        return name
+    return f"cuda:{{sum(other.startswith('cuda') for other in SAID['devices'][first:rank])}}"
 
 
 def read_inputs(path):
@@ -195,13 +206,14 @@ def load(trainer, folder, step):
 def compare(options, plan, data, losses):
     """Repeat the first steps with the whole program; SystemExit where losses differ."""
     count = min(options.compare, len(losses))
+    error = 1e-2 if IN_TF32 else 1e-5
     whole = WholeTrainer(read_program(options), plan, device="cpu", data=data)
     if whole.is_random:
         print("the program draws random numbers, so its losses are not compared with those of one process", flush=True)
         return
     for number, loss in enumerate(losses[:count], 1):
         wanted = whole.step(number).loss
-        if abs(loss - wanted) > 1e-5 * max(abs(wanted), 1e-12):
+        if abs(loss - wanted) > error * max(abs(wanted), 1e-12):
             raise SystemExit(f"step {{number}} has the loss {{loss}}, and {{wanted}} in one process")
     print(f"{{len(plan['stage_ranks'])}} stages, losses of {{count}} steps as those of one process", flush=True)
 
@@ -216,7 +228,7 @@ def train(rank, options):
     if any(call["number"] >= len(names) or names[call["number"]] != call["name"] for call in plan["calls"]):
         raise Refusal(f"{{options.model}} is not the program that {STAGES} is for")
     try:
-        trainer = PipelineTrainer(program, plan, data=data)
+        trainer = PipelineTrainer(program, plan, device=find_device(rank), data=data)
     except ValueError as error:
         raise Refusal(f"{{options.model}} cannot train with {STAGES}: {{error}}")
     run = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
@@ -237,6 +249,8 @@ def train(rank, options):
 
 
 def main(options):
+    torch.backends.cuda.matmul.allow_tf32 = SAID["tf32"] == "products"
+    torch.backends.cudnn.allow_tf32 = SAID["tf32"] != "nothing"
     rank, watch = connect(options.wait)
     try:
         train(rank, options)
@@ -334,6 +348,8 @@ def write_training(
     said = {
         "model": model,
         "devices": [devices[device] for device in used],
+        "backend": choose_backend([devices[device] for device in used]),
+        "tf32": find_tf32(graph),
         "names": [problem.cluster.names[device] for device in used],
         "calls": [calls[number] for number in sorted(calls)],
         "stage_ranks": pipeline.stage_places(),

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import re
+import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -205,6 +207,33 @@ def test_another_program_and_a_folder_that_is_none_are_one_sentence(
     program = path if model == "model.pt2" else tmp_path / model
     done = torchrun(files, "train_pipeline.py", str(program), "--steps", "2", "--checkpoint", str(tmp_path / folder))
     assert done.returncode != 0 and re.search(rf"^{'.*' + message}$", done.stderr, re.MULTILINE), done.stderr[-2000:]
+
+
+def test_processes_take_the_gpus_of_their_machine(
+    written: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the second of two machines, GPUs are counted from 0; a process on cores between them has none."""
+    _, folder = written
+    said = json.loads((folder / "stages.json").read_text())
+    assert (said["backend"], said["tf32"]) == ("gloo", "convolutions")
+    devices = ["cuda:0", "cuda:1", "cpu", "cuda:2", "cuda:3"]
+    for file in folder.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "stages.json").write_text(json.dumps(said | {"devices": devices, "names": devices}))
+    monkeypatch.syspath_prepend(tmp_path)
+    find_device = runpy.run_path(str(tmp_path / "train_pipeline.py"))["find_device"]
+
+    def find_all(here: int) -> list[str]:
+        found = []
+        for rank in range(len(devices)):
+            local = rank if here == len(devices) or rank < 2 else rank - 2
+            monkeypatch.setenv("LOCAL_RANK", str(local))
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
+            found.append(find_device(rank))
+        return found
+
+    assert find_all(len(devices)) == devices
+    assert find_all(3) == ["cuda:0", "cuda:1", "cpu", "cuda:0", "cuda:1"]
 
 
 def test_devices_in_turns_are_refused(tmp_path: Path) -> None:

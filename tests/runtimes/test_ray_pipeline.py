@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,32 @@ def test_a_cluster_without_room(cluster: Any, program: Path) -> None:
     """More stages than processors are refused at once: their actors would wait for ever."""
     with pytest.raises(RunError, match="3 stages need processors of their own, and the Ray cluster has 2"):
         RayPipeline().prepare(job_of(build(program, "3xcore"), cluster.address, 3))
+
+
+@pytest.mark.soak
+def test_the_whole_program_shares_a_gpu_with_a_stage(
+    cluster: Any, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With which it is compared, and no two stages do: one GPU, of which Ray only counts, is enough for both."""
+
+    class Ready:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def start(self) -> str:
+            return ""
+
+    cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    module = "placewise.runtimes.torch.ray_pipeline"
+    monkeypatch.setattr(f"{module}.RayStage", Ready)
+    monkeypatch.setattr(f"{module}.START", 30.0)
+    monkeypatch.setattr(f"{module}.torch_device", lambda place: "cuda:0" if place.device == "core:0" else "cpu")
+    problem = build(program, "2xcore")
+    with RayPipeline().prepare(replace(job_of(problem, cluster.address, 1), seconds=1.0)):
+        RayPipeline().prepare(replace(job_of(problem, cluster.address, 2), seconds=1.0)).close()
+    monkeypatch.setattr(f"{module}.torch_device", lambda _: "cuda:0")
+    with pytest.raises(RunError, match="2 stages need GPUs of their own, and the Ray cluster has 1"):
+        RayPipeline().prepare(job_of(problem, cluster.address, 2))
 
 
 @pytest.mark.soak

@@ -33,6 +33,8 @@ from placewise.analysis.train_plan import (  # noqa: E402
 )
 from placewise.readers.torch.pipeline_trainer import Rows, require_schedule  # noqa: E402
 from placewise.readers.torch.training_stages import TrainedProgram  # noqa: E402
+from placewise.runtimes.base import Job  # noqa: E402
+from placewise.runtimes.binding import bind  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
 from placewise.simulate.step.orders import BACKWARD, FORWARD, WEIGHT, Task, device_orders  # noqa: E402
 
@@ -145,6 +147,33 @@ def test_inputs_and_targets_take_turns(tmp_path: Path) -> None:
     assert trained.record.losses[0] == pytest.approx(np.log(20), rel=0.2)
 
 
+class PartlyTrained(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A frozen encoder, a buffer that is not saved, a layer that nothing uses, and a head that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head, self.unused = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4), torch.nn.Linear(3, 3)
+        self.encoder.requires_grad_(False)
+        self.register_buffer("scale", torch.full((8,), 2.0), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.tanh(self.encoder(x)) * self.scale)
+
+
+def test_the_weights_are_the_whole_state_of_the_module(tmp_path: Path) -> None:
+    """Also what did not train, in the folder of a run whose first stage has nothing to train."""
+    path = save_program(PartlyTrained, (torch.randn(4, 8),), tmp_path / "model.pt2")
+    problem, folder = build_forward(path, "2xcore"), tmp_path / "kept"
+    trained = train(problem, cut_evenly(problem, (0, 1)), steps=2, compared=2, checkpoint=folder)
+    assert trained.record.loss_difference <= 1e-5 and trained.record.gradient_difference <= 1e-5
+    torch.manual_seed(0)
+    module = PartlyTrained()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+    changed = {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
 class Deaths(runs.TrainingProcesses):
     """Kills a process of a run when a step begins or while it runs, once."""
 
@@ -249,6 +278,29 @@ def test_steps_in_which_threads_waited_are_not_counted(begun: tuple[TrainedPlan,
     assert limited.calm_steps == record.seconds[1:]
     resumed = replace(trained, record=replace(record, seconds=(), waited=()))
     assert resumed.seconds == math.inf and not tabulate_training(resumed).notes
+
+
+def test_processes_on_one_gpu_meet_in_host_memory(blocks: Path) -> None:
+    """NCCL connects processes with a GPU each, and takes no two on one."""
+    problem = build_forward(blocks, "2xcore")
+    for second, own in (("cuda:1", True), ("cuda:0", False), ("cores:0", False)):
+        places = bind(problem.cluster, {"core:0": "cuda:0", "core:1": second})
+        job = Job(problem, cut_evenly(problem, (0, 1)), places)
+        assert runs.plan_training(job, runs.TrainingOptions()).on_gpus == own
+
+
+def test_gpus_that_compute_in_tf32_may_differ_as_much(
+    blocks: Path, begun: tuple[TrainedPlan, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses of processes on cores may not."""
+    problem = build_forward(blocks, "2xcore")
+    record = replace(begun[0].record, loss_difference=5e-3)
+    monkeypatch.setattr("placewise.analysis.train_plan.train_plan", lambda *_: record)
+    options, placement = runs.TrainingOptions(compared=0, **SCHEDULE), cut_evenly(problem, PATTERN)
+    on_gpus = TrainingSetting({"core:0": "cuda:0", "core:1": "cuda:1"})
+    assert train_placement(problem, placement, options, on_gpus).record is record
+    with pytest.raises(RunError, match=r"losses differ by 0\.005 .* which is more than 1e-05"):
+        train_placement(problem, placement, options, TrainingSetting())
 
 
 def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,18 +49,20 @@ class Action(NamedTuple):
 
 
 class PipelineTrainer:
-    """The stages of this process, and how it trains them with the others.
+    """The stages of this process on its `device`, and how it trains them with the others.
 
     `plan` is the document of a training run: ``stage_ranks`` (the process of a replica that runs each stage),
-    ``replicas``, ``calls`` (number and stage), ``devices`` (of all processes), ``schedule``,
-    ``microbatches`` per step, ``optimizer``, ``learning_rate``, ``seed``, ``frozen`` and ``shapes``. Process r is
-    number ``r % n`` of replica ``r // n``. torch.distributed must be initialized. `data` are rows of inputs and of a
-    target by name; without them, inputs are drawn at random.
+    ``replicas``, ``calls`` (number and stage), ``schedule``, ``microbatches`` per step, ``optimizer``,
+    ``learning_rate``, ``seed``, ``frozen`` and ``shapes``. Process r is number ``r % n`` of replica ``r // n``.
+    torch.distributed must be initialized. `data` are rows of inputs and of a target by name; without them, inputs are
+    drawn at random.
 
     Raises ValueError for a program that cannot train, and for a plan that it does not fit.
     """
 
-    def __init__(self, program: ExportedProgram, plan: Mapping[str, Any], *, data: Data | None = None) -> None:
+    def __init__(
+        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: str, data: Data | None = None
+    ) -> None:
         self.plan = plan
         self.ranks = max(plan["stage_ranks"]) + 1
         self.replicas: int = plan["replicas"]
@@ -68,10 +70,8 @@ class PipelineTrainer:
             needed = f"{self.ranks} × {self.replicas} processes"
             raise ValueError(f"the plan is for {needed}, and there are {dist.get_world_size()}")
         self.replica, self.rank = divmod(dist.get_rank(), self.ranks)
-        devices = [torch.device(name) for name in plan["devices"]]
-        self.device = devices[dist.get_rank()]
-        border = self.device if len({device.type for device in devices}) == 1 else torch.device("cpu")
-        self._border = border
+        self.device = torch.device(device)
+        border = self._border = torch.device("cpu") if dist.get_backend() == "gloo" else self.device
         self.microbatches = plan["microbatches"] // self.replicas
         self._groups = self._make_groups()
         trained = TrainedProgram(program, shapes=plan["shapes"], frozen=plan["frozen"])

@@ -25,6 +25,8 @@ ATTEMPTS = 3
 """How often a sample is begun again, and a stage replaced, before the run has failed."""
 LONGEST = 300
 """The most letters of an error of Ray in a message."""
+GPU, BESIDE = 0.99, 0.01
+"""Of a GPU, what a stage takes, so that no other stage is on it, and what the whole program takes beside a stage."""
 
 
 class RayPipeline:
@@ -73,8 +75,9 @@ class PreparedActors(Closing):
             self._archive = self._ray.put(Path(program.path).read_bytes())  # replaced stages read it again
             for number, device in enumerate(devices):
                 on_gpu = device.startswith("cuda")
+                alone = len(devices) == 1
                 kind = self._ray.remote(RayStage).options(
-                    num_cpus=0 if on_gpu or len(devices) == 1 else 1, num_gpus=int(on_gpu),
+                    num_cpus=0 if on_gpu or alone else 1, num_gpus=(BESIDE if alone else GPU) if on_gpu else 0,
                     scheduling_strategy="SPREAD", max_restarts=ATTEMPTS, max_task_retries=ATTEMPTS,
                 )  # fmt: skip
                 self._actors.append(kind.remote(payload, self._archive, number, "cuda:0" if on_gpu else "cpu"))

@@ -22,6 +22,7 @@ from placewise.model.problem import Problem
 from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker, collect_answers, find_dead, waited_seconds
+from placewise.readers.torch.backends import choose_backend
 from placewise.runtimes.base import Closing, Job
 from placewise.runtimes.binding import require_no_options
 from placewise.runtimes.inputs import Arrays, input_tensors
@@ -95,8 +96,8 @@ class TrainingJob:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether all processes are on GPUs, so that NCCL connects them and not gloo."""
-        return all(torch_device(self.job.places[device]).startswith("cuda") for device in self.devices)
+        """Whether every process has a GPU of its own, so that NCCL connects them and not gloo."""
+        return choose_backend(self.document()["devices"]) == "nccl"
 
     def document(self) -> dict[str, Any]:
         """What every process receives (`readers.torch.pipeline_trainer.PipelineTrainer`)."""
@@ -358,7 +359,7 @@ class DeadProcess(RunError):
 
 
 class TrainingProcesses(Closing):
-    """A worker for each device of each replica, connected by gloo, or by NCCL if all of them are GPUs.
+    """A worker for each device of each replica, connected by gloo, or by NCCL if each has a GPU of its own.
 
     After a failure all of them are ended. Raises DeadProcess if one has died, and RunError for other failures.
     """

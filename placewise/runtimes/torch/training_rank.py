@@ -17,11 +17,12 @@ import torch
 import torch.distributed as dist
 
 from placewise.errors import RunError
+from placewise.readers.torch.backends import choose_backend
 from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrainer, make_optimizer
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
-from placewise.runtimes.torch.split_program import load_program
+from placewise.runtimes.torch.split_program import load_program, set_tf32
 
 
 class TrainingRank:
@@ -40,21 +41,21 @@ class TrainingRank:
         seconds: float,
         data: Arrays,
     ) -> None:
-        self._memory = PeakMemory()
-        gpus = all(name.startswith("cuda") for name in plan["devices"])
-        device = torch.device(plan["devices"][rank % len(plan["devices"])])
+        self._memory, self._payload = PeakMemory(), payload
+        set_tf32(payload.tf32)
+        device = torch.device(plan["devices"][rank])
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self._device = device
         dist.init_process_group(
-            "nccl" if gpus else "gloo",
+            choose_backend(plan["devices"]),
             init_method=f"file://{meeting}",
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=seconds),
         )
         try:
-            self._trainer = PipelineTrainer(load_program(payload), plan, data=_tensors(data))
+            self._trainer = PipelineTrainer(load_program(payload), plan, device=str(device), data=_tensors(data))
         except ValueError as error:
             raise RunError(f"this plan cannot train: {error}") from None
         _train_nothing(plan, device)
@@ -105,21 +106,23 @@ class TrainingRank:
             raise RunError(f"the checkpoint {Path(path).name} cannot be read ({type(error).__name__})") from None
 
     def merge(self, files: list[str], path: str) -> None:
-        """Write the parameters and buffers in the files of all processes as one state of the model."""
-        whole: dict[str, torch.Tensor] = {}
+        """Write the state of the model: what the files of all processes hold of it, the rest as it was."""
+        whole = {name: value.detach() for name, value in load_program(self._payload).state_dict.items()}
+        trained: dict[str, torch.Tensor] = {}
         aliases: dict[str, str] = {}
         for name in files:
             state = torch.load(name, map_location="cpu", weights_only=True)
-            whole |= state["buffers"] | state["parameters"]
+            trained |= state["buffers"] | state["parameters"]
             aliases |= state["aliases"]
-        whole |= {other: whole[name] for other, name in aliases.items() if name in whole}
-        _write(whole, Path(path))
+        trained |= {other: trained[name] for other, name in aliases.items() if name in trained}
+        _write(whole | {name: value for name, value in trained.items() if name in whole}, Path(path))
 
 
 class WholeProgram:
     """The whole program on one device, trained alone to compare with."""
 
     def __init__(self, payload: Payload, plan: Mapping[str, Any], device: str, data: Arrays) -> None:
+        set_tf32(payload.tf32)
         try:
             self._trainer = WholeTrainer(load_program(payload), plan, device=device, data=_tensors(data))
         except ValueError as error:
