@@ -174,6 +174,14 @@ def test_the_weights_are_the_whole_state_of_the_module(tmp_path: Path) -> None:
     assert changed == {"head.weight", "head.bias"}
 
 
+def test_zero_bubble_refuses_a_stage_behind_frozen_ones(tmp_path: Path) -> None:
+    """PyTorch would leave its weights without gradients, and nobody may compare."""
+    path = save_program(PartlyTrained, (torch.randn(4, 8),), tmp_path / "model.pt2")
+    problem = build_forward(path, "2xcore")
+    with pytest.raises(RunError, match=r"makes no gradient of 'head\.bias'.*--schedule 1f1b"):
+        train(problem, cut_evenly(problem, (0, 1)), steps=1, compared=0, schedule="zero-bubble")
+
+
 class Deaths(runs.TrainingProcesses):
     """Kills a process of a run when a step begins or while it runs, once."""
 

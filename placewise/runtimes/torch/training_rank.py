@@ -69,7 +69,10 @@ class TrainingRank:
         if self._copied:
             self._memory.restart(self._device)
             self._copied = False
-        step = self._trainer.step(number)
+        try:
+            step = self._trainer.step(number)
+        except ValueError as error:
+            raise RunError(f"this plan cannot train: {error}") from None
         return step.loss, step.seconds
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
