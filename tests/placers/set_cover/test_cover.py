@@ -98,8 +98,8 @@ def test_another_thread_ends_the_search(message: str) -> None:
         if state.message == message:
             stop.set()
 
-    wish = ProblemOptions(objective="throughput", dims={"n_ops": 24}, contiguous=False)
-    problem = build("zoo:random-branchy", "3xV100-16GB", wish)
+    wish = ProblemOptions(objective="throughput", dims={"n_ops": 12}, contiguous=False)
+    problem = build("zoo:random-branchy", "2xV100-16GB", wish)
     proposal = run_placer(CoverPlacer(), problem, Budget(stop=stop), on_progress=listen)
     assert told[-1] == message and told.count(message) == 1
     assert proposal.reason is Reason.TIME_LIMIT
