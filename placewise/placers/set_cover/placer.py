@@ -146,7 +146,7 @@ class _CoverSearch:
         Sets are on one device each: nothing is proved where several may share a stage.
         """
         problem, watch = self.search.problem, self.search.watch
-        if problem.max_replicas > 1:
+        if problem.max_replicas > 1 or watch.out:
             return
         priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
         kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
