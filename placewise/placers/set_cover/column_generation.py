@@ -61,7 +61,8 @@ class DeviceSets:
 
     `tight`, per class: whether some set did not fit in memory, so that bytes count; `shifts` map blocks to those of
     repeated parts; `box` limits the prices of blocks [n]; `machines` are the costs of one device of each class beside
-    the host.
+    the host; `prices` are the best so far, of blocks [n] and of one device of each class. Another thread may end a
+    search by `stop`.
     """
 
     costs: StageCosts
@@ -70,17 +71,20 @@ class DeviceSets:
     box: Box
     tight: list[bool]
     machines: tuple[_native.ThroughputCosts, ...]
+    prices: Floats
+    stop: _native.StopFlag | None = None
     kinds: list[int] = field(default_factory=list)
     blocks: list[Bools] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, costs: StageCosts) -> DeviceSets:
+    def of(cls, costs: StageCosts, stop: _native.StopFlag | None = None) -> DeviceSets:
         order, share = order_blocks(costs), _work_shares(costs)
         diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
         box = Box(share, _REACH * share + _MIN_REACH / max(len(share), 1))
         pairs = tuple(native_costs(machines(costs, [kind, -1])) for kind in range(len(costs.rate)))
-        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams), pairs)
+        prices = np.concatenate((share, np.full(len(diagrams), 1 / costs.n_devices.sum())))
+        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams), pairs, prices, stop)
 
     def load_of(self, kind: int, blocks: Bools) -> int | None:
         """The load of a set on a device of class `kind`; None if it may not run or does not fit there."""
@@ -103,8 +107,9 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
     """Whether no placement has max-load ≤ `most` (in units of the costs), as far as the remaining seconds allow.
 
     The prices of the program oscillate. Sets are therefore priced between its own prices and the best so far (Wentges
-    1997), and at its own where that finds nothing new. Prices stay within a box around the work of each block, which
-    moves where the program presses against it (du Merle, Villeneuve, Desrosiers and Hansen 1999).
+    1997), first at the best of the max-loads before, and at its own where that finds nothing new. Prices stay within a
+    box around the work of each block, which moves where the program presses against it (du Merle, Villeneuve,
+    Desrosiers and Hansen 1999).
     """
     costs, count = sets.costs, sets.costs.n_devices.astype(np.int64)
     n = len(costs.size)
@@ -113,8 +118,7 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
     for kind, blocks, load in zip(sets.kinds, sets.blocks, sets.loads, strict=True):
         if load <= most:
             master.add(kind, blocks)
-    best, best_ratio = np.concatenate((_work_shares(costs), np.full(len(count), 1 / count.sum()))), 0.0
-    weight = _SMOOTHING
+    best_ratio, weight = 0.0, 1.0
     for _ in range(_ROUNDS):
         if seconds_left() <= 0:
             return LoadStatus.OPEN
@@ -130,8 +134,8 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
             if often <= 1 + 1e-9:
                 return LoadStatus.MIXABLE
             widenings = _WIDENINGS
-        tried = weight * best + (1 - weight) * np.concatenate(duals)
-        price = np.round(tried[:n] * _UNIT).astype(np.int64)
+        tried = weight * sets.prices + (1 - weight) * np.concatenate(duals)
+        price = np.round(tried[:n] * (_UNIT / max(float(np.abs(tried[:n]).sum()), 1.0))).astype(np.int64)
         whole, devices = int(price.sum()), tried[n:]
         if devices @ count < 1e-9:
             devices = np.full(len(count), 1 / count.sum())
@@ -142,11 +146,12 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
             paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
             ratio = whole / max(paid, 1)
             if whole > paid and not beam:
+                sets.prices = tried
                 return LoadStatus.REFUTED
             if fresh or seconds_left() <= 0:
                 break
         if ratio > best_ratio:
-            best, best_ratio = tried, ratio
+            sets.prices, best_ratio = tried, ratio
         if not fresh and not weight:
             return LoadStatus.OPEN
         weight = _SMOOTHING if fresh else 0.0
@@ -165,7 +170,7 @@ def _search(sets: DeviceSets, kind: int, most: int, price: Longs) -> SetSearch:
     d = sets.diagrams[kind]
     limits = np.full(d.cost.shape[2] - (not sets.tight[kind]), most)
     limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
-    return SetSearch(d, price, limits)
+    return SetSearch(d, price, limits, sets.stop)
 
 
 def _price_sets(

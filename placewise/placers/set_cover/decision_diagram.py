@@ -192,10 +192,10 @@ class SetSearch:
     `limits` apply to the first resources; others are ignored. `root` bounds the price of every set.
     """
 
-    def __init__(self, d: Diagram, price: Longs, limits: Longs) -> None:
+    def __init__(self, d: Diagram, price: Longs, limits: Longs, stop: _native.StopFlag | None = None) -> None:
         self._search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
         unit = float(np.abs(price).sum()) or 1.0
-        self._n, self._margin, self._level = len(price), _MARGIN * unit, _LEVEL * unit
+        self._n, self._margin, self._level, self._stop = len(price), _MARGIN * unit, _LEVEL * unit, stop
         weights = np.where(np.arange(len(limits)) == 0, 1.0, 0.3) * (np.arange(len(limits)) < d.cost.shape[2] - 1)
         self.root = int(self._least_bound(weights / np.maximum(limits, 1), limits) + self._margin) + 1
 
@@ -229,12 +229,12 @@ class SetSearch:
         """Sets of a price above `target`.
 
         `width`: the labels of a node before neighbours are merged or, with `beam`, before the less promising are
-        dropped: then the ceiling is no bound. The search ends after `seconds`.
+        dropped: then the ceiling is no bound. The search ends after `seconds`, or when told to stop.
         """
         none = np.zeros((0, self._n), np.bool_)
         if self.root <= target:
             return PricedSets(target, none, True)
-        if not self._search.run(float(target) - self._margin, width, beam, MAX_LABELS, seconds):
+        if not self._search.run(float(target) - self._margin, width, beam, MAX_LABELS, seconds, self._stop):
             return PricedSets(self.root, none, False)
         value = self._search.values
         wanted = np.argsort(-value, kind="stable")

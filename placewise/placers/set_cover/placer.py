@@ -28,10 +28,9 @@ from placewise.placers.shared.throughput_search.annealing import WALKS, Annealer
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
 from placewise.simulate import lower_bound
 from placewise.simulate.blocks import block_firsts
+from placewise.simulate.bounds.assignment import round_down
 
 MAX_BLOCKS = 5000
-ROUNDED = 1 - 1e-12
-"""Covers the rounding of the floating-point sums before costs became whole units."""
 LONGEST_PROOF = 20.0
 """Seconds for the bound without a time limit; the placement does not depend on them."""
 _START_SHARE, _SEARCH_SHARE = 0.1, 0.25
@@ -57,13 +56,14 @@ class CoverOptions:
 
 @dataclass(slots=True)
 class _CoverSearch:
-    """One call: where annealing starts, every assignment of the blocks that it found, and the bounds known so far."""
+    """One call: where annealing starts, the assignments that it found, the best value, and the bounds."""
 
     search: SearchContext
     options: CoverOptions
     starts: list[Ints] = field(default_factory=list)
     reason: Reason = Reason.FINISHED
     assignments: list[Ints] = field(default_factory=list)
+    value: float | None = None
     floor: float = 0.0
     bound: Bound | None = None
     notes: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class _CoverSearch:
         least = state.missing_bytes, state.max_load
         rounds = watch.budget.iterations or self.options.rounds
         annealer = Annealer(costs, joined, lambda: watch.elapsed, threads=watch.budget.most_threads)
-        while (watch.elapsed < until if timed else number < rounds) or not number:
+        while not number or (not watch.stopped and (watch.elapsed < until if timed else number < rounds)):
             started = watch.elapsed
             warm = number > 1 and number % 2 == 1
             picked = [(best if warm else starts[(number + i) % len(starts)], None) for i in range(WALKS)]
@@ -129,10 +129,10 @@ class _CoverSearch:
                     self.assignments.append(walk.incumbent)
                 if walk.quality < least:
                     least, best = walk.quality, walk.incumbent
-            value = least[1] / scale
-            self.search.on_progress(Progress("cover", watch.elapsed, f"round {number}", value))
+            self.value = None if least[0] else least[1] / scale
+            self.search.on_progress(Progress("cover", watch.elapsed, f"round {number}", self.value))
             yield best
-            if not least[0] and value * (1 - self.gap) <= self.floor:
+            if self.value is not None and self.value * (1 - self.gap) <= self.floor:
                 break
             number += 1
             if timed and number % 4 == 0 and watch.elapsed - started < _LONGEST_ROUND:
@@ -141,12 +141,17 @@ class _CoverSearch:
                 break
 
     def prove(self) -> None:
-        """Refute ever higher max-loads by set cover; `bound` is the highest so far at any time."""
+        """Refute ever higher max-loads by set cover; `bound` is the highest so far at any time.
+
+        Sets are on one device each: nothing is proved where several may share a stage.
+        """
         problem, watch = self.search.problem, self.search.watch
+        if problem.max_replicas > 1 or watch.out:
+            return
         priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
         kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
-        end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
-        sets = DeviceSets.of(priced.costs)
+        end = watch.elapsed + (watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
+        sets, terms = DeviceSets.of(priced.costs, watch.budget.stop), problem.n_ops + problem.graph.n_tensors
         values = []
         for assignment in self.assignments[-12:]:
             parts = [(kind[d], assignment == d) for d in np.unique(assignment).tolist() if d in kind]
@@ -161,11 +166,13 @@ class _CoverSearch:
         low = int(self.floor * priced.scale)
 
         def report(floor: int) -> None:
-            self.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
-            value = min(values) / priced.scale
-            self.search.on_progress(Progress("cover", watch.elapsed, "proving", value, self.bound.value))
+            self.bound = Bound(round_down((floor + 1) / priced.scale, terms), "set cover")
+            self.search.on_progress(Progress("cover", watch.elapsed, "proving", self.value, self.bound.value))
 
-        if not raise_floor(sets, low, min(values), self.gap, lambda: end - watch.elapsed, report) and not watch.out:
+        def seconds_left() -> float:
+            return min(watch.left, end - watch.elapsed)
+
+        if not raise_floor(sets, low, min(values), self.gap, seconds_left, report) and not watch.out:
             self.reason = Reason.TIME_LIMIT
             self.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
 

@@ -8,13 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from plain_rules import optimum
+from hypothesis import strategies as st
+from plain_rules import optimum, placements, with_replicas
 from soak import examples
 from strategies import problems
 
 from placewise import _native
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
+from placewise.core.place import place
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget, run_placer
+from placewise.model.result import Reason
+from placewise.placers.base import Budget, Progress, run_placer
 from placewise.placers.set_cover.column_generation import DeviceSets, LoadStatus, refute
 from placewise.placers.set_cover.decision_diagram import SetSearch, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
@@ -24,6 +29,19 @@ from placewise.placers.shared.throughput_search.pipeline_costs import native_cos
 from placewise.simulate import evaluate, judge_placement
 
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
+
+
+@st.composite
+def replicated(draw: st.DrawFn) -> Problem:
+    """A free pipeline on up to four devices, several of which may share a stage."""
+    problem = draw(problems(kind="throughput", contiguous=False, convex=False, max_ops=4, max_devices=4))
+    objective = replace(
+        problem.objective,
+        step_samples=draw(st.sampled_from([0, 0, 3, 8])),
+        schedule=draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])),
+    )
+    constraints = replace(problem.constraints, replicas=draw(st.sampled_from([0, 0, 0, 2])))
+    return problem.with_(objective=objective, constraints=constraints)
 
 
 @examples(10)
@@ -46,12 +64,46 @@ def test_free_placements_are_optimal(problem: Problem) -> None:
 @given(problems(kind="throughput", contiguous=False, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
-    best, proposal = optimum(problem), run_placer(CoverPlacer(), problem, Budget())
+    best, told = optimum(problem), list[Progress]()
+    proposal = run_placer(CoverPlacer(), problem, Budget(), on_progress=told.append)
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.placement is not None:
         judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
+    assert all(state.value is None or state.value >= best * (1 - 1e-12) for state in told)
+
+
+@examples(12)
+@given(replicated())
+def test_bounds_hold_where_stages_are_replicated(problem: Problem) -> None:
+    """Bounds, those told on the way as well, are no greater than the best placement with replicas."""
+    ways, told = sorted(with_replicas(problem, placements(problem)), key=lambda way: way[1]), list[Progress]()
+    best = next((value for placement, value in ways if judge_placement(problem, placement).valid), math.inf)
+    result = place(problem, "cover", on_progress=told.append)
+    assert result.lower_bound <= best
+    assert all(state.bound is None or state.bound <= best for state in told)
+    if result.placement is not None:
+        judged = judge_placement(problem, result.placement)
+        assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("message", ["round 0", "proving"])
+def test_another_thread_ends_the_search(message: str) -> None:
+    """Nothing more is annealed or proved after the stop, and what was proved stays."""
+    stop, told = _native.StopFlag(), list[str]()
+
+    def listen(state: Progress) -> None:
+        told.append(state.message)
+        if state.message == message:
+            stop.set()
+
+    wish = ProblemOptions(objective="throughput", dims={"n_ops": 12}, contiguous=False)
+    problem = build("zoo:random-branchy", "2xV100-16GB", wish)
+    proposal = run_placer(CoverPlacer(), problem, Budget(stop=stop), on_progress=listen)
+    assert told[-1] == message and told.count(message) == 1
+    assert proposal.reason is Reason.TIME_LIMIT
+    assert proposal.placement is not None and (proposal.bound is not None) == (message == "proving")
 
 
 @examples(25)

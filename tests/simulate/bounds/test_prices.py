@@ -48,7 +48,7 @@ def test_prices_prove_the_bound_that_they_come_with() -> None:
 @pytest.mark.parametrize(
     ("options", "asked"),
     [({"rounds": 3}, 3), ({"go_on": lambda: False}, 1), ({"least": 1e9}, 1), ({"rounds": 2, "least": 1.0}, 2)],
-    ids=str,
+    ids=["rounds", "nobody waits", "no more to find", "both"],
 )
 def test_a_search_for_prices_ends_early(options: dict[str, object], asked: int) -> None:
     """After so many rounds, when nobody waits, or where no more than is known can come out."""

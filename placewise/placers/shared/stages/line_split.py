@@ -95,7 +95,7 @@ def count_segments(costs: StageCosts) -> int:
 
 
 def _cut_segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
-    """The segment of each position [n]: `most` segments of about equal work and bytes, cut at small transfers."""
+    """The segment of each position [n]: at most `most` + 1, of about equal work and bytes, cut at small transfers."""
     seconds = best_seconds(problem, np.arange(problem.n_devices))
     seconds = np.where(np.isfinite(seconds), seconds, 0.0)
     share = np.full(n, 1 / n)
