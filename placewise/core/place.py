@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
@@ -83,11 +85,8 @@ def place(
     refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = lower_bound(
-        problem, work=_bound_work(problem, budget), go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds
-    )
+    bound, naive = _bound_and_compare(problem, watch, project, compare=compare)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    naive = collect_baselines(problem, Budget(threads=budget.threads), watch, project) if compare else Baselines()
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(method, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
@@ -105,6 +104,32 @@ def place(
     history = proposal.history or (Improvement(watch.elapsed, judgement.value, placer),)
     proposal = replace(proposal, history=history)
     return result_with(problem, placer, watch, proposal, judgement, bound, baselines, naive.others)
+
+
+def _bound_and_compare(
+    problem: Problem, watch: Stopwatch, project: Project | None, *, compare: bool
+) -> tuple[Bound, Baselines]:
+    """The first bound, and the naive answers if asked for; at the same time where two threads may work."""
+    budget, over = watch.budget, Event()
+
+    def find_bound() -> Bound:
+        def go_on() -> bool:
+            return not over.is_set() and watch.elapsed < BOUND_SHARE * budget.seconds
+
+        return lower_bound(problem, work=_bound_work(problem, budget), go_on=go_on)
+
+    if not compare:
+        return find_bound(), Baselines()
+    own = Budget(threads=budget.threads)
+    if budget.most_threads == 1:
+        return find_bound(), collect_baselines(problem, own, watch, project)
+    with ThreadPoolExecutor(1) as pool:
+        bounding = pool.submit(find_bound)
+        try:
+            naive = collect_baselines(problem, own, watch, project)
+            return bounding.result(), naive
+        finally:
+            over.set()
 
 
 def _bound_work(problem: Problem, budget: Budget) -> float:

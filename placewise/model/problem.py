@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from importlib import import_module
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
@@ -302,7 +303,16 @@ class Problem:
         return replace(self, **changes)
 
 
-_DERIVED: WeakKeyDictionary[Problem, dict[str, Any]] = WeakKeyDictionary()
+@dataclass(slots=True)
+class _Derived:
+    """What a function made of a problem, once it is `ready`; threads that ask meanwhile wait for it."""
+
+    lock: RLock = field(default_factory=RLock)
+    value: Any = None
+    ready: bool = False
+
+
+_DERIVED: WeakKeyDictionary[Problem, dict[str, _Derived]] = WeakKeyDictionary()
 
 
 def cached_per_problem(derive: Callable[[Problem], T]) -> Callable[[Problem], T]:
@@ -312,9 +322,12 @@ def cached_per_problem(derive: Callable[[Problem], T]) -> Callable[[Problem], T]
     @wraps(derive)
     def derived(problem: Problem) -> T:
         kept = _DERIVED.setdefault(problem, {})
-        if name not in kept:
-            kept[name] = derive(problem)
-        found: T = kept[name]
+        entry = kept.get(name) or kept.setdefault(name, _Derived())
+        if not entry.ready:
+            with entry.lock:
+                if not entry.ready:
+                    entry.value, entry.ready = derive(problem), True
+        found: T = entry.value
         return found
 
     return derived

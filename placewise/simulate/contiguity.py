@@ -47,9 +47,21 @@ def contract(problem: Problem) -> Contraction:
 
     Without fused ops, components have the order of the ops.
     """
+    component, n = components(problem)
+    of_block = np.empty(problem.n_blocks, np.int32)
+    of_block[problem.block] = component
     tail, head = _block_edges(problem)
+    return _contraction(component, n, of_block[tail], of_block[head])
+
+
+@cached_per_problem
+def components(problem: Problem) -> tuple[Ints, int]:
+    """The component of each op [n_ops], and their count, as in `contract`."""
+    tail, head = _block_edges(problem)
+    if (tail < head).all():
+        return problem.block, problem.n_blocks
     fused, n = strong_components(tail, head, problem.n_blocks)
-    return _contraction(fused[problem.block], n, fused[tail], fused[head])
+    return frozen(fused[problem.block], np.int32), n
 
 
 def join(contraction: Contraction, label: Ints) -> Contraction:

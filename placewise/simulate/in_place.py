@@ -50,6 +50,9 @@ def _marked(graph: Graph, attribute: str) -> Bools:
 
 def _read_from(graph: Graph, makers: Bools) -> Bools:
     """The ops [n_ops] that read a result of `makers` [n_ops]."""
-    readers, maker = np.zeros(graph.n_ops, np.bool_), graph.tensors.producer[graph.edges.value]
+    readers = np.zeros(graph.n_ops, np.bool_)
+    if not makers.any():
+        return readers
+    maker = graph.tensors.producer[graph.edges.value]
     readers[graph.edges.consumer[(maker >= 0) & makers[maker]]] = True
     return readers

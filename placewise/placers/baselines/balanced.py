@@ -24,7 +24,7 @@ from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import count_first_uses, may_run
 from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
-from placewise.simulate.contiguity import contract
+from placewise.simulate.contiguity import components
 
 MANY_OPS = 200_000
 """From this size on, a cut by cumulated bytes is tried first: the dynamic program prices every op on every device."""
@@ -65,14 +65,16 @@ def _split_evenly(problem: Problem, watch: Stopwatch, capacity: Floats) -> Ints 
     host = problem.cluster.is_host
     if not problem.allowed[:, ~host].any():
         host = np.zeros_like(host)
-    graph = contract(problem)
+    component, n_components = components(problem)
     if problem.n_ops > MANY_OPS:
-        device = _cut_by_bytes(problem, graph.component, graph.n, capacity, frozen(np.flatnonzero(~host), np.int32))
+        device = _cut_by_bytes(problem, component, n_components, capacity, frozen(np.flatnonzero(~host), np.int32))
         if device is not None:
             return device
-    stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
+    stranded = ~may_run(problem, component, n_components)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
-        device = _split_order(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
+        device = _split_order(
+            problem, problem.graph, watch, component, n_components, problem.allowed, capacity, host
+        )
         if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks

@@ -8,7 +8,7 @@ a chain of ideals (the machines have an order, and no edge between components go
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -21,6 +21,19 @@ from placewise.simulate.contiguity import Contraction, forward_edges
 
 _MAX_SUM = 1 << 45
 """Units of all costs together: far below what CP-SAT's whole numbers hold."""
+
+
+class _Bundle(NamedTuple):
+    """All tensors with the same producer and the same consumers, which always move together.
+
+    `enter` and `leave` are their costs together, for each rate, in units of the prices.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    output: bool
+    enter: Longs
+    leave: Longs
 
 
 def n_variables(problem: Problem) -> int:
@@ -48,6 +61,7 @@ class ThroughputModel:
         for row in self.at:
             model.add_exactly_one(row.values())
         self.lost = _lost(costs, unit)
+        self.bundles = _bundle_tensors(costs)
         self.worst = model.new_int_var(0, int(costs.seconds[able].sum() + costs.enter.sum() + costs.leave.sum()), "")
         self.compute = [self._machine(m, kind) for m, kind in enumerate(self.kinds)]
         model.minimize(self.worst)
@@ -70,21 +84,20 @@ class ThroughputModel:
         """What machine m sends and receives, in whole units."""
         send: Any = 0
         receive: Any = 0
-        costs, model = self.costs, self.model
+        model = self.model
         if rate < 0:
             return send, receive
-        for tensor, maker in enumerate(costs.producer.tolist()):
-            readers = costs.consumers[costs.consumer_offsets[tensor] : costs.consumer_offsets[tensor + 1]].tolist()
-            entering, leaving = (int(table[tensor, rate]) // self.unit for table in (costs.enter, costs.leave))
-            made = here.get(maker)
-            inside = [here[reader] for reader in readers if reader in here]
+        for bundle in self.bundles:
+            entering, leaving = int(bundle.enter[rate]) // self.unit, int(bundle.leave[rate]) // self.unit
+            made = here.get(bundle.producer)
+            inside = [here[reader] for reader in bundle.consumers if reader in here]
             if entering and inside:
                 enters = model.new_bool_var("")
                 for reader in inside:
                     model.add(enters >= (reader if made is None else reader - made))
                 receive += entering * enters
             if leaving and made is not None:
-                if costs.output[tensor] or len(inside) < len(readers):
+                if bundle.output or len(inside) < len(bundle.consumers):
                     send += leaving * made
                     continue
                 leaves = model.new_bool_var("")
@@ -173,6 +186,19 @@ def unit_of(priced: PricedStages, reached: float, units: int) -> int:
     total = int(seconds.max(axis=1, initial=0).sum())
     value = min(int(reached * priced.scale) if 0 < reached < np.inf else total, total) or total
     return max(value // units, int((total + costs.enter.sum() + costs.leave.sum()) // _MAX_SUM), 1)
+
+
+def _bundle_tensors(costs: StageCosts) -> list[_Bundle]:
+    """The tensors of the problem, those that always move together as one."""
+    members: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+    consumers, offsets = costs.consumers.tolist(), costs.consumer_offsets.tolist()
+    for tensor, (producer, output) in enumerate(zip(costs.producer.tolist(), costs.output.tolist(), strict=True)):
+        readers = tuple(consumers[offsets[tensor] : offsets[tensor + 1]])
+        members.setdefault((producer, readers, output), []).append(tensor)
+    return [
+        _Bundle(*shared, costs.enter[tensors].sum(axis=0), costs.leave[tensors].sum(axis=0))
+        for shared, tensors in members.items()
+    ]
 
 
 def _lost(costs: StageCosts, unit: int) -> int:

@@ -178,16 +178,18 @@ def _kept(
     sent[gone.tensor] = True
     to_host = tensors.output & ~is_host[maker_device]
     leaves = (sent | to_host)[produced]
+    until = until[produced]
     if line.timeline is None:
-        parted = line.piece_ends()[own[produced]]
+        parted = line.piece_ends()[own[produced[leaves]]]
     else:
         last_send = np.full(len(tensors), -np.inf)
         starts = np.flatnonzero(np.diff(gone.tensor, prepend=-1))
         if len(starts):
             last_send[gone.tensor[starts]] = np.maximum.reduceat(line.key[gone.last], starts)
         last_send[to_host] = line.timeline.makespan
-        parted = line.working_at(maker_device[produced], last_send[produced])
-    until = np.where(leaves, np.maximum(until[produced], parted), until[produced])
+        sent_away = produced[leaves]
+        parted = line.working_at(maker_device[sent_away], last_send[sent_away])
+    until[leaves] = np.maximum(until[leaves], parted)
     stays = (tensors.output & is_host[maker_device])[produced]
     ends = np.array(line.bounds[1:])[maker_device[produced]] - 1
     return produced, np.where(stays, ends, until), leaves

@@ -122,7 +122,7 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
 def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
     if problem.objective.op_by_op:
-        return schedule.timeline(schedule.schedule_inputs(problem, placement.order), placement.device)
+        return schedule.timeline(problem, placement)
     if execution == "subgraph":
         return subgraph.timeline(a, placement.device, placement.call)
     return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)

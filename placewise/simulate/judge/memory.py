@@ -28,7 +28,6 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.blocks import held_storages, storage_bytes
 from placewise.simulate.in_place import in_place_ops
-from placewise.simulate.judge.schedule import schedule_inputs
 from placewise.simulate.judge.schedule import timeline as operator_timeline
 from placewise.simulate.judge.sequential import cut_pieces
 from placewise.simulate.judge.subgraph import cut_calls
@@ -76,9 +75,8 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
     if latest is not None and np.array_equal(latest.device, placement.device):
         return latest.resident.copy(), latest.peak.copy()
     resident = resident_bytes(problem, placement.device)
-    held = memory_while(problem, placement, timeline)
     peak = resident.copy()
-    np.maximum.at(peak, placement.device, held)
+    np.maximum.at(peak, placement.device, _held_while(problem, placement, timeline, resident))
     if devices_only:
         _LATEST[problem] = _Latest(placement.device.copy(), resident.copy(), peak.copy())
     return resident, peak
@@ -99,14 +97,18 @@ def memory_while(problem: Problem, placement: Placement, timeline: Timeline | No
 
     `timeline` as in `device_memory`. For a placement that cannot run, resident bytes.
     """
-    resident = resident_bytes(problem, placement.device)[placement.device]
-    spans = spans_of(problem, placement, timeline)
+    return _held_while(problem, placement, timeline, resident_bytes(problem, placement.device))
+
+
+def _held_while(problem: Problem, placement: Placement, timeline: Timeline | None, resident: Floats) -> Floats:
+    """As `memory_while`, from the resident bytes [n_devices]."""
+    resident, spans = resident[placement.device], spans_of(problem, placement, timeline)
     if spans is None:
         return resident
-    change = np.zeros(problem.n_ops + 1)
-    np.add.at(change, spans.first, spans.bytes)
-    np.subtract.at(change, spans.last + 1, spans.bytes)
-    return resident + np.cumsum(change)[:-1][spans.position]
+    born, gone = (
+        np.bincount(at, weights=spans.bytes, minlength=problem.n_ops + 1) for at in (spans.first, spans.last + 1)
+    )
+    return resident + np.cumsum(born - gone)[:-1][spans.position]
 
 
 class Spans(NamedTuple):
@@ -128,8 +130,7 @@ def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None =
         return None
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:
-        prepared = schedule_inputs(problem, placement.order)
-        timeline = operator_timeline(prepared, placement.device)[1]
+        timeline = operator_timeline(problem, placement)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
         return None
     return _spans(problem, _running_order(problem, placement.device, piece, timeline))
@@ -204,7 +205,9 @@ def _held_by_makers(
     begin = line.position[graph.tensors.producer[produced]]
     maker_device = line.device[graph.tensors.producer[produced]]
     last = np.full(graph.n_tensors, -1, np.int64)
-    np.maximum.at(last, tensor[here], line.position[reader[here]])
+    first_use = np.flatnonzero(np.diff(tensor[here], prepend=-1))
+    if len(first_use):
+        last[tensor[here][first_use]] = np.maximum.reduceat(line.position[reader[here]], first_use)
     to_host, on_host = (
         graph.tensors.output[produced] & ~is_host[maker_device],
         graph.tensors.output[produced] & is_host[maker_device],
@@ -214,12 +217,14 @@ def _held_by_makers(
     crosses[tensor[~here]] = True
     leaves = crosses[produced] | to_host
     if line.timeline is None:
-        until = line.closing[begin]
+        until = line.closing[begin[leaves]]
     else:
         last_send = np.full(graph.n_tensors, -np.inf)
         np.maximum.at(last_send, tensor[~here], line.timeline.start[reader[~here]])
-        until = _running_at(line, maker_device, np.where(to_host, line.timeline.makespan, last_send[produced]))
-    return produced, begin, np.where(leaves, np.maximum(end, until), end), leaves
+        sent = np.where(to_host, line.timeline.makespan, last_send[produced])
+        until = _running_at(line, maker_device[leaves], sent[leaves])
+    end[leaves] = np.maximum(end[leaves], until)
+    return produced, begin, end, leaves
 
 
 def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:

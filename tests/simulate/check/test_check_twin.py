@@ -19,7 +19,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Timeline, Violation
 from placewise.simulate.check.check import check_placement
 from placewise.simulate.judge.memory import piece_numbers
-from placewise.simulate.judge.schedule import schedule_inputs, timeline
+from placewise.simulate.judge.schedule import timeline
 
 KINDS = {"coverage", "support", "pin", "colocation", "memory", "contiguity", "convexity", "replicas"}
 
@@ -77,7 +77,7 @@ def schedule_of(problem: Problem, placement: Placement) -> tuple[Ints | None, Ti
     piece = piece_numbers(problem, placement)
     if piece is not None:
         return piece, None
-    return None, timeline(schedule_inputs(problem, placement.order), placement.device)[1]
+    return None, timeline(problem, placement)[1]
 
 
 def compared(seed: int, objective: Objective) -> list[Violation]:
