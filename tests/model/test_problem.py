@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.model.problem import Constraints, Objective, Problem, Rule, cached_per_problem
 
 
 def star(*names: str, transfers: str = "staged", bandwidth: float = 1e9) -> Cluster:
@@ -196,3 +198,20 @@ def test_links_too_slow_for_a_number_are_refused() -> None:
     costs = CostTable.given(np.ones((1, 2)), transfer_seconds_of(graph, cluster))
     with pytest.raises(CostError, match=r"the transfer time of tensor .* is inf"):
         Problem(graph, cluster, costs, Objective("latency"))
+
+
+def test_threads_share_what_is_derived() -> None:
+    """Of eight threads that ask at once, one works it out, and the others wait for the same object."""
+    worked = []
+
+    @cached_per_problem
+    def derive(problem: Problem) -> object:
+        worked.append(problem)
+        time.sleep(0.05)
+        return object()
+
+    first, second = (problem(chain(), star("a")) for _ in range(2))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(derive, [first] * 8))
+    assert len(worked) == 1 and all(value is found[0] for value in found)
+    assert derive(second) is not found[0] and len(worked) == 2

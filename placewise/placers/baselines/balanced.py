@@ -72,9 +72,7 @@ def _split_evenly(problem: Problem, watch: Stopwatch, capacity: Floats) -> Ints 
             return device
     stranded = ~may_run(problem, component, n_components)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
-        device = _split_order(
-            problem, problem.graph, watch, component, n_components, problem.allowed, capacity, host
-        )
+        device = _split_order(problem, problem.graph, watch, component, n_components, problem.allowed, capacity, host)
         if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks

@@ -99,9 +99,10 @@ def _working_bytes(problem: Problem) -> Floats:
 
 def _replacing(graph: Graph) -> Longs:
     """The ops whose first output may take the memory of an operand under some placement."""
-    tensors, (value, reader) = graph.tensors, (graph.edges.value, graph.edges.consumer)
+    tensors, edges = graph.tensors, np.flatnonzero(in_place_ops(graph)[graph.edges.consumer])
+    value, reader = graph.edges.value[edges], graph.edges.consumer[edges]
     first = graph.out_offsets[reader]
-    makes = in_place_ops(graph)[reader] & (first < graph.out_offsets[reader + 1])
+    makes = first < graph.out_offsets[reader + 1]
     rows = np.flatnonzero(makes & (tensors.producer[value] >= 0) & ~tensors.output[value])
     return distinct(reader[rows[tensors.bytes[value[rows]] == tensors.bytes[first[rows]]]].astype(np.int64))
 

@@ -99,9 +99,11 @@ def _resident(problem: Problem, line: _RunningOrder) -> Floats:
     """State, and every storage of weights once, on each device [n_devices]."""
     graph, weights = problem.graph, problem.graph.weights
     total = line.sums(graph.ops.state_bytes[line.op].astype(np.float64))
-    by_size = np.argsort(weights.bytes, kind="stable")
+    by_storage = np.argsort(weights.storage, kind="stable")
+    starts = np.flatnonzero(np.diff(weights.storage[by_storage], prepend=-1))
     largest = np.zeros(int(weights.storage.max(initial=-1)) + 1)
-    largest[weights.storage[by_size]] = np.maximum(weights.bytes[by_size], 0)
+    if len(starts):
+        largest[weights.storage[by_storage[starts]]] = np.maximum.reduceat(weights.bytes[by_storage], starts).clip(0)
     width = max(len(largest), 1)
     user = line.device[line.place[graph.weight_edges.consumer]].astype(np.int64)
     storages = np.sort(user * width + weights.storage[graph.weight_edges.value])
@@ -201,13 +203,14 @@ def _replaced(problem: Problem, line: _RunningOrder, produced: Longs, until: Lon
     Of several equal operands any one counts.
     """
     graph = problem.graph
-    size, reader, value = graph.tensors.bytes, graph.edges.consumer, graph.edges.value
+    size, rows = graph.tensors.bytes, np.flatnonzero(in_place_ops(graph)[graph.edges.consumer])
+    reader, value = graph.edges.consumer[rows], graph.edges.value[rows]
     ends, free = np.full(len(size), -1), np.zeros(len(size), np.bool_)
     ends[produced], free[produced] = until, ~leaves & ~graph.tensors.output[produced]
     result = np.full(graph.n_ops, -1)
     tensor = produced[::-1]
     result[graph.tensors.producer[tensor]] = tensor
-    fits = (result[reader] >= 0) & (size[result[reader]] == size[value]) & in_place_ops(graph)[reader]
+    fits = (result[reader] >= 0) & (size[result[reader]] == size[value])
     uses = np.flatnonzero(fits & free[value] & (ends[value] == line.place[reader]))
     uses = uses[np.diff(reader[uses], prepend=-1) > 0]
     return np.isin(produced, value[uses])

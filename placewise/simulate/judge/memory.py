@@ -205,9 +205,10 @@ def _held_by_makers(
     begin = line.position[graph.tensors.producer[produced]]
     maker_device = line.device[graph.tensors.producer[produced]]
     last = np.full(graph.n_tensors, -1, np.int64)
-    first_use = np.flatnonzero(np.diff(tensor[here], prepend=-1))
+    used = tensor[here]
+    first_use = np.flatnonzero(np.diff(used, prepend=-1))
     if len(first_use):
-        last[tensor[here][first_use]] = np.maximum.reduceat(line.position[reader[here]], first_use)
+        last[used[first_use]] = np.maximum.reduceat(line.position[reader[here]], first_use)
     to_host, on_host = (
         graph.tensors.output[produced] & ~is_host[maker_device],
         graph.tensors.output[produced] & is_host[maker_device],

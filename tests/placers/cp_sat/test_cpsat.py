@@ -180,6 +180,33 @@ def test_hints_are_solutions_of_the_program(problem: Problem) -> None:
     assert value <= solver.objective_value * second + program.lost / priced.scale * (1 + 1e-9) + 1e-12 * value
 
 
+def test_tensors_that_move_together_are_one_in_the_program() -> None:
+    """Forty tensors from one group of ops to another cost what one with their sum costs, and as many variables."""
+    programs = []
+    for count in (1, 40):
+        builder = GraphBuilder()
+        for name in ("a", "b", "c"):
+            builder.add_op(name, "Op", state_bytes=1)
+        for _ in range(count):
+            tensor = builder.add_tensor(0, nbytes=1)
+            for reader in (1, 2):
+                builder.add_edge(tensor, reader)
+        graph = builder.build()
+        cluster = Cluster(
+            tuple(Device(f"d{i}", memory=2) for i in range(2)),
+            tuple(Link(*ends, 1.0) for i in range(2) for ends in ((f"d{i}", HOST), (HOST, f"d{i}"))),
+        )
+        seconds = np.array([math.inf, *cluster.class_bandwidth[1:]])
+        costs = CostTable.given(np.ones((3, 2)), np.full((count, 1), 40 / count) / seconds)
+        problem = Problem(graph, cluster, costs, Objective("throughput", memory="sum"))
+        priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
+        program = ThroughputModel(priced.costs, unit_of(priced, 0.0, 1 << 24))
+        found = run_placer(CpsatPlacer(), problem, Budget())
+        assert found.placement is not None and judge_placement(problem, found.placement).value == optimum(problem)
+        programs.append((len(program.model.proto.variables), len(program.bundles), optimum(problem)))
+    assert programs[0] == programs[1] and programs[0][1] == 1
+
+
 def test_too_large_a_program_is_refused_with_its_size() -> None:
     """Before anything is built: about how many variables, how many are allowed, and what to use instead."""
     builder = GraphBuilder()
