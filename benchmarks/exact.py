@@ -58,21 +58,21 @@ def main() -> int:
     """Run the rows that are missing, save the tables; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only rows whose table and name, as free/..., contain this")
-    parser.add_argument("--afresh", action="store_true", help="forget saved rows")
+    parser.add_argument("--afresh", action="store_true", help="run saved rows again")
     options = parser.parse_args()
     folder = Path(os.environ.get("PLACEWISE_WORKLOADS", "")) / "dnn-partitioning"
     if not folder.is_dir():
         print("set PLACEWISE_WORKLOADS to the folder that holds dnn-partitioning/", file=sys.stderr)
         return 2
     published = json.loads((HERE / "published.json").read_text())
-    rows: dict[str, Any] = {} if options.afresh or not RESULTS.exists() else json.loads(RESULTS.read_text())["rows"]
+    rows: dict[str, Any] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
     for table in TABLES:
         part = "latency" if table.name == "latency" else "throughput"
         saved = rows.setdefault(table.name, {})
         for name in published[part]:
             if options.only not in f"{table.name}/{name}":
                 continue
-            if saved.get(name, {}).get("limit") != table.limit:
+            if options.afresh or saved.get(name, {}).get("limit") != table.limit:
                 saved[name] = _figures(folder / part / f"{name}.json", table)
                 _save(rows, published)
                 print(table.name, _line(name, published[part][name], saved[name]), flush=True)

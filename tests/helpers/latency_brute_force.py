@@ -14,7 +14,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.judge import _latency
-from placewise.simulate.problem_arrays import arrays_of
 
 
 @cache
@@ -51,9 +50,9 @@ def _with_calls(problem: Problem, device: Ints) -> Iterator[Placement]:
 
 def optimum(problem: Problem) -> float:
     """The least value of a placement that keeps the rules; inf if there is none."""
-    best, a = math.inf, arrays_of(problem)
+    best = math.inf
     for placement in every_placement(problem):
-        if _latency(problem, a, placement)[0] < best:
+        if _latency(problem, placement)[0] < best:
             judgement = judge_placement(problem, placement)
             best = min(best, judgement.value) if judgement.valid else best
     return best

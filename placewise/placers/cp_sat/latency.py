@@ -29,7 +29,6 @@ from placewise.placers.shared.schedule_models.model_builder import TimeScale, ti
 from placewise.placers.shared.solve import Solved, solve_model, solver_parameters
 from placewise.simulate import device_memory, judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
-from placewise.simulate.problem_arrays import arrays_of
 
 METHOD = "constraint program (CP-SAT)"
 MAX_LITERALS = 300_000
@@ -172,7 +171,7 @@ class _LatencySolver:
         if best is not None:
             assignment = canonical_assignment(problem, self.groups, best.device)
             if execution == "subgraph":
-                call = cut_calls(arrays_of(problem), best.device) if best.call is None else best.call
+                call = cut_calls(problem, best.device) if best.call is None else best.call
                 model.start_from(assignment, call)
             else:
                 model.start_from(assignment)

@@ -14,7 +14,6 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.simulate import judge_placement
 from placewise.simulate.judge import schedule, subgraph
-from placewise.simulate.problem_arrays import arrays_of
 from placewise.simulate.replicas import equal_devices
 
 MAX_OPS = 12
@@ -70,7 +69,7 @@ class _Ordered(Sequence[Placement]):
 
 
 def _with_calls(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided | None:
-    a, reachable = arrays_of(problem), _reachable(problem)
+    reachable = _reachable(problem)
 
     @cache
     def calls_of(ops: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -88,7 +87,7 @@ def _with_calls(problem: Problem, devices: Ints, watch: Stopwatch) -> Decided | 
             for ops, number in zip(parts, numbers, strict=True):
                 call[list(ops)] = number
             placements.append(Placement(device, call=call))
-            values.append(subgraph.timeline(a, placements[-1].device, placements[-1].call)[0])
+            values.append(subgraph.timeline(problem, placements[-1].device, placements[-1].call)[0])
     return placements, np.array(values)
 
 

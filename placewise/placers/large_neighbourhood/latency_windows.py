@@ -23,7 +23,6 @@ from placewise.placers.shared.schedule_models.operator_model import OperatorMode
 from placewise.placers.shared.schedule_models.subgraph_model import Layout, SubgraphModel
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
-from placewise.simulate.problem_arrays import arrays_of
 
 KINDS = ("time", "region", "pair")
 
@@ -45,7 +44,7 @@ def window_state(problem: Problem, groups: OpGroups, placement: Placement) -> Wi
     judgement = judge_placement(problem, placement)
     timeline = judgement.timeline
     assert timeline is not None  # latency always has one where it can run
-    call = cut_calls(arrays_of(problem), placement.device) if placement.call is None else placement.call
+    call = cut_calls(problem, placement.device) if placement.call is None else placement.call
     dense = np.zeros(problem.n_ops, np.int32)
     for d in np.unique(placement.device).tolist():
         here = placement.device == d

@@ -37,7 +37,7 @@ def add_pipeline_tasks(b: ProgramBuilder, placement: Placement) -> None:
     require_plain(b, placement)
     problem, device = b.problem, placement.device
     engines = ENGINES[problem.objective.communication]
-    numbers = cut_pieces(arrays_of(problem), device)
+    numbers = cut_pieces(problem, device)
     pieces: dict[tuple[int, int], list[int]] = defaultdict(list)
     for op, where in enumerate(zip(numbers.tolist(), device.tolist(), strict=True)):
         pieces[where].append(op)

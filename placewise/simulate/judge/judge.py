@@ -112,25 +112,23 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
         raise PlanError(incomplete[0].message, remedy="a placement gives every op one of the cluster's devices")
     if problem.objective.kind == "step":
         return judge_step(problem, placement)
-    a = arrays_of(problem)
     if problem.objective.kind == "throughput":
-        return _judge_throughput(problem, a, placement)
-    value, timeline = _latency(problem, a, placement)
-    return _judge_latency(problem, placement, value, timeline)
+        return _judge_throughput(problem, placement)
+    return _judge_latency(problem, placement, *_latency(problem, placement))
 
 
-def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
+def _latency(problem: Problem, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
     if problem.objective.op_by_op:
         return schedule.timeline(problem, placement)
     if execution == "subgraph":
-        return subgraph.timeline(a, placement.device, placement.call)
-    return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)
+        return subgraph.timeline(problem, placement.device, placement.call)
+    return sequential.timeline(problem, placement.device)
 
 
-def _judge_throughput(problem: Problem, a: ProblemArrays, placement: Placement) -> Judgement:
+def _judge_throughput(problem: Problem, placement: Placement) -> Judgement:
     mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
-    phases = phase_arrays(problem, a)
+    phases = phase_arrays(problem, arrays_of(problem))
     parts = [replicated_loads(problem, phase, placement, syncs=phase is phases[-1]) for phase in phases]
     loads = np.array([throughput.combine(part, mode) for part in parts])
     wires = np.array([part.wires for part in parts])

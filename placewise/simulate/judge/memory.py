@@ -31,7 +31,6 @@ from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.judge.schedule import timeline as operator_timeline
 from placewise.simulate.judge.sequential import cut_pieces
 from placewise.simulate.judge.subgraph import cut_calls
-from placewise.simulate.problem_arrays import arrays_of
 
 
 def resident_bytes(problem: Problem, device: Ints) -> Floats:
@@ -55,9 +54,9 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
     if objective.op_by_op:
         return None
     if objective.execution == "sequential":
-        return cut_pieces(arrays_of(problem), placement.device)
+        return cut_pieces(problem, placement.device)
     if placement.call is None:
-        return cut_calls(arrays_of(problem), placement.device)
+        return cut_calls(problem, placement.device)
     return np.where(problem.cluster.is_host[placement.device], np.int32(-1), placement.call)
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import ProblemArrays, to_native
+from placewise.simulate.problem_arrays import native_problem
 
 
-def cut_pieces(a: ProblemArrays, device: Ints) -> Ints:
+def cut_pieces(problem: Problem, device: Ints) -> Ints:
     """The number of each op's piece [n_ops]; ops of one number and one device form a piece."""
-    return _native.sequential_pieces(to_native(a), device)
+    return _native.sequential_pieces(native_problem(problem), device)
 
 
 def makespans(
@@ -27,7 +28,8 @@ def makespans(
     _native.sequential_makespans(problem, *edges, placements, first, last, values)
 
 
-def timeline(a: ProblemArrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
+def timeline(problem: Problem, device: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement, and its timeline."""
-    value, start, finish, hops = _native.sequential_timeline(to_native(a), in_offsets, in_tensors, device)
+    edges = (problem.graph.in_offsets, problem.graph.edges.value)
+    value, start, finish, hops = _native.sequential_timeline(native_problem(problem), *edges, device)
     return value, logged_timeline(start, finish, hops)

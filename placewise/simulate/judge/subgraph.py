@@ -14,14 +14,15 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints
+from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import ProblemArrays, to_native
+from placewise.simulate.problem_arrays import native_problem
 
 
-def cut_calls(a: ProblemArrays, device: Ints) -> Ints:
+def cut_calls(problem: Problem, device: Ints) -> Ints:
     """The published rule: the call number of each op [n_ops] on its accelerator, −1 for ops on host devices."""
-    return _native.subgraph_calls(to_native(a), device)
+    return _native.subgraph_calls(native_problem(problem), device)
 
 
 def makespans(problem: _native.Problem, placements: Ints, first: int, last: int, values: Floats) -> None:
@@ -29,11 +30,10 @@ def makespans(problem: _native.Problem, placements: Ints, first: int, last: int,
     _native.subgraph_makespans(problem, placements, first, last, values)
 
 
-def timeline(a: ProblemArrays, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
+def timeline(problem: Problem, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
     """The makespan of one placement, when each op ran, and each call's transfers, one after another."""
-    problem = to_native(a)
-    numbers = _native.subgraph_calls(problem, device) if call is None else _without_gaps(device, call)
-    value, start, finish, hops = _native.subgraph_timeline(problem, device, numbers)
+    numbers = cut_calls(problem, device) if call is None else _without_gaps(device, call)
+    value, start, finish, hops = _native.subgraph_timeline(native_problem(problem), device, numbers)
     return value, logged_timeline(start, finish, hops)
 
 
