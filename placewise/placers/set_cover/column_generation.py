@@ -78,13 +78,21 @@ class DeviceSets:
     loads: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, costs: StageCosts, stop: _native.StopFlag | None = None) -> DeviceSets:
-        order, share = order_blocks(costs), _work_shares(costs)
-        diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
+    def of(
+        cls, costs: StageCosts, stop: _native.StopFlag | None = None, go_on: Callable[[], bool] = lambda: True
+    ) -> DeviceSets | None:
+        """No sets yet; None once `go_on` says no."""
+        order, share = order_blocks(costs, go_on), _work_shares(costs)
+        diagrams = list[Diagram]()
+        for kind in range(len(costs.rate)):
+            built = diagram(costs, kind, order, go_on=go_on)
+            if built is None:
+                return None
+            diagrams.append(built)
         box = Box(share, _REACH * share + _MIN_REACH / max(len(share), 1))
         pairs = tuple(native_costs(machines(costs, [kind, -1])) for kind in range(len(costs.rate)))
         prices = np.concatenate((share, np.full(len(diagrams), 1 / costs.n_devices.sum())))
-        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams), pairs, prices, stop)
+        return cls(costs, tuple(diagrams), shifts(costs, go_on), box, [False] * len(diagrams), pairs, prices, stop)
 
     def load_of(self, kind: int, blocks: Bools) -> int | None:
         """The load of a set on a device of class `kind`; None if it may not run or does not fit there."""
@@ -122,7 +130,7 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
     for _ in range(_ROUNDS):
         if seconds_left() <= 0:
             return LoadStatus.OPEN
-        solved = master.solve()
+        solved = master.solve(seconds_left())
         if solved is None:
             return LoadStatus.OPEN
         often, *duals = solved

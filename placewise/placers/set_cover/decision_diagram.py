@@ -14,6 +14,7 @@ result is then a bound only.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -52,15 +53,23 @@ class Diagram(NamedTuple):
     relaxed: bool
 
 
-def order_blocks(costs: StageCosts) -> Ints:
-    """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones."""
+def order_blocks(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) -> Ints:
+    """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones, of one at least
+    even where `go_on` says no.
+    """
     n, members, touching = _incidence(costs)
-    orders = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // STARTS))]
+    orders: list[tuple[float, list[int]]] = []
+    for first in range(0, n, max(1, n // STARTS)):
+        if orders and not go_on():
+            break
+        orders.append(_greedy_order(first, n, members, touching))
     return np.array(min(orders, key=lambda pair: pair[0])[1] if orders else [], np.int32)
 
 
-def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MAX_NODES) -> Diagram:
-    """The diagram of the sets that a device of class `kind` can hold."""
+def diagram(
+    costs: StageCosts, kind: int, order: Ints, *, most: int = MAX_NODES, go_on: Callable[[], bool] = lambda: True
+) -> Diagram | None:
+    """The diagram of the sets that a device of class `kind` can hold; None once `go_on` says no."""
     n, rate = len(order), int(costs.rate[kind])
     tensors = len(costs.producer)
     enter = costs.enter[:, rate] if rate >= 0 else np.zeros(tensors, np.int64)
@@ -72,6 +81,8 @@ def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MAX_NODES)
     codes = np.zeros((1, 0), np.int8)
     base, children, prices, relaxed = [0], [], [], False
     for block in order.tolist():
+        if not go_on():
+            return None
         touched = [t for t in touching[block] if not forgotten[t]]
         fresh = [t for t in touched if t not in opened]
         start = [_OUT if costs.producer[t] < 0 else 2 * int(costs.output[t]) for t in fresh]

@@ -6,6 +6,7 @@ times. The dual variables are prices of blocks and devices. They need not be exa
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -79,8 +80,12 @@ class CoverMaster:
         self._bound()
         return True
 
-    def solve(self) -> tuple[float, Floats, Floats] | None:
-        """θ, the prices of the blocks [n] and those of one device of each class; None if the solver fails."""
+    def solve(self, seconds: float = math.inf) -> tuple[float, Floats, Floats] | None:
+        """θ, the prices of the blocks [n] and those of one device of each class; None if the solver fails, or takes
+        longer than `seconds`.
+        """
+        if math.isfinite(seconds):
+            self._solver.SetTimeLimit(max(int(seconds * 1000), 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             afresh = pywraplp.MPSolverParameters()
             afresh.SetIntegerParam(afresh.INCREMENTALITY, afresh.INCREMENTALITY_OFF)

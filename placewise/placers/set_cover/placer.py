@@ -151,7 +151,10 @@ class _CoverSearch:
         priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
         kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
         end = watch.elapsed + (watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
-        sets, terms = DeviceSets.of(priced.costs, watch.budget.stop), problem.n_ops + problem.graph.n_tensors
+        sets = DeviceSets.of(priced.costs, watch.budget.stop, lambda: not watch.out)
+        terms = problem.n_ops + problem.graph.n_tensors
+        if sets is None:
+            return
         values = []
         for assignment in self.assignments[-12:]:
             parts = [(kind[d], assignment == d) for d in np.unique(assignment).tolist() if d in kind]

@@ -36,9 +36,12 @@ class _CostView(NamedTuple):
     made: list[list[int]]  # [n] tensors
 
 
-def shifts(costs: StageCosts) -> tuple[Ints, ...]:
-    """Maps [n] of blocks to those one, two, … parts later and earlier, −1 where there is none; () if few repeat."""
-    forward = _next_part(_view_costs(costs))
+def shifts(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) -> tuple[Ints, ...]:
+    """Maps [n] of blocks to those one, two, … parts later and earlier, −1 where there is none; () if few repeat.
+
+    Once `go_on` says no, the best of the maps tried so far counts.
+    """
+    forward = _next_part(_view_costs(costs), go_on)
     if forward is None:
         return ()
     powers: list[Ints] = []
@@ -73,7 +76,7 @@ def _inverse(images: Ints) -> Ints:
     return back
 
 
-def _next_part(view: _CostView) -> Ints | None:
+def _next_part(view: _CostView, go_on: Callable[[], bool]) -> Ints | None:
     """The map [n] to the next part that covers the most blocks; None if it covers too few."""
     n = len(view.cost)
     alike: dict[int, list[int]] = defaultdict(list)
@@ -82,6 +85,8 @@ def _next_part(view: _CostView) -> Ints | None:
     best, best_count = None, max(_MIN_SHARE * n, 2)
     for blocks in sorted((b for b in alike.values() if len(b) > 2), key=len)[:_MAX_COLOURS]:
         for stride in _STRIDES:
+            if not go_on():
+                return best
             images = _drop_cycles(_grow_map(view, zip(blocks, blocks[stride:], strict=False)))
             count = int((images >= 0).sum())
             if count > best_count:

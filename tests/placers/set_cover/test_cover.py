@@ -140,6 +140,7 @@ def test_labels_find_the_best_set(problem: Problem) -> None:
         shared = len(costs.storages) > 0
         for most_nodes, width in ((1 << 20, 1 << 20), (1 << 20, 1), (2, 1 << 20)):
             d = diagram(costs, kind, order, most=most_nodes)
+            assert d is not None
             limits = np.full(d.cost.shape[2], most)
             limits[-1] = costs.capacity[kind]
             found = SetSearch(d, worth, limits).find(0, width=width)
@@ -159,7 +160,9 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
     assume(math.isfinite(best) and best > 0)
     priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     for factor in (0.3, 0.7, 0.999, 1.0, 1.3):
-        status = refute(DeviceSets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
+        sets = DeviceSets.of(priced.costs)
+        assert sets is not None
+        status = refute(sets, int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
         assert factor < 1 or status is not LoadStatus.REFUTED
 
 

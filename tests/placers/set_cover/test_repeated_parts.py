@@ -13,6 +13,7 @@ from placewise.model.columns import Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.set_cover.column_generation import DeviceSets
+from placewise.placers.set_cover.decision_diagram import order_blocks
 from placewise.placers.set_cover.repeated_parts import shifts
 from placewise.placers.shared.stages.stage_costs import price_stages
 
@@ -73,6 +74,7 @@ def test_a_layer_costs_the_same_wherever_it_is() -> None:
     """The load of an inner layer is that of its images in other inner layers."""
     problem = stack()
     sets = DeviceSets.of(price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs)
+    assert sets is not None
     blocks = np.zeros(problem.n_blocks, np.bool_)
     blocks[4:8] = True
     own, moved = sets.load_of(0, blocks), 0
@@ -94,3 +96,18 @@ def test_maps_take_different_blocks_to_different_blocks(problem: Problem) -> Non
         mapped = np.flatnonzero(images >= 0)
         assert len(set(images[mapped].tolist())) == len(mapped)
         assert (images[mapped] != mapped).all()
+
+
+def test_preparation_ends_when_told_to() -> None:
+    """Whenever time ends: an order of all blocks, and no half diagram; with enough time, the sets."""
+    problem = stack()
+    costs = price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs
+    prepared = []
+    for calls in range(60):
+        left = iter(range(calls))
+        sets = DeviceSets.of(costs, go_on=lambda left=left: next(left, None) is not None)  # type: ignore[misc]
+        prepared.append(sets is not None)
+        left = iter(range(calls))
+        order = order_blocks(costs, lambda left=left: next(left, None) is not None)  # type: ignore[misc]
+        assert sorted(order.tolist()) == list(range(problem.n_blocks))
+    assert not prepared[0] and prepared[-1] and prepared == sorted(prepared)
