@@ -46,7 +46,8 @@ def main() -> int:
     else:
         variables["PYTHONMALLOC"] = "malloc"
         python = ["valgrind", "-q", "--error-exitcode=9", f"--suppressions={SUPPRESSIONS}", *python]
-    return subprocess.run([*python, *arguments], cwd=ROOT, env=variables).returncode
+    # Not in the root of the repository: a module that is run by name finds the working directory first.
+    return subprocess.run([*python, *arguments], cwd=build, env=variables).returncode
 
 
 def compiled(build: Path, output: Path, options: list[str]) -> None:

@@ -203,6 +203,7 @@ def main() -> int:
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    print(f"kernels of {_native.__file__}", flush=True)
     print(*run(options.problems, options.seed), sep="\n")
     return 0
 
