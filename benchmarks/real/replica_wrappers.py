@@ -104,7 +104,7 @@ def run(rank: int, port: int, wrapper: str, schedule: str, case: str, answers: A
         answers.put(compare(wrapper, schedule, case, rank, groups[rank]))
         dist.barrier()
     except Exception as error:
-        answers.put(str(error).strip().splitlines()[0][:100] or type(error).__name__)
+        answers.put(str(error.__cause__ or error).strip().splitlines()[0].partition(". ")[0])
 
 
 def measure(wrapper: str, schedule: str, case: str) -> float | str:
@@ -121,19 +121,24 @@ def measure(wrapper: str, schedule: str, case: str) -> float | str:
     for process in processes:
         process.join(5)
         process.kill()
-    return next((one for one in found if isinstance(one, str)), max(one for one in found if not isinstance(one, str)))
+    failures = [one for one in found if isinstance(one, str)]
+    return failures[0] if failures else max(found)
 
 
 def main() -> int:
-    from common import command, report  # the processes above need nothing of it
+    from common import report  # the processes above need nothing of it
 
     rows = [
         {"schedule": schedule, "case": case} | {wrapper: measure(wrapper, schedule, case) for wrapper in WRAPPERS}
         for schedule, case in CASES
     ]
     wrong = [str(row) for row in rows if isinstance(row["placewise"], str) or not row["placewise"] <= 1e-5]
-    lines = ["# Replicas of stages under PyTorch's own wrappers", "", f"{command()}; PyTorch {torch.__version__}.", ""]
-    lines += [f"| schedule | | {' | '.join(WRAPPERS)} |", f"|---|---|{'---|' * len(WRAPPERS)}"]
+    lines = [
+        "# Replicas of stages under PyTorch's own wrappers", "",
+        f"`python benchmarks/real/replica_wrappers.py`, PyTorch {torch.__version__}: the largest difference of "
+        "gradients from those of one process, as a share of the largest entry.", "",
+        f"| schedule | case | {' | '.join(WRAPPERS)} |", f"|---|---|{'---|' * len(WRAPPERS)}",
+    ]  # fmt: skip
     for row in rows:
         cells = [row[name] if isinstance(row[name], str) else f"{row[name]:.1e}" for name in WRAPPERS]
         lines.append(f"| {row['schedule']} | {row['case']} | {' | '.join(cells)} |")
