@@ -17,10 +17,10 @@ import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
 from placewise.analysis.paired import PairedRatio, compare_rounds, least_rounds
-from placewise.core.precision import find_tf32
+from placewise.core.precision import product_precision
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
-from placewise.model.cost_error import expected_seconds
+from placewise.model.cost_error import describe_estimates, expected_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.verdict import CORE_COPIES, HARDLY, OWN_THREADS, REPLICAS, SINGLE_DEVICE
@@ -177,7 +177,7 @@ def measure_placements(
     runtime, job, executed = context.runtime, context.job, context.problem
     if runtime.info.emulates:
         return _measure_emulated(context, placements, setting.protocol)
-    notes = _note_transfers(problem, executed)
+    notes = (*_note_transfers(problem, executed), *_note_estimates(job, runtime.info))
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
@@ -311,6 +311,14 @@ def _note_transfers(problem: Problem, executed: Problem) -> tuple[str, ...]:
     )
 
 
+def _note_estimates(job: Job, info: RuntimeInfo) -> tuple[str, ...]:
+    """A note where predictions are by no measurement of this machine, with the command that makes one."""
+    options = [] if info.remote else [f"--runtime {info.name}"]
+    options += ["--loaded"] if job.problem.objective.kind == "throughput" else []
+    note = describe_estimates(job.problem, job.placement, " ".join(options))
+    return (note,) if note else ()
+
+
 def _place_on_one_device(problem: Problem) -> Ints:
     """Every op [n_ops] on the device that runs the whole model fastest; if none may, on the fastest accelerator."""
     seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf).sum(axis=0)
@@ -324,7 +332,7 @@ def lowest_precision(problem: Problem, places: Sequence[Place]) -> str:
     """The lowest precision in which a device computes by its options, or a GPU by the problem's; "" by default."""
     words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     values = [words.get(value, value) for place in places for value in place.options.values()]
-    values += ["tf32"] if find_tf32(problem.graph) != "nothing" and any(p.kind == "cuda" for p in places) else []
+    values.append(product_precision(problem.graph, on_gpus=any(place.kind == "cuda" for place in places)))
     return next((name for name in ("bfloat16", "float16", "tf32") if name in values), "")
 
 

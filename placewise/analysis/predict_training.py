@@ -37,7 +37,7 @@ class TrainingPrediction:
     """Seconds of a step, of one on the first device alone, and bytes of every process of a replica: the `memory` of the
     simulated step, and `buffers` that are kept for messages besides.
 
-    NaN and empty where there is no training graph of the model; `note` says why.
+    NaN and empty where there is no training graph of the model; `note` says why, or that times were not measured here.
     """
 
     seconds: float

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from placewise.analysis.measure_placements import lowest_precision
 from placewise.analysis.predict_training import TrainingPrediction, predict_training
 from placewise.core.build import build
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
+from placewise.core.precision import TRAINING_TOLERANCES, product_precision
 from placewise.costing.measured.load import split_device
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import is_profile, load_profile
+from placewise.model.cost_error import describe_estimates
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.replicated_stages import build_replica_column
@@ -37,12 +38,10 @@ from placewise.runtimes.torch.training import (
 from placewise.simulate.step.judge import find_schedule
 from placewise.transform.training import is_training, planned_optimizer
 
-TOLERANCE = 1e-5
-"""How far losses, and gradients as a share of the largest entry, may be from those of one process."""
-TF32_TOLERANCE = 1e-2
-"""The same where a GPU may compute in TF32."""
 WAIT = 0.05
 """The share of a step by which threads may wait longer for a processor than in the calmest."""
+PROFILE_OPTIONS = "--graph training --runtime pipelining --loaded"
+"""How `placewise profile` measures the ops of a training step."""
 ALL_MICROBATCHES = 2
 """Micro-batches per process, where their number is not given."""
 
@@ -202,8 +201,11 @@ def train_placement(
         problem, training.stages, record.order, optimizer=options.optimizer, replicas=training.replicas,
         frozen=frozen, priced=priced, blocking=not training.on_gpus,
     )  # fmt: skip
+    if priced is None and not prediction.note:
+        prediction = replace(prediction, note=describe_estimates(problem, placement, PROFILE_OPTIONS))
     worst = max(record.loss_difference, record.gradient_difference)
-    tolerance = TF32_TOLERANCE if lowest_precision(problem, job.places) == "tf32" else TOLERANCE
+    on_gpus = any(place.kind == "cuda" for place in job.places)
+    tolerance = TRAINING_TOLERANCES[product_precision(problem.graph, on_gpus=on_gpus)]
     if not worst <= tolerance:
         raise RunError(
             f"losses differ by {record.loss_difference:.2g} and gradients by {record.gradient_difference:.2g} from "

@@ -26,6 +26,13 @@ _TF32_OF_FORMAT: Mapping[str, str] = {
     "huggingface": "convolutions",
 }
 """What the usual runtime of a format lets run in TF32 by default (docs/costs.md); nothing elsewhere."""
+TOLERANCES: Mapping[str, float] = {
+    "float64": 1e-6, "float32": 1e-3, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 5e-2,
+}  # fmt: skip
+"""The largest difference of an entry, relative to the largest absolute entry of the reference: kernels and orders of
+summation differ. The lowest precision of any device applies."""
+TRAINING_TOLERANCES: Mapping[str, float] = {"float32": 1e-5, "tf32": 1e-2}
+"""How far losses, and gradients as a share of the largest entry, may be from those of one process."""
 
 
 def recorded_precision(recorded: Mapping[str, Any]) -> str | None:
@@ -119,6 +126,11 @@ def require_tf32(cluster: Cluster, options: ProblemOptions) -> None:
 def find_tf32(graph: Graph) -> str:
     """What of a graph is priced, and so has to run, in TF32 on GPUs: "products", "convolutions" or "nothing"."""
     return _choose_tf32(graph, NO_OPTIONS)
+
+
+def product_precision(graph: Graph, *, on_gpus: bool) -> str:
+    """What products of float32 are computed in: "tf32" where GPUs may round to it, else "float32"."""
+    return "tf32" if on_gpus and find_tf32(graph) != "nothing" else "float32"
 
 
 def computing_dtype(graph: Graph) -> str:

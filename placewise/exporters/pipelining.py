@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise._util.units import format_seconds
 from placewise.core.parallel_plan import call_name
-from placewise.core.precision import find_tf32
+from placewise.core.precision import TOLERANCES, find_tf32, product_precision
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.module_units import list_prefixes
@@ -34,6 +34,7 @@ STAGES, SCRIPT = "stages.json", "run_pipeline.py"
 COPIES = {
     "cutting.py": "placewise.readers.torch.cutting",
     "loading.py": "placewise.readers.torch.loading",
+    "local_device.py": "placewise.readers.torch.local_device",
     "prefetch.py": "placewise.readers.torch.prefetch",
     "rank_watch.py": "placewise.readers.torch.rank_watch",
     "stream_time.py": "placewise.transform.stream_time",
@@ -66,6 +67,7 @@ from torch.distributed.pipelining import ScheduleGPipe
 
 from cutting import HostStage, MicrobatchStage, build_stage, calls_of
 from loading import load_program, sample_inputs
+from local_device import take_device
 from prefetch import PrefetchingStage
 from rank_watch import RankWatch, say
 from stream_time import StageTime, steady_seconds, stream_seconds
@@ -106,21 +108,6 @@ def meet(seconds):
         refuse(f"not all {{COUNT}} stages came to {{where}} within {{seconds:g}} s: start one process for each", 0)
 
 
-def find_device(rank):
-    """The device of this rank."""
-    name = SAID["devices"][rank]
-    if not name.startswith("cuda"):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise BadStart(f"it is on {{name}}, and PyTorch sees no GPU here")
-    if int(os.environ.get("LOCAL_WORLD_SIZE", COUNT)) != COUNT:  # on each of several machines, GPUs are counted from 0
-        first = rank - int(os.environ.get("LOCAL_RANK", rank))
-        name = f"cuda:{{sum(other.startswith('cuda') for other in SAID['devices'][first:rank])}}"
-    device = torch.device(name)
-    torch.cuda.set_device(device)
-    return device
-
-
 def example(program, names):
     """Empty tensors with the shapes and types of these values."""
     values = {{node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}}
@@ -144,8 +131,7 @@ def make_stage(program, rank, device, exchange):
 
 def compare(program, inputs, piece, outputs):
     """Raise an error if the outputs of the last stage are not those of the whole program."""
-    in_tf32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
-    error = 1e-2 if in_tf32 else 1e-3
+    error = SAID["tolerance"]
     whole = build_stage(program, {{}}, 0, device="cpu")
     wanted = dict(zip(whole.makes, whole.module(*inputs)))
     for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
@@ -153,7 +139,7 @@ def compare(program, inputs, piece, outputs):
 
 
 def run(rank, store, watch, model, micro_batches, trust_model, timeout):
-    device = find_device(rank)
+    device = take_device(SAID["devices"], rank)
     dist.init_process_group(
         SAID["backend"], store=store, rank=rank, world_size=COUNT, timeout=timedelta(seconds=timeout)
     )
@@ -241,11 +227,13 @@ class PipeliningExporter:
             return Exported(write_training(problem, pipeline, path, names), placement, notes)
         order, _ = stage_order(problem.graph, placement.device)
         devices = [_torch_device(problem, device) for device in order]
+        on_gpus = any(device.startswith("cuda") for device in devices)
         document = {
             "model": path,
             "devices": devices,
             "backend": choose_backend(devices),
             "tf32": find_tf32(problem.graph),
+            "tolerance": TOLERANCES[product_precision(problem.graph, on_gpus=on_gpus)],
             "names": [problem.cluster.names[device] for device in order],
             "stage_seconds": [list(stage) for stage in stage_times(problem, placement, order)],
             "split_points": _find_split_points(problem, placement.device, order),

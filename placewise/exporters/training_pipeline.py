@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from placewise.core.parallel_plan import call_name
-from placewise.core.precision import find_tf32
+from placewise.core.precision import TRAINING_TOLERANCES, find_tf32, product_precision
 from placewise.errors import ExportError
 from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
@@ -29,6 +29,7 @@ COPIES = (
     "attempt",
     "cutting",
     "loading",
+    "local_device",
     "gradient_exchange",
     "training_stages",
     "pipeline_trainer",
@@ -64,12 +65,12 @@ import torch.distributed as dist
 from attempt import join_attempt
 from cutting import calls_of
 from loading import load_program
+from local_device import take_device
 from pipeline_trainer import PipelineTrainer, WholeTrainer
 from rank_watch import GRACE, RankWatch, say
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
 COUNT = len(SAID["devices"])
-IN_TF32 = SAID["tf32"] != "nothing" and any(name.startswith("cuda") for name in SAID["devices"])
 NAMES = [f"process {{number}} on {{name}}" for number, name in enumerate(SAID["names"])]
 
 
@@ -86,11 +87,6 @@ def connect(seconds):
     if world != COUNT:
         wrong = f"{STAGES} has {{COUNT}} processes, and {{world}} were started: start them with {{start}}"
         raise SystemExit(wrong if rank == 0 else 1)
-    device = find_device(rank)
-    if device.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise SystemExit(f"process {{rank}} is on {{device}}, and PyTorch sees no GPU here")
-        torch.cuda.set_device(torch.device(device))
     address = f"{{os.environ['MASTER_ADDR']}}:{{os.environ['MASTER_PORT']}}"
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=seconds)))
@@ -105,14 +101,6 @@ def connect(seconds):
         timeout=timedelta(seconds=seconds),
     )
     return rank, watch
-
-
-def find_device(rank):
-    """The device of a process: on each of several machines, its GPUs are counted from 0."""
-    name, first = SAID["devices"][rank], rank - int(os.environ.get("LOCAL_RANK", rank))
-    if not name.startswith("cuda") or int(os.environ.get("LOCAL_WORLD_SIZE", COUNT)) == COUNT:
-        return name
-    return f"cuda:{{sum(other.startswith('cuda') for other in SAID['devices'][first:rank])}}"
 
 
 def read_inputs(path):
@@ -206,19 +194,19 @@ def load(trainer, folder, step):
 def compare(options, plan, data, losses):
     """Repeat the first steps with the whole program; SystemExit where losses differ."""
     count = min(options.compare, len(losses))
-    error = 1e-2 if IN_TF32 else 1e-5
     whole = WholeTrainer(read_program(options), plan, device="cpu", data=data)
     if whole.is_random:
         print("the program draws random numbers, so its losses are not compared with those of one process", flush=True)
         return
     for number, loss in enumerate(losses[:count], 1):
         wanted = whole.step(number).loss
-        if abs(loss - wanted) > error * max(abs(wanted), 1e-12):
+        if abs(loss - wanted) > plan["tolerance"] * max(abs(wanted), 1e-12):
             raise SystemExit(f"step {{number}} has the loss {{loss}}, and {{wanted}} in one process")
     print(f"{{len(plan['stage_ranks'])}} stages, losses of {{count}} steps as those of one process", flush=True)
 
 
 def train(rank, options):
+    device = take_device(SAID["devices"], rank)
     plan = SAID | {{"seed": options.seed, "learning_rate": options.learning_rate}}
     plan["microbatches"] = options.microbatches or plan["microbatches"]
     plan["schedule"] = options.schedule or plan["schedule"]
@@ -228,7 +216,7 @@ def train(rank, options):
     if any(call["number"] >= len(names) or names[call["number"]] != call["name"] for call in plan["calls"]):
         raise Refusal(f"{{options.model}} is not the program that {STAGES} is for")
     try:
-        trainer = PipelineTrainer(program, plan, device=find_device(rank), data=data)
+        trainer = PipelineTrainer(program, plan, device=device, data=data)
     except ValueError as error:
         raise Refusal(f"{{options.model}} cannot train with {STAGES}: {{error}}")
     run = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
@@ -243,9 +231,11 @@ def train(rank, options):
             print(f"step {{number}}: loss {{step.loss:.8g}}, {{step.seconds:.4f}} s", flush=True)
         if options.checkpoint and (number % options.checkpoint_every == 0 or number == options.steps):
             save(trainer, options.checkpoint, number, rank, losses, run)
-    if rank == COUNT - 1 and options.compare:
-        compare(options, plan, data, losses)
-    dist.barrier()
+    if options.compare:
+        patient = dist.new_group(timeout=timedelta(days=7))  # the others wait for as long as one repeats the steps
+        if rank == COUNT - 1:
+            compare(options, plan, data, losses)
+        dist.barrier(patient)
 
 
 def main(options):
@@ -338,6 +328,7 @@ def write_training(
     """
     graph = problem.graph
     used = [device for line in pipeline.replicas for device in line]
+    on_gpus = any(devices[device].startswith("cuda") for device in used)
     calls: dict[int, dict[str, object]] = {}
     for name, origin, backward, stage in zip(
         graph.ops.name, graph.ops.origin, graph.ops.backward.tolist(), pipeline.stage.tolist(), strict=True
@@ -350,6 +341,7 @@ def write_training(
         "devices": [devices[device] for device in used],
         "backend": choose_backend([devices[device] for device in used]),
         "tf32": find_tf32(graph),
+        "tolerance": TRAINING_TOLERANCES[product_precision(graph, on_gpus=on_gpus)],
         "names": [problem.cluster.names[device] for device in used],
         "calls": [calls[number] for number in sorted(calls)],
         "stage_ranks": pipeline.stage_places(),

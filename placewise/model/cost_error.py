@@ -41,6 +41,23 @@ def estimate_error(problem: Problem, placed: Sequence[tuple[Placement, float]]) 
     return Uncertainty(share, source) if share > 0 else Uncertainty()
 
 
+def describe_estimates(problem: Problem, placement: Placement, options: str = "") -> str:
+    """That most of the time of a placement's ops is estimated and not measured here, with the command that measures it
+    and its `options`; "" elsewhere.
+    """
+    costs, device = problem.costs, placement.device
+    seconds = costs.seconds_on(device)
+    codes = [code for code, name in enumerate(costs.sources) if name in _ESTIMATED]
+    estimated = np.isin(costs.op_source[np.arange(len(device)), device], codes)
+    if float(seconds[estimated].sum()) <= float(seconds.sum()) / 2:
+        return ""
+    command = " ".join(filter(None, ["placewise profile MODEL -d DEVICES", options, "-o FILE"]))
+    return (
+        "predictions are estimates by the figures of the devices, not times of this machine: measure them with "
+        f"{command}, and add --costs FILE"
+    )
+
+
 def _weigh(problem: Problem, placement: Placement, moved: float) -> tuple[float, str]:
     """The error of one placement, and the source of most of it."""
     costs, device = problem.costs, placement.device

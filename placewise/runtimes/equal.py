@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from placewise.core.precision import TOLERANCES
 from placewise.errors import RunError
 from placewise.runtimes.inputs import Arrays
-
-TOLERANCES: Mapping[str, float] = {
-    "float64": 1e-6, "float32": 1e-3, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 5e-2,
-}  # fmt: skip
-"""The largest difference of an entry, relative to the largest absolute entry of the reference: kernels and orders of
-summation differ. The lowest precision of any device applies."""
 
 
 def require_equal(reference: Arrays, outputs: Arrays, *, who: str, precision: str = "") -> float:

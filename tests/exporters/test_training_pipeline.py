@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import runpy
 import shutil
 import socket
 import subprocess
@@ -14,12 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from soak import SOAKS, later
 
 import placewise as pw
 from placewise.errors import ExportError
 from placewise.exporters.writing import export_placement
+from placewise.model.placement import Placement
 
 torch = pytest.importorskip("torch")
 from torchrun_kills import QUIET, check_attempts, living, losses_of, run_and_kill, torchrun  # noqa: E402
@@ -209,31 +210,39 @@ def test_another_program_and_a_folder_that_is_none_are_one_sentence(
     assert done.returncode != 0 and re.search(rf"^{'.*' + message}$", done.stderr, re.MULTILINE), done.stderr[-2000:]
 
 
-def test_processes_take_the_gpus_of_their_machine(
-    written: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("devices", "backend", "tolerance"), [("2xcore", "gloo", 1e-5), ("2xL4", "nccl", 1e-2), ("L4,cpu", "gloo", 1e-2)]
+)
+def test_files_hold_how_close_losses_are(
+    written: tuple[Path, Path], devices: str, backend: str, tolerance: float
 ) -> None:
-    """On the second of two machines, GPUs are counted from 0; a process on cores between them has none."""
-    _, folder = written
-    said = json.loads((folder / "stages.json").read_text())
-    assert (said["backend"], said["tf32"]) == ("gloo", "convolutions")
-    devices = ["cuda:0", "cuda:1", "cpu", "cuda:2", "cuda:3"]
-    for file in folder.glob("*.py"):
+    """As close as those of `placewise run --train`: GPUs may round products to TF32."""
+    problem = pw.build(written[0], devices, pw.ProblemOptions(graph="training", objective="throughput"))
+    forward = np.cumsum(~problem.graph.ops.backward)
+    placement = Placement((2 * forward > forward[-1]).astype(np.int32))
+    said = json.loads(str(export_placement(problem, placement, "pipelining").exported.files["stages.json"]))
+    assert (said["backend"], said["tf32"], said["tolerance"]) == (backend, "convolutions", tolerance)
+
+
+def test_a_long_comparison_is_waited_for(written: tuple[Path, Path], tmp_path: Path) -> None:
+    """The others wait for the process that repeats the steps, for longer than for anything else."""
+    path, folder = written
+    for file in folder.glob("*.*"):
         shutil.copy(file, tmp_path)
-    (tmp_path / "stages.json").write_text(json.dumps(said | {"devices": devices, "names": devices}))
-    monkeypatch.syspath_prepend(tmp_path)
-    find_device = runpy.run_path(str(tmp_path / "train_pipeline.py"))["find_device"]
+    with (tmp_path / "pipeline_trainer.py").open("a") as trainer:
+        trainer.write(SLOW_COMPARISON)
+    done = torchrun(tmp_path, "train_pipeline.py", str(path), "--steps", "1", "--compare", "1", "--wait", "5")
+    assert "losses of 1 steps as those of one process" in done.stdout and not done.returncode, done.stderr[-2000:]
 
-    def find_all(here: int) -> list[str]:
-        found = []
-        for rank in range(len(devices)):
-            local = rank if here == len(devices) or rank < 2 else rank - 2
-            monkeypatch.setenv("LOCAL_RANK", str(local))
-            monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
-            found.append(find_device(rank))
-        return found
 
-    assert find_all(len(devices)) == devices
-    assert find_all(3) == ["cuda:0", "cuda:1", "cpu", "cuda:0", "cuda:1"]
+SLOW_COMPARISON = """
+def _step_slowly(self, number, step=WholeTrainer.step):
+    time.sleep(7)
+    return step(self, number)
+
+
+WholeTrainer.step = _step_slowly
+"""
 
 
 def test_devices_in_turns_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.cost_error import ASSUMED, MEASURED, estimate_error, expected_seconds
+from placewise.model.cost_error import ASSUMED, MEASURED, describe_estimates, estimate_error, expected_seconds
 from placewise.model.costs import CostTable, MachineRuns
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
@@ -199,6 +199,14 @@ def test_errors_are_weighted_by_seconds() -> None:
     moved = mixed.with_(costs=replace(mixed.costs, transfer_source="roofline"))
     found = error_of(moved, 4.0)
     assert (found.error, found.source) == (pytest.approx((0.3 + 0.6) / 8), "assumed speeds of links")
+
+
+def test_estimates_are_no_measurement() -> None:
+    """Where most of the time is estimated, a sentence names the command that measures it."""
+    note = describe_estimates(costed(("measured", "roofline")), Placement.on(0, 2), "--loaded")
+    assert "placewise profile MODEL -d DEVICES --loaded -o FILE" in note
+    for sources in (("roofline", "measured"), ("measured",), ("given",)):
+        assert not describe_estimates(costed(sources), Placement.on(0, 2))
 
 
 def on_cores(single: float, error: Uncertainty = GIVEN, own: float | None = None) -> Verdict:

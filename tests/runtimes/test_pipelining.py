@@ -173,4 +173,6 @@ def test_a_stream_is_predicted_with_its_fill(residuals: Any) -> None:
     assert measured.single.predicted == measured.single.steady == sum(ops)
     assert math.isfinite(measured.of("plan").seconds)
     assert any("predictions are blocking" in note for note in measured.of("plan").notes)
+    command = "placewise profile MODEL -d DEVICES --runtime pipelining --loaded -o FILE"
+    assert any(command in note for note in measured.of("plan").notes)
     assert "when full" in plain(measurement_view(tabulate_measurements(measured, "plan")))

@@ -285,7 +285,14 @@ def test_steps_in_which_threads_waited_are_not_counted(begun: tuple[TrainedPlan,
     limited = replace(trained, record=record, training=replace(trained.training, job=slow))
     assert limited.calm_steps == record.seconds[1:]
     resumed = replace(trained, record=replace(record, seconds=(), waited=()))
-    assert resumed.seconds == math.inf and not tabulate_training(resumed).notes
+    assert resumed.seconds == math.inf and tabulate_training(resumed).notes == (trained.prediction.note,)
+
+
+def test_a_prediction_without_a_profile_says_so(begun: tuple[TrainedPlan, Path]) -> None:
+    """In one sentence, with the command that measures a training step."""
+    notes = tabulate_training(begun[0]).notes
+    command = "placewise profile MODEL -d DEVICES --graph training --runtime pipelining --loaded -o FILE"
+    assert sum(command in note for note in notes) == 1
 
 
 def test_processes_on_one_gpu_meet_in_host_memory(blocks: Path) -> None:

@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 )
 from torch.export import ExportedProgram
 
-from placewise.readers.torch.cutting import StagePlan, build_piece, outputs_of, plan_stages, weights_of
+from placewise.readers.torch.cutting import Device, StagePlan, build_piece, outputs_of, plan_stages, weights_of
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
 from placewise.readers.torch.training_stages import TrainedProgram, TrainingStage
 
@@ -61,7 +61,7 @@ class PipelineTrainer:
     """
 
     def __init__(
-        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: str, data: Data | None = None
+        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: Device, data: Data | None = None
     ) -> None:
         self.plan = plan
         self.ranks = max(plan["stage_ranks"]) + 1
@@ -243,7 +243,7 @@ class WholeTrainer:
     """The whole program in one process: micro-batch after micro-batch, to compare with. Raises as `PipelineTrainer`."""
 
     def __init__(
-        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: str, data: Data | None = None
+        self, program: ExportedProgram, plan: Mapping[str, Any], *, device: Device, data: Data | None = None
     ) -> None:
         self.plan, self._device = plan, torch.device(device)
         trained = TrainedProgram(program, shapes=plan["shapes"], frozen=plan["frozen"])
