@@ -18,7 +18,8 @@ from placewise.readers.gguf.shape import ModelShape
 
 FLOAT, INDEX = 4, 8
 ROTATED = 64
-"""Caches of quantized types hold keys and values that were multiplied by a Hadamard matrix of this size."""
+"""Caches of quantized types hold what was multiplied by a Hadamard matrix of this size, or of the largest multiple by a
+power of two for keys."""
 OFFLOADED = 32
 """Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
 WITHOUT_ROPE = frozenset({"bloom", "gptj", "jais", "mpt", "refact"})
@@ -31,6 +32,8 @@ ATTENTION_FIRST = frozenset({"phi2"})
 """Architectures that project the attention before a parallel feed-forward part; others do it after."""
 RESIDUAL_LAST = frozenset({"falcon"})
 """Architectures that then add both parts, and the residual to their sum; others add the residual to the first part."""
+ONTO_RESIDUAL = frozenset({"phi3", "phimoe"})
+"""Architectures that add the feed-forward part to the residual; others add the residual to that."""
 PICKED_LATE = frozenset((
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma3n", "gemma4", "glm-dsa", "glm4moe", "gpt-oss",
     "hy-v3", "mimo2", "step35",
@@ -70,7 +73,7 @@ class _FeedForward:
 @dataclass(frozen=True, slots=True)
 class _Micro:
     """Of a micro-batch: its tokens and outputs, the positions of the caches without and with windows, whether attention
-    is fused, whether the cache is rotated, and its bytes per layer.
+    is fused, the sizes of the matrices that rotate keys and values (0: none), and the bytes of both per layer.
     """
 
     tokens: int
@@ -78,8 +81,8 @@ class _Micro:
     cells: int
     window_cells: int
     fused: bool
-    rotated: bool
-    cache: Sequence[int]
+    rotated: tuple[int, int]
+    caches: Sequence[tuple[int, int]]
 
 
 def list_results(
@@ -87,21 +90,26 @@ def list_results(
     shape: ModelShape,
     flags: LlamaFlags,
     cells: tuple[int, int],
-    cache: Sequence[int],
+    caches: Sequence[tuple[int, int]],
     places: Places,
 ) -> list[Result]:
     """The results of the whole model.
 
-    `cells` are positions of a cache without and with a window, `cache` its bytes in every layer.
+    `cells` are positions of a cache without and with a window, `caches` its bytes of keys and values in every layer.
     """
-    quantized = not flags.cache[0].endswith(("16", "32"))
+    keys, values = (
+        ROTATED if not name.endswith(("16", "32")) and widths[0] % ROTATED == 0 else 0
+        for name, widths in zip(flags.cache, (shape.key_widths, shape.value_widths), strict=True)
+    )
+    while keys and shape.key_widths[0] % (2 * keys) == 0:
+        keys *= 2
     micro = _Micro(
         min(flags.ubatch, flags.batch, cells[0] * flags.parallel),
         flags.parallel,
         *cells,
         flags.flash != "off",
-        quantized and shape.key_widths[0] % ROTATED == 0,
-        cache,
+        (keys, values),
+        caches,
     )
     graph = _Graph(header.architecture, shape, micro, places, {tensor.name: tensor.shape for tensor in header.tensors})
     incoming = graph.add_inputs()
@@ -163,8 +171,7 @@ class _Graph:
                 inputs += [(f"keys_at{kind}", micro.tokens * INDEX)]
                 inputs += [(f"values_at{kind}", micro.tokens * INDEX * values)]
                 inputs += [(f"mask{kind}", cells * micro.tokens * masked)]
-        if micro.rotated:
-            inputs += [("rotate_keys", ROTATED**2 * FLOAT), ("rotate_values", ROTATED**2 * FLOAT)]
+                inputs += [(f"rotate_{name}{kind}", size**2 * FLOAT) for name, size in self._rotations() if size]
         for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
             self.add(name, nbytes)
         embedding = self.places.tensors.get("token_embd.weight", self.places.devices[-1])
@@ -186,12 +193,17 @@ class _Graph:
         width = self.shape.width * FLOAT * self._count_rows(layer)
         mixed, normed = self._attend(layer, incoming)
         if not parallel:
+            behind, rows = self._find(layer, "post_ffw_norm"), self._count_rows(layer)
+            between, before = self._find(layer, "post_attention_norm"), self._find(layer, "ffn_norm")
             attended = self._pick(layer, self._project(layer, mixed))
+            if behind:
+                attended = self._norm(layer, "attended", attended, between, rows)
             after = self.add(f"added.{layer}", width, attended, self._pick(layer, incoming), in_place=True)
-            behind = () if self._find(layer, "post_ffw_norm") else ("post_attention_norm",)
-            normed = self._norm(layer, "ffn", after, self._find(layer, "ffn_norm", *behind), self._count_rows(layer))
-            down = self._feed(layer, part, normed)
-            return self.add(f"y.{layer}", width, down, after, in_place=True)
+            normed = self._norm(layer, "ffn", after, before or ("" if behind else between), rows)
+            terms = (self._norm(layer, "fed", self._feed(layer, part, normed), behind, rows), after)
+            if self.architecture in ONTO_RESIDUAL:
+                terms = terms[::-1]
+            return self.add(f"y.{layer}", width, *terms, in_place=True)
         attended = self._pick(layer, self._project(layer, mixed)) if self.architecture in ATTENTION_FIRST else ""
         both = self._feed(layer, part, self._pick(layer, normed))
         if attended:
@@ -212,6 +224,9 @@ class _Graph:
         self.add("norm", self.shape.width * rows, incoming, in_place=True)
         self.add("norm_scaled", self.shape.width * rows, "norm", in_place=True, home=home)
         self.add("logits", self.shape.vocabulary * rows, "norm_scaled", home=home)
+
+    def _rotations(self) -> tuple[tuple[str, int], ...]:
+        return ("keys", self.micro.rotated[0]), ("values", self.micro.rotated[1])
 
     def _rows(self, width: int) -> int:
         """Bytes of a row of this width for every token."""
@@ -244,11 +259,11 @@ class _Graph:
         return self.add(f"picked.{source}", self.shape.width * self.micro.outputs * FLOAT, source, "rows")
 
     def _norm(self, layer: int, part: str, incoming: str, weight: str, rows: int) -> str:
-        """The norm before a part of a layer; `incoming` itself where there is none."""
+        """A norm before or behind a part of a layer; `incoming` itself where there is none."""
         if not weight:
             return incoming
-        nbytes = self.shape.width * rows * FLOAT
-        normed = self.add(f"{part}_normed.{layer}", nbytes, incoming, home=self._home_of_norm(layer))
+        nbytes, behind = self.shape.width * rows * FLOAT, part in ("attended", "fed")
+        normed = self.add(f"{part}_normed.{layer}", nbytes, incoming, home=self._home_of_norm(layer), in_place=behind)
         return self.add(f"{part}_scaled.{layer}", nbytes, normed, weight=weight, in_place=True, rows=rows)
 
     def _project(self, layer: int, mixed: str) -> str:
@@ -258,10 +273,8 @@ class _Graph:
         )
 
     def _turns(self, layer: int) -> bool:
-        """Whether keys and queries are copied on their way: turned (RoPE), or normed per head."""
+        """Whether keys and queries are turned by their position (RoPE)."""
         name, windows = self.architecture, self.shape.windows
-        if self._find(layer, "attn_q_norm"):
-            return True
         if name in WITHOUT_ROPE or "position_embd.weight" in self.shapes:
             return False
         if name in ROPE_IN_WINDOWS and any(windows):
@@ -279,37 +292,42 @@ class _Graph:
         )
         kind = "_w" if shape.windows[layer] else ""
         cells = micro.window_cells if kind else micro.cells
-        normed = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), micro.tokens)
+        incoming = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), micro.tokens)
         joined = self._find(layer, "attn_qkv")
         if joined:
-            self.add(f"qkv.{layer}", query + key + value, normed, weight=joined)
+            self.add(f"qkv.{layer}", query + key + value, incoming, weight=joined)
         names = {}
         order = [("q", query, "keys"), ("v", value, "values"), ("k", key, "keys")]
         if any(shape.windows):
             order = [order[0], order[2], order[1]]
         for name, nbytes, matrix in order:
             weight = self._find(layer, f"attn_{name}")
-            at = f"qkv.{layer}" if joined else self.add(f"{name}.{layer}", nbytes, normed, weight=weight, home=home)
+            at = f"qkv.{layer}" if joined else self.add(f"{name}.{layer}", nbytes, incoming, weight=weight, home=home)
+            normed = self._find(layer, f"attn_{name}_norm")
+            if normed:
+                at = self.add(f"{name}_normed.{layer}", nbytes, at, home=self._home_of_norm(layer))
+                at = self.add(f"{name}_scaled.{layer}", nbytes, at, weight=normed, in_place=True)
             if name != "v" and self._turns(layer):
-                at = self.add(f"{name}_turned.{layer}", nbytes, at, "positions")
-            if micro.rotated:
-                at = self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}")
+                at = self.add(f"{name}_turned.{layer}", nbytes, at, "positions", in_place=bool(normed))
+            if micro.rotated[matrix == "values"]:
+                at = self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}{kind}")
             names[name] = at
-        self._store(f"cache.{layer}", micro.cache[layer], home, "cache")
+        cached = (f"cached_keys.{layer}", f"cached_values.{layer}")
+        for name, nbytes in zip(cached, micro.caches[layer], strict=True):
+            self._store(name, nbytes, home, "cache")
         self.add(f"keys.{layer}", 0, names["k"], f"keys_at{kind}", home=home)
         self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
-        cache = f"cache.{layer}"
         if micro.fused:
-            found = self.add(f"mixed.{layer}", mixed, names["q"], cache, f"mask{kind}")
+            found = self.add(f"mixed.{layer}", mixed, names["q"], *cached, f"mask{kind}")
         else:
             scores = self._rows(shape.heads[layer] * cells)
-            self.add(f"scores.{layer}", scores, names["q"], cache)
+            self.add(f"scores.{layer}", scores, names["q"], cached[0])
             self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)
-            self.add(f"heads.{layer}", mixed, f"weights.{layer}", cache)
+            self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
             found = self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
-        if micro.rotated:
-            found = self.add(f"mixed_rotated.{layer}", mixed, found, "rotate_values")
-        return found, normed
+        if micro.rotated[1]:
+            found = self.add(f"mixed_rotated.{layer}", mixed, found, f"rotate_values{kind}")
+        return found, incoming
 
     def _feed(self, layer: int, part: _FeedForward, normed: str) -> str:
         """The result of the feed-forward part or of the experts."""

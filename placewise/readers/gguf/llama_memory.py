@@ -87,18 +87,20 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
 
 def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
     """Bytes of the KV cache of every layer, for all sequences."""
+    return [sum(sizes) for sizes in list_caches(shape, flags)]
+
+
+def list_caches(shape: ModelShape, flags: LlamaFlags) -> list[tuple[int, int]]:
+    """Bytes of the keys and of the values in every layer's cache, for all sequences. Latent attention has no values."""
     cells, window_cells = list_cells(shape, flags)
-    n_stored = 1 if shape.latent else 2
-    kinds = [find_type(name) for name in flags.cache[:n_stored]]
+    keys, values = (find_type(name) for name in flags.cache)
     counted = []
     for layer, (heads, window) in enumerate(zip(shape.kv_heads, shape.windows, strict=True)):
-        widths = (shape.key_widths[layer], shape.value_widths[layer])[:n_stored]
         kept = flags.parallel * (window_cells if window else cells) if layer < shape.cached else 0
-        heads = 1 if shape.latent else heads
+        key, value = shape.key_widths[layer], 0 if shape.latent else shape.value_widths[layer]
+        kept *= 1 if shape.latent else heads
         counted.append(
-            sum(
-                kept * heads * width * kind.block_bytes // kind.block for width, kind in zip(widths, kinds, strict=True)
-            )
+            (kept * key * keys.block_bytes // keys.block, kept * value * values.block_bytes // values.block)
         )
     return counted
 
@@ -121,8 +123,7 @@ def count_compute(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -
     on_host = {one.name: one.nbytes for one in header.tensors if tensors[one.name] == HOST}
     lent = {} if not gpus or gpus[0].startswith(SERVER) else on_host
     places = Places(tensors, layers, devices, lent, flags.ngl > header.number("block_count"))
-    cells, cache = list_cells(shape, flags), count_cache(shape, flags)
-    results = list_results(header, shape, flags, cells, cache, places)
+    results = list_results(header, shape, flags, list_cells(shape, flags), list_caches(shape, flags), places)
     return size_buffers(results, devices, count_copies(header, flags, gpus))
 
 
