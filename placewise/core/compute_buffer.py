@@ -10,7 +10,6 @@ from pathlib import Path
 from placewise._util.units import format_bytes
 from placewise.errors import ModelFileError
 from placewise.model.cluster import is_rpc
-from placewise.model.graph import Source
 from placewise.model.problem import Headroom, Problem
 from placewise.readers.gguf.header import Header, read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
@@ -75,7 +74,9 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
     if not kept:
         return ()
     hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
-    on_host = max((spare.bytes for spare in problem.constraints.spare if spare.device in hosts - _name_own(own)), default=0)
+    on_host = max(
+        (spare.bytes for spare in problem.constraints.spare if spare.device in hosts - _name_own(own)), default=0
+    )
     here = f"{format_bytes(on_host)} of the host and " if on_host else ""
     which = "each accelerator without a headroom of its own" if own else "each accelerator"
     return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)

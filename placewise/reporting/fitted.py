@@ -197,8 +197,8 @@ def _list_facts(found: Fitted) -> list[str]:
     used = [use for use in judged.devices if use.ops]
     free = (f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
     problem = found.result.problem
-    accelerators = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if not host}
-    own = any(spare.device in accelerators for spare in problem.constraints.spare)
+    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
+    own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
     which = f"each accelerator{' without a headroom of its own' if own else ''}"
     kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
     lines.append(f"memory left free: {', '.join(free)}{kept}")

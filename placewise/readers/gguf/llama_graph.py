@@ -142,7 +142,14 @@ class _Graph:
     results: list[Result] = field(default_factory=list)
 
     def add(
-        self, name: str, nbytes: int, *reads: str, weight: str = "", in_place: bool = False, home: str = "", rows: int = 0
+        self,
+        name: str,
+        nbytes: int,
+        *reads: str,
+        weight: str = "",
+        in_place: bool = False,
+        home: str = "",
+        rows: int = 0,
     ) -> str:
         """Add a result, which is where its `weight` is, or on a GPU that gets a copy of that; return its name.
 

@@ -15,12 +15,11 @@ from placewise.readers.gguf.llama_compute import size_buffers
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
 from placewise.readers.gguf.llama_graph import Places, list_results
 from placewise.readers.gguf.shape import ModelShape, count_cells, read_shape
-from placewise.readers.gguf.types import find_type
+from placewise.readers.gguf.types import REPACKED, find_type
 
 HOST, SERVER = "CPU", "RPC"
 COPIES = 4
 """Of inputs under pipeline parallelism: micro-batches that are under way at a time."""
-REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _FIRST = ("token_embd", "position_embd", "token_types")
 """Tensors of the input, which stay in host memory; its norm is with the first layer."""
@@ -99,9 +98,7 @@ def list_caches(shape: ModelShape, flags: LlamaFlags) -> list[tuple[int, int]]:
         kept = flags.parallel * (window_cells if window else cells) if layer < shape.cached else 0
         key, value = shape.key_widths[layer], 0 if shape.latent else shape.value_widths[layer]
         kept *= 1 if shape.latent else heads
-        counted.append(
-            (kept * key * keys.block_bytes // keys.block, kept * value * values.block_bytes // values.block)
-        )
+        counted.append((kept * key * keys.block_bytes // keys.block, kept * value * values.block_bytes // values.block))
     return counted
 
 

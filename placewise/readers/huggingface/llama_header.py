@@ -44,7 +44,8 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
         "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
         "attention.key_length": latent + turned if latent else head,
         "attention.value_length": latent or head, "attention.kv_lora_rank": latent,
-        "attention.sliding_window": sizes.find("sliding_window"), "expert_used_count": sizes.find("num_experts_per_tok"),
+        "attention.sliding_window": sizes.find("sliding_window"),
+        "expert_used_count": sizes.find("num_experts_per_tok"),
     }  # fmt: skip
     query, key = heads * head, sizes.find("num_key_value_heads", default=heads) * head
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (vocabulary, width), "output_norm": (width,)}
