@@ -124,7 +124,7 @@ def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str,
     )
     alone = (replace(flags, split=(1.0,)), gpus[:1])
     together = (replace(flags, split=(1.0,) * len(gpus)), gpus)
-    rest = [(replace(flags, ngl=0), ())]
+    rest: list[tuple[LlamaFlags, tuple[str, ...]]] = [(replace(flags, ngl=0), ())]
     if gpus:
         rest += [(replace(one, ngl=layers), names) for one, names in (alone, together)]
         rest += [(replace(one, n_cpu_moe=layers), names) for one, names in (alone, together)]

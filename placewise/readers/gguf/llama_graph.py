@@ -34,10 +34,9 @@ RESIDUAL_LAST = frozenset({"falcon"})
 """Architectures that then add both parts, and the residual to their sum; others add the residual to the first part."""
 ONTO_RESIDUAL = frozenset({"phi3", "phimoe"})
 """Architectures that add the feed-forward part to the residual; others add the residual to that."""
-PICKED_LATE = frozenset((
-    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma3n", "gemma4", "glm-dsa", "glm4moe", "gpt-oss",
-    "hy-v3", "mimo2", "step35",
-))  # fmt: skip
+PICKED_LATE = frozenset(
+    {"bailingmoe3", "cohere2moe", "gemma3n", "gemma4", "gpt-oss", "hy-v3", "mimo2", "step35"}
+)  # fmt: skip
 """Architectures that pick the rows of the outputs behind the last layer, and not in it."""
 
 
@@ -111,7 +110,10 @@ def list_results(
         (keys, values),
         caches,
     )
-    graph = _Graph(header.architecture, shape, micro, places, {tensor.name: tensor.shape for tensor in header.tensors})
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    name = header.architecture
+    scaled = name.startswith("gemma") or bool(header.metadata.get(f"{name}.embedding_scale"))
+    graph = _Graph(name, shape, micro, places, shapes, scaled)
     incoming = graph.add_inputs()
     for layer in range(shape.layers):
         incoming = graph.add_layer(layer, incoming, _feed_forward(header, graph.shapes, layer))
@@ -132,13 +134,14 @@ def _feed_forward(header: Header, shapes: Mapping[str, tuple[int, ...]], layer: 
 
 @dataclass(slots=True)
 class _Graph:
-    """The results so far; `shapes` are those of the model's tensors."""
+    """The results so far; `shapes` are those of the model's tensors, and embeddings may be `scaled`."""
 
     architecture: str
     shape: ModelShape
     micro: _Micro
     places: Places
     shapes: Mapping[str, tuple[int, ...]]
+    scaled: bool
     results: list[Result] = field(default_factory=list)
 
     def add(
@@ -189,6 +192,8 @@ class _Graph:
         if "position_embd.weight" in self.shapes:
             self.add("learned", rows, "positions", home=embedding)
             incoming = self.add("x_at", rows, incoming, "learned", in_place=True)
+        if self.scaled:
+            incoming = self.add("x_larger", rows, incoming, in_place=True)
         if "token_embd_norm.weight" in self.shapes:
             self.add("x_normed", rows, incoming, home=self._home_of_norm(0))
             incoming = self.add("x_scaled", rows, "x_normed", weight="token_embd_norm.weight", in_place=True)
@@ -362,9 +367,9 @@ class _Graph:
         if part.shared or not part.experts:
             name, end, inner = ("shared_", "_shexp", part.shared) if part.experts else ("", "", part.inner)
             apart, size = part.gate == "apart", inner * unit
-            gate = [multiply(f"{name}gate", size, normed, weight=f"ffn_gate{end}")] if apart else []
+            gates = [multiply(f"{name}gate", size, normed, weight=f"ffn_gate{end}")] if apart else []
             up = multiply(f"{name}up", 2 * size if part.gate == "joined" else size, normed, weight=f"ffn_up{end}")
-            product = apply(f"{name}product", size, *gate, up, in_place=not part.gate)
+            product = apply(f"{name}product", size, *gates, up, in_place=not part.gate)
             down = multiply(f"{name}down", width, product, weight=f"ffn_down{end}")
             total = apply("all_experts", width, total, down, in_place=True) if total else down
         return total

@@ -30,7 +30,8 @@ NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
 
 def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
     """The header of a model that generates text, whose weights have so many bytes in all; None for any other."""
-    sizes = _Sizes(values.get("text_config") if isinstance(values.get("text_config"), dict) else values)
+    inner = values.get("text_config")
+    sizes = _Sizes(inner if isinstance(inner, dict) else values)
     kind = str(sizes.values.get("model_type", ""))
     name = ARCHITECTURES.get(kind, kind.replace("_", ""))
     layers, width = sizes.find("num_hidden_layers", "n_layer"), sizes.find("hidden_size", "n_embd")
