@@ -169,7 +169,7 @@ class _Graph:
         """Tokens, embeddings and both mixed, of which a run uses one; positions and masks. The first layer's input."""
         micro, rows = self.micro, self._rows(self.shape.width)
         values = 1 if micro.fused else max(self.shape.kv_heads) * max(self.shape.value_widths)
-        masked = 2 if micro.fused else FLOAT
+        masked, latent = 2 if micro.fused else FLOAT, "blk.0.attn_k_b.weight" in self.shapes
         inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
         inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
         inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []
@@ -179,7 +179,7 @@ class _Graph:
         ):
             if present:
                 inputs += [(f"keys_at{kind}", micro.tokens * INDEX)]
-                inputs += [(f"values_at{kind}", micro.tokens * INDEX * values)]
+                inputs += [] if latent else [(f"values_at{kind}", micro.tokens * INDEX * values)]
                 inputs += [(f"mask{kind}", cells * micro.tokens * masked)]
                 inputs += [(f"rotate_{name}{kind}", size**2 * FLOAT) for name, size in self._rotations() if size]
         for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
@@ -295,16 +295,56 @@ class _Graph:
 
     def _attend(self, layer: int, incoming: str) -> tuple[str, str]:
         """The heads' results side by side, and the norm that they read."""
-        shape, micro, home = self.shape, self.micro, self.places.layers[layer]
-        query, mixed = (
-            self._rows(shape.heads[layer] * widths[layer]) for widths in (shape.key_widths, shape.value_widths)
+        normed = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), self.micro.tokens)
+        kind = "_w" if self.shape.windows[layer] else ""
+        compute = self._compress if self._find(layer, "attn_k_b") else self._compute_heads
+        names = compute(layer, normed, kind)
+        found = self._mix(layer, names, kind)
+        if self.micro.rotated[1]:
+            found = self.add(f"mixed_rotated.{layer}", self._size_of_heads(layer), found, f"rotate_values{kind}")
+        if weight := self._find(layer, "attn_v_b"):
+            nbytes = self._rows(self.shape.heads[layer] * self.shapes[weight][1])
+            found = self.add(f"expanded.{layer}", nbytes, found, weight=weight)
+            found = self.add(f"expanded_copy.{layer}", nbytes, found)
+        return found, normed
+
+    def _size_of_heads(self, layer: int) -> int:
+        return self._rows(self.shape.heads[layer] * self.shape.value_widths[layer])
+
+    def _compress(self, layer: int, incoming: str, _kind: str) -> dict[str, str]:
+        """Queries and the latent keys and values of multi-head latent attention (DeepSeek 2)."""
+        heads, latent, turned = self.shape.heads[layer], self.shape.latent, self.shape.rotated
+        query = self._find(layer, "attn_q_b", "attn_q")
+        if rank := self._find(layer, "attn_q_a"):
+            nbytes = self._rows(self.shapes[rank][0])
+            self.add(f"rank.{layer}", nbytes, incoming, weight=rank)
+            self.add(f"rank_normed.{layer}", nbytes, f"rank.{layer}", in_place=True, home=self._home_of_norm(layer))
+            weight = self._find(layer, "attn_q_a_norm")
+            incoming_query = self.add(
+                f"rank_scaled.{layer}", nbytes, f"rank_normed.{layer}", weight=weight, in_place=True
+            )
+        else:
+            incoming_query = incoming
+        self.add(f"q.{layer}", self._rows(self.shapes[query][0]), incoming_query, weight=query)
+        absorbed = self.add(
+            f"q_absorbed.{layer}", self._rows(heads * latent), f"q.{layer}", weight=self._find(layer, "attn_k_b")
         )
+        self.add(f"q_turned.{layer}", self._rows(heads * turned), f"q.{layer}", "positions")
+        found = self.add(f"q_all.{layer}", self._rows(heads * (latent + turned)), absorbed, f"q_turned.{layer}")
+        both = self.add(f"kv.{layer}", self._rows(latent + turned), incoming, weight=self._find(layer, "attn_kv_a_mqa"))
+        self.add(f"kv_normed.{layer}", self._rows(latent), both, home=self._home_of_norm(layer))
+        weight = self._find(layer, "attn_kv_a_norm")
+        value = self.add(f"kv_scaled.{layer}", self._rows(latent), f"kv_normed.{layer}", weight=weight, in_place=True)
+        self.add(f"k_turned.{layer}", self._rows(turned), both, "positions")
+        return {"q": found, "k": self.add(f"k_all.{layer}", self._rows(latent + turned), value, f"k_turned.{layer}")}
+
+    def _compute_heads(self, layer: int, incoming: str, kind: str) -> dict[str, str]:
+        """Queries, keys and values."""
+        shape, micro, home = self.shape, self.micro, self.places.layers[layer]
+        query = self._rows(shape.heads[layer] * shape.key_widths[layer])
         key, value = (
             self._rows(shape.kv_heads[layer] * widths[layer]) for widths in (shape.key_widths, shape.value_widths)
         )
-        kind = "_w" if shape.windows[layer] else ""
-        cells = micro.window_cells if kind else micro.cells
-        incoming = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), micro.tokens)
         joined = self._find(layer, "attn_qkv")
         if joined:
             self.add(f"qkv.{layer}", query + key + value, incoming, weight=joined)
@@ -324,22 +364,24 @@ class _Graph:
             if micro.rotated[matrix == "values"]:
                 at = self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}{kind}")
             names[name] = at
+        return names
+
+    def _mix(self, layer: int, names: Mapping[str, str], kind: str) -> str:
+        """Attention: the heads' results. Latent attention caches no values beside its keys."""
+        micro, home, mixed = self.micro, self.places.layers[layer], self._size_of_heads(layer)
         cached = (f"cached_keys.{layer}", f"cached_values.{layer}")
         for name, nbytes in zip(cached, micro.caches[layer], strict=True):
             self._store(name, nbytes, home, "cache")
         self.add(f"keys.{layer}", 0, names["k"], f"keys_at{kind}", home=home)
-        self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
+        if "v" in names:
+            self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
         if micro.fused:
-            found = self.add(f"mixed.{layer}", mixed, names["q"], *cached, f"mask{kind}")
-        else:
-            scores = self._rows(shape.heads[layer] * cells)
-            self.add(f"scores.{layer}", scores, names["q"], cached[0])
-            self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)
-            self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
-            found = self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
-        if micro.rotated[1]:
-            found = self.add(f"mixed_rotated.{layer}", mixed, found, f"rotate_values{kind}")
-        return found, incoming
+            return self.add(f"mixed.{layer}", mixed, names["q"], *cached, f"mask{kind}")
+        scores = self._rows(self.shape.heads[layer] * (micro.window_cells if kind else micro.cells))
+        self.add(f"scores.{layer}", scores, names["q"], cached[0])
+        self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)
+        self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
+        return self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
 
     def _feed(self, layer: int, part: _FeedForward, normed: str) -> str:
         """The result of the feed-forward part or of the experts."""

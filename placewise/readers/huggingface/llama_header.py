@@ -44,7 +44,7 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
         "block_count": layers, "embedding_length": width, "attention.head_count": heads,
         "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
         "attention.key_length": latent + turned if latent else head,
-        "attention.value_length": latent or head, "attention.kv_lora_rank": latent,
+        "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
         "attention.sliding_window": sizes.find("sliding_window"),
         "expert_used_count": sizes.find("num_experts_per_tok"),
     }  # fmt: skip
@@ -59,6 +59,8 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
     matrices: dict[str, tuple[int, ...]] = {"attn_q": (query, width), "attn_k": (key, width), "attn_v": (key, width)}
     own = {"attn_qkv": (query + 2 * key, width)} if name in JOINED else matrices
     own = {"attn_norm": (width,), **own, "attn_output": (width, query)}
+    if latent:
+        own = {"attn_norm": (width,), **_list_latent(sizes, width, heads)}
     if name in NORMED_HEADS:
         own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
     if name in ("olmo2", "exaone4"):
@@ -71,6 +73,19 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
         parts = own | _list_parts(sizes, name, width, layer)
         shapes |= {f"blk.{layer}.{part}": shape for part, shape in parts.items()}
     return _join(name, keys, shapes, weights)
+
+
+def _list_latent(sizes: _Sizes, width: int, heads: int) -> dict[str, tuple[int, ...]]:
+    """The matrices of multi-head latent attention."""
+    latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
+    rank, plain, value = (sizes.find(name) for name in ("q_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+    query: dict[str, tuple[int, ...]] = {"attn_q": (heads * (plain + turned), width)}
+    if rank:
+        query = {"attn_q_a": (rank, width), "attn_q_a_norm": (rank,), "attn_q_b": (heads * (plain + turned), rank)}
+    return query | {
+        "attn_kv_a_mqa": (latent + turned, width), "attn_kv_a_norm": (latent,), "attn_k_b": (heads, latent, plain),
+        "attn_v_b": (heads, value, latent), "attn_output": (width, heads * value),
+    }  # fmt: skip
 
 
 def _list_parts(sizes: _Sizes, name: str, width: int, layer: int) -> dict[str, tuple[int, ...]]:
