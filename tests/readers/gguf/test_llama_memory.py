@@ -218,7 +218,7 @@ def test_gpus_get_copies_of_weights_in_host_memory(tmp_path: Path) -> None:
     flags = LlamaFlags(context=2048, ngl=4, n_cpu_moe=2, split=(1, 1))
     cards, servers = (count_compute(header, flags, [f"{name}0", f"{name}1"]) for name in ("CUDA", "RPC"))
     assert servers["RPC0"] < experts < cards["CUDA0"] < 3 * experts
-    assert cards["CUDA1"] == servers["RPC1"] < experts
+    assert max(cards["CUDA1"], servers["RPC1"]) < experts
 
 
 def test_the_norm_of_the_embedding_is_with_the_first_layer(tmp_path: Path) -> None:
