@@ -2,45 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from placewise._util.units import format_bytes
-from placewise.model.graph import Source
+from placewise.errors import ModelFileError
+from placewise.model.cluster import is_rpc
 from placewise.model.problem import Headroom, Problem
-from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.header import Header, read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.llama_memory import HOST, SERVER, count_compute
 from placewise.readers.gguf.reader import parse_cache_type
+from placewise.readers.huggingface.llama_header import build_header
+from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.run_dims import RunDims, find_run_dims
 
 
-def keep_compute_buffer(problem: Problem) -> Problem:
-    """The problem with room for llama.cpp's compute buffer on every accelerator of which no headroom is given.
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Bytes of llama.cpp's compute buffers: of the accelerator that needs most, and of the host."""
 
-    Unchanged for models that are no GGUF files. Doing it twice changes nothing.
+    accelerator: int = 0
+    host: int = 0
+
+
+def keep_compute_buffer(problem: Problem) -> Problem:
+    """The problem with room for llama.cpp's compute buffer on every accelerator of which no headroom is given, and on
+    the host.
+
+    Unchanged for models that generate no text, and where some headroom of every accelerator is given. Doing it twice
+    changes nothing.
     """
     rules = problem.constraints
-    room = 0 if rules.headroom or _is_of_all(rules.spare) else count_compute_buffer(problem.graph.source)
-    spare = (Headroom("", bytes=room), *rules.spare)
-    return problem.with_(constraints=replace(rules, spare=spare)) if room else problem
+    if rules.headroom or _is_of_all(rules.spare):
+        return problem
+    room = count_buffers(problem)
+    if not room.accelerator:
+        return problem
+    own = _name_own(rules.spare)
+    hosts = [one.name for one, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host]
+    kept = [Headroom(name, bytes=room.host) for name in hosts if name not in own]
+    return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room.accelerator), *kept, *rules.spare)))
 
 
-def count_compute_buffer(source: Source | None) -> int:
-    """Bytes of the compute buffer of a GGUF model, on one device that has all of it; 0 for any other model."""
-    dims = find_run_dims(source)
-    if source is None or dims is None or source.format != "gguf":
-        return 0
-    return _count(source.path, source.sha256, dims, str(source.options.get("cache_type", "")))
+def count_buffers(problem: Problem) -> Buffers:
+    """Bytes of the compute buffers, whatever layers an accelerator has; 0 for models that generate no text.
+
+    Where the model fits the accelerators together with what pipeline parallelism takes, llama.cpp uses that, and no
+    layer is on the host. Else some are, and accelerators get copies of the weights that they multiply by.
+    """
+    source, dims = problem.graph.source, find_run_dims(problem.graph.source)
+    if source is None or dims is None or source.format not in ("gguf", "huggingface"):
+        return Buffers()
+    weights = int(problem.graph.weights.bytes.sum())
+    accelerators = [place for place, host in enumerate(problem.cluster.is_host) if not host]
+    gpus = tuple(
+        f"{SERVER if is_rpc(problem.cluster.names[place]) else 'GPU'}{number}"
+        for number, place in enumerate(accelerators)
+    )
+    cache, size = str(source.options.get("cache_type", "")), weights if source.format != "gguf" else 0
+    whole, shared = _count(source.path, source.sha256, source.format, size, dims, cache, gpus)
+    held = weights + float(problem.graph.ops.state_bytes.sum()) + whole.accelerator * len(gpus)
+    return whole if held <= problem.capacity[accelerators].sum() else shared
 
 
 def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
     """A note of what `problem` keeps free for the compute buffer, beyond what the user asked for."""
     kept, own = kept_bytes(asked.constraints.spare, problem), asked.constraints.spare
+    if not kept:
+        return ()
+    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
+    on_host = max(
+        (spare.bytes for spare in problem.constraints.spare if spare.device in hosts - _name_own(own)), default=0
+    )
+    here = f"{format_bytes(on_host)} of the host and " if on_host else ""
     which = "each accelerator without a headroom of its own" if own else "each accelerator"
-    return (f"{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",) if kept else ()
+    return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)
 
 
 def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
@@ -55,11 +94,46 @@ def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
     return max((int(spare.bytes) for spare in room if not spare.device), default=0)
 
 
+def _name_own(spares: Sequence[Headroom]) -> set[str]:
+    return {spare.device for spare in spares}
+
+
 def _is_of_all(spares: Sequence[Headroom]) -> bool:
     return any(not spare.device for spare in spares)
 
 
-@lru_cache(maxsize=16)
-def _count(path: str, _sha256: str, dims: RunDims, cache_type: str) -> int:
-    flags = LlamaFlags(context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type))
-    return count_compute(read_header(Path(path)), flags)
+@lru_cache(maxsize=64)
+def _count(
+    path: str, sha256: str, kind: str, weights: int, dims: RunDims, cache_type: str, gpus: tuple[str, ...]
+) -> tuple[Buffers, Buffers]:
+    """The buffers where the accelerators have the whole model, and where the host has a part of it."""
+    if kind == "gguf":
+        return _count_both(read_header(Path(path)), dims, cache_type, gpus)
+    try:
+        settings = read_settings(path)
+        header = build_header(settings.values, weights) if settings.sha256 == sha256 else None
+        return _count_both(header, dims, cache_type, gpus) if header else (Buffers(), Buffers())
+    except ModelFileError:  # the file is gone, or what llama.cpp would make of the model is unknown
+        return Buffers(), Buffers()
+
+
+def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
+    layers = header.number("block_count")
+    flags = LlamaFlags(
+        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type)
+    )
+    alone = (replace(flags, split=(1.0,)), gpus[:1])
+    together = (replace(flags, split=(1.0,) * len(gpus)), gpus)
+    rest: list[tuple[LlamaFlags, tuple[str, ...]]] = [(replace(flags, ngl=0), ())]
+    if gpus:
+        rest += [(replace(one, ngl=layers), names) for one, names in (alone, together)]
+        rest += [(replace(one, n_cpu_moe=layers), names) for one, names in (alone, together)]
+    whole = [alone, together] if gpus else rest
+    return _find_largest(header, dict.fromkeys(whole)), _find_largest(header, dict.fromkeys(rest))
+
+
+def _find_largest(header: Header, cases: Iterable[tuple[LlamaFlags, tuple[str, ...]]]) -> Buffers:
+    counted = [count_compute(header, flags, gpus) for flags, gpus in cases]
+    on_host = max(sizes[HOST] for sizes in counted)
+    elsewhere = (size for sizes in counted for name, size in sizes.items() if name != HOST)
+    return Buffers(max(elsewhere, default=on_host), on_host)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.core.compute_buffer import count_compute_buffer
+from placewise.core.compute_buffer import count_buffers
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -281,7 +281,7 @@ def write_default_command(problem: Problem, free: Mapping[str, int]) -> str:
     words += [SERVERS, ",".join(servers)] if servers else []
     words += [DEVICE, ",".join(used)] if len(used) < len(free) else []
     whole = float(problem.graph.weights.bytes.sum() + problem.graph.ops.state_bytes.sum())
-    whole += count_compute_buffer(problem.graph.source)
+    whole += count_buffers(problem).accelerator
     limits = {name: float(problem.capacity[names[name]]) for name in used}
     margins = [
         max(free[name] - int(limit) // MEBIBYTE, MARGIN) if limit < whole else MARGIN for name, limit in limits.items()

@@ -196,7 +196,9 @@ def _list_facts(found: Fitted) -> list[str]:
     lines = [f"expect: {', then '.join(_speed(use, found) for use in judged.phases if use.seconds > 0)}"]
     used = [use for use in judged.devices if use.ops]
     free = (f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
-    own = any(spare.device for spare in found.result.problem.constraints.spare)
+    problem = found.result.problem
+    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
+    own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
     which = f"each accelerator{' without a headroom of its own' if own else ''}"
     kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
     lines.append(f"memory left free: {', '.join(free)}{kept}")

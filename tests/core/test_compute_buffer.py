@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gguf_models import write_model
 
 import placewise as pw
 from placewise.core.build import build
-from placewise.core.compute_buffer import count_compute_buffer, keep_compute_buffer
+from placewise.core.compute_buffer import Buffers, count_buffers, keep_compute_buffer
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.readers.gguf.header import read_header
@@ -22,14 +23,20 @@ SIZES = {"prompt": 16, "tokens": 8, "context": 4096}
 DEVICES = {"cpu": "8GiB", "cuda:0": "1GiB"}
 
 
+def count_alone(path: Path, flags: LlamaFlags, gpus: int = 1) -> dict[str, int]:
+    """The buffers where as many accelerators have all three layers."""
+    names = [f"GPU{number}" for number in range(gpus)]
+    return count_compute(read_header(path), replace(flags, ngl=4, split=(1.0,) * gpus), names)
+
+
 def test_a_plan_keeps_the_buffer_free(tmp_path: Path) -> None:
     """By the bytes that the flags of its command allocate, with a note; the saved plan is judged in the same way."""
     path = write_model(tmp_path / "model.gguf", "llama")
     plan = pw.place(path, DEVICES, target="llama.cpp", dims={**SIZES, "batch": 2}, cache_type="q8_0")
-    room = count_compute(read_header(path), LlamaFlags(context=8192, parallel=2, cache=("q8_0", "q8_0")))
+    room = count_alone(path, LlamaFlags(context=8192, parallel=2, cache=("q8_0", "q8_0")))
     problem = plan.problem
-    assert problem.capacity[problem.cluster.index("cuda:0")] == pytest.approx((1 << 30) - room, abs=1)
-    assert problem.capacity[problem.cluster.index("cpu")] == 8 << 30
+    assert problem.capacity[problem.cluster.index("cuda:0")] == pytest.approx((1 << 30) - room["GPU0"], abs=1)
+    assert problem.capacity[problem.cluster.index("cpu")] == (8 << 30) - room["CPU"]
     assert any("stay free for llama.cpp's compute buffer" in note for note in plan.result.notes)
     plan.save(tmp_path / "plan.json")
     again = pw.judge(path, tmp_path / "plan.json")
@@ -58,7 +65,7 @@ def test_others_are_left_alone(tmp_path: Path) -> None:
     kept = run_on_target(plain, "llama.cpp")
     assert run_on_target(kept, "llama.cpp").constraints == kept.constraints != plain.constraints
     other = build("zoo:bert-base", "L4,cpu")
-    assert count_compute_buffer(other.graph.source) == 0 and keep_compute_buffer(other) is other
+    assert count_buffers(other) == Buffers() and keep_compute_buffer(other) is other
 
 
 @pytest.mark.parametrize("zero", [0, "0", "0%", "0GiB", {"": 0}])
@@ -80,10 +87,51 @@ def test_a_headroom_of_one_device_leaves_the_buffer_on_others(tmp_path: Path) ->
     path = write_model(tmp_path / "model.gguf", "llama")
     devices = {**DEVICES, "cuda:1": "1GiB"}
     plan = pw.place(path, devices, target="llama.cpp", dims=SIZES, headroom={"cuda:0": "16MiB"})
-    room = count_compute(read_header(path), LlamaFlags(context=4096))
+    room = max(size for name, size in count_alone(path, LlamaFlags(context=4096), 2).items() if name != "CPU")
     names, capacity = plan.problem.cluster.names, plan.problem.capacity
     assert {name: (1 << 30) - capacity[names.index(name)] for name in ("cuda:0", "cuda:1")} == {
         "cuda:0": 16 << 20, "cuda:1": room,
     }  # fmt: skip
     assert any("of each accelerator without a headroom of its own stay free" in note for note in plan.result.notes)
     assert keep_compute_buffer(plan.problem) is plan.problem
+
+
+def test_several_accelerators_keep_copies_of_inputs_free(tmp_path: Path) -> None:
+    """Where the model fits them with those; where it does not, a part is on the host, and they keep room for weights
+    of the host that they multiply by, which RPC servers do not.
+    """
+    path, cards = write_model(tmp_path / "model.gguf", "mixtral"), {"cpu": "8GiB", "cuda:0": "1GiB", "cuda:1": "1GiB"}
+    flags = LlamaFlags(context=4096)
+    together = count_alone(path, flags, 2)
+    kept = count_buffers(build(path, cards, ProblemOptions(dims=SIZES)))
+    assert kept == Buffers(max(together["GPU0"], together["GPU1"]), together["CPU"])
+    small = {**cards, "cuda:0": "8MiB", "cuda:1": "8MiB"}
+    parted = count_buffers(build(path, small, ProblemOptions(dims=SIZES)))
+    on_host = count_compute(read_header(path), replace(flags, ngl=3), ["GPU0"])
+    assert count_alone(path, flags)["GPU0"] < on_host["GPU0"] <= parted.accelerator < kept.accelerator
+    servers = "cpu,rpc:10.0.0.1:50052@8MiB,rpc:10.0.0.2:50052@8MiB"
+    assert count_buffers(build(path, servers, ProblemOptions(dims=SIZES))).accelerator < parted.accelerator
+
+
+def test_a_configuration_has_the_buffer_of_its_file(tmp_path: Path) -> None:
+    """A plan for llama.cpp keeps as much free for a model of Hugging Face as for the file that is made of it."""
+    pytest.importorskip("transformers")
+    path = write_model(tmp_path / "model.gguf", "llama", kind="F16")
+    config = {
+        "model_type": "llama", "vocab_size": 320, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "tie_word_embeddings": False,
+        "dtype": "float16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = {"prompt": 16, "tokens": 8}
+    for devices in (DEVICES, {**DEVICES, "cuda:0": "9MiB"}):
+        ours, theirs = (
+            count_buffers(build(one, devices, ProblemOptions(dims={**sizes, name: 4096})))
+            for one, name in ((path, "context"), (tmp_path / "config.json", "length"))
+        )
+        assert ours.accelerator > 0
+        assert theirs.accelerator == pytest.approx(ours.accelerator, rel=0.001) and theirs.host == ours.host
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": 512}))
+    problem = build(tmp_path / "config.json", DEVICES, ProblemOptions(dims=sizes))
+    (tmp_path / "config.json").unlink()
+    assert count_buffers(problem) == Buffers()

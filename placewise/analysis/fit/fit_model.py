@@ -9,7 +9,7 @@ from dataclasses import replace
 from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.core.build import Devices, build
-from placewise.core.compute_buffer import kept_bytes
+from placewise.core.compute_buffer import keep_compute_buffer, kept_bytes
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
@@ -126,6 +126,7 @@ def _place(problem: Problem, target: str, budget: Budget) -> Result:
     """The best placement for the target; on hosts alone, that of a program that runs layer by layer."""
     if _has_accelerators(problem):
         return place_for(problem, target, budget=budget, advise=False)
+    problem = keep_compute_buffer(problem) if target == TARGETS[0] else problem
     return place(problem.with_(objective=replace(problem.objective, execution="sequential")), "single", budget)
 
 

@@ -1,13 +1,15 @@
-"""The results of llama.cpp's graph for a micro-batch, in its order (src/llama-graph.cpp, src/models/llama.cpp).
+"""The results of llama.cpp's graph for a micro-batch, in its order (src/llama-graph.cpp, src/models).
 
-Layers are those of Llama: norm, attention with a cache, norm, feed-forward or experts. The last layer and what follows
-compute the outputs alone, which is one row for a server.
+Layers are those of Llama: norm, attention with a cache, norm, feed-forward or experts; or of Command R and Phi 2, whose
+attention and feed-forward part read the same norm. The last layer and what follows compute the outputs alone, which is
+one row per sequence for a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from placewise.readers.gguf.header import Header
 from placewise.readers.gguf.llama_compute import Result
@@ -16,192 +18,400 @@ from placewise.readers.gguf.shape import ModelShape
 
 FLOAT, INDEX = 4, 8
 ROTATED = 64
-"""Caches of quantized types hold keys and values that were multiplied by a Hadamard matrix of this size."""
+"""Caches of quantized types hold what was multiplied by a Hadamard matrix of this size, or of the largest multiple by a
+power of two for keys."""
+OFFLOADED = 32
+"""Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
+WITHOUT_ROPE = frozenset({"bloom", "gptj", "jais", "mpt", "refact"})
+"""Architectures that turn no keys, besides those with learned positions."""
+ROPE_IN_WINDOWS = frozenset({"cohere2", "exaone4", "smallthinker"})
+"""Architectures that turn the keys of layers with a sliding window alone, where some layers have one."""
+ROPE_STEPS: Mapping[str, int] = MappingProxyType({"llama4": 4, "smollm3": 4})
+"""Architectures whose every so many-th layer turns no keys."""
+ATTENTION_FIRST = frozenset({"phi2"})
+"""Architectures that project the attention before a parallel feed-forward part; others do it after."""
+RESIDUAL_LAST = frozenset({"falcon"})
+"""Architectures that then add both parts, and the residual to their sum; others add the residual to the first part."""
+ONTO_RESIDUAL = frozenset({"phi3", "phimoe"})
+"""Architectures that add the feed-forward part to the residual; others add the residual to that."""
+PICKED_LATE = frozenset(
+    {"bailingmoe3", "cohere2moe", "gemma3n", "gemma4", "gpt-oss", "hy-v3", "mimo2", "step35"}
+)  # fmt: skip
+"""Architectures that pick the rows of the outputs behind the last layer, and not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are: tensors by name, layers and the output behind them, and the GPUs, the host last.
+
+    `copies` are the weights of host memory that the first GPU gets copies of, by name, in bytes; `whole` says that no
+    layer is on the host.
+    """
+
+    tensors: Mapping[str, str]
+    layers: Sequence[str]
+    devices: Sequence[str]
+    copies: Mapping[str, int]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _FeedForward:
-    """Widths of a layer's feed-forward part: `inner`, the `experts` and how many of them are `used`, `shared`."""
+    """Widths of a layer's feed-forward part: `inner`, the `experts` and how many of them are `used`, `shared`.
+
+    The gate is a matrix of its own ("apart"), the first half of the other one ("joined"), or missing ("").
+    """
 
     inner: int
     experts: int = 0
     used: int = 1
     shared: int = 0
-    gated: bool = True
+    gate: str = "apart"
 
 
 @dataclass(frozen=True, slots=True)
 class _Micro:
-    """Of a micro-batch: its tokens, the positions of the caches without and with windows, whether attention is fused,
-    and whether the cache is rotated.
+    """Of a micro-batch: its tokens and outputs, the positions of the caches without and with windows, whether attention
+    is fused, the sizes of the matrices that rotate keys and values (0: none), and the bytes of both per layer.
     """
 
     tokens: int
+    outputs: int
     cells: int
     window_cells: int
     fused: bool
-    rotated: bool
+    rotated: tuple[int, int]
+    caches: Sequence[tuple[int, int]]
 
 
-def list_results(header: Header, shape: ModelShape, flags: LlamaFlags, cells: tuple[int, int]) -> list[Result]:
-    """The results of the whole model on one device; `cells` are positions of a cache without and with a window."""
-    quantized = not flags.cache[0].endswith(("16", "32"))
+def list_results(
+    header: Header,
+    shape: ModelShape,
+    flags: LlamaFlags,
+    cells: tuple[int, int],
+    caches: Sequence[tuple[int, int]],
+    places: Places,
+) -> list[Result]:
+    """The results of the whole model.
+
+    `cells` are positions of a cache without and with a window, `caches` its bytes of keys and values in every layer.
+    """
+    keys, values = (
+        ROTATED if not name.endswith(("16", "32")) and widths[0] % ROTATED == 0 else 0
+        for name, widths in zip(flags.cache, (shape.key_widths, shape.value_widths), strict=True)
+    )
+    while keys and shape.key_widths[0] % (2 * keys) == 0:
+        keys *= 2
     micro = _Micro(
-        min(flags.ubatch, cells[0]),
+        min(flags.ubatch, flags.batch, cells[0] * flags.parallel),
+        flags.parallel,
         *cells,
         flags.flash != "off",
-        quantized and shape.key_widths[0] % ROTATED == 0,
+        (keys, values),
+        caches,
     )
-    widths = {tensor.name: tensor.shape for tensor in header.tensors}
-    results = _inputs(shape, micro)
-    last, incoming = shape.layers - 1, "x"
-    if "position_embd.weight" in widths:
-        rows = shape.width * micro.tokens * FLOAT
-        results += [Result("learned", rows, ("positions",)), Result("x_at", rows, ("x", "learned"), True)]
-        incoming = "x_at"
-    parallel = not {"blk.0.ffn_norm.weight", "blk.0.post_attention_norm.weight"} & widths.keys()
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    name = header.architecture
+    scaled = name.startswith("gemma") or bool(header.metadata.get(f"{name}.embedding_scale"))
+    graph = _Graph(name, shape, micro, places, shapes, scaled)
+    incoming = graph.add_inputs()
     for layer in range(shape.layers):
-        results += _attend(shape, micro, layer, incoming)
-        rows = 1 if layer == last else micro.tokens
-        sources = [f"projected.{layer}", incoming, *([f"scaled.{layer}"] if parallel else [])]
-        if layer == last:
-            picked = [f"picked.{source}" for source in sources]
-            results += [
-                Result(name, shape.width * FLOAT, (source, "rows"))
-                for name, source in zip(picked, sources, strict=True)
-            ]
-            sources = picked
-        results += _feed(shape, _feed_forward(header, widths, layer), layer, sources, rows)
-        incoming = f"y.{layer}"
-    results.append(Result("norm", shape.width * FLOAT, (incoming,), True))
-    results.append(Result("logits", shape.vocabulary * FLOAT, ("norm",)))
-    return results
+        incoming = graph.add_layer(layer, incoming, _feed_forward(header, graph.shapes, layer))
+    graph.add_output(incoming)
+    return graph.results
 
 
-def _feed_forward(header: Header, widths: dict[str, tuple[int, ...]], layer: int) -> _FeedForward:
-    experts = widths.get(f"blk.{layer}.ffn_up_exps.weight")
+def _feed_forward(header: Header, shapes: Mapping[str, tuple[int, ...]], layer: int) -> _FeedForward:
+    experts = shapes.get(f"blk.{layer}.ffn_up_exps.weight")
     if experts is None:
-        down = widths.get(f"blk.{layer}.ffn_down.weight", (0, 0))
-        up = widths.get(f"blk.{layer}.ffn_up.weight", down)
-        gated = f"blk.{layer}.ffn_gate.weight" in widths or up[0] > down[1]
-        return _FeedForward(down[1], gated=gated)
-    shared = widths.get(f"blk.{layer}.ffn_up_shexp.weight", (0,))
+        down = shapes.get(f"blk.{layer}.ffn_down.weight", (0, 0))
+        up = shapes.get(f"blk.{layer}.ffn_up.weight", down)
+        joined = "joined" if up[0] > down[1] else ""
+        return _FeedForward(down[1], gate="apart" if f"blk.{layer}.ffn_gate.weight" in shapes else joined)
+    shared = shapes.get(f"blk.{layer}.ffn_up_shexp.weight", (0,))
     return _FeedForward(experts[1], experts[0], max(header.number("expert_used_count"), 1), shared[0])
 
 
-def _inputs(shape: ModelShape, micro: _Micro) -> list[Result]:
-    """What llama.cpp reserves for tokens, embeddings and both mixed, of which a run uses one; positions and masks."""
-    tokens, rows = micro.tokens, shape.width * micro.tokens * FLOAT
-    values = 1 if micro.fused else max(shape.kv_heads) * max(shape.value_widths)
-    masked = 2 if micro.fused else FLOAT
-    inputs = [("tokens", tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", tokens * FLOAT)]
-    inputs += [("mixed_slots", tokens * INDEX), ("mixed", rows), ("positions", tokens * FLOAT)]
-    for kind, cells, present in (
-        ("", micro.cells, not all(shape.windows)),
-        ("_w", micro.window_cells, any(shape.windows)),
-    ):
-        if present:
-            inputs += [(f"keys_at{kind}", tokens * INDEX), (f"values_at{kind}", tokens * INDEX * values)]
-            inputs.append((f"mask{kind}", cells * tokens * masked))
-    if micro.rotated:
-        inputs += [("rotate_keys", ROTATED**2 * FLOAT), ("rotate_values", ROTATED**2 * FLOAT)]
-    return [
-        *(Result(name, nbytes) for name, nbytes in inputs),
-        Result("rows", FLOAT),
-        Result("x", rows, ("tokens",)),
-        Result("mixed_rows", rows, ("mixed_tokens",)),
-        Result("mixed_copy", rows, ("mixed",)),
-        Result("mixed_set", 0, ("mixed_rows", "mixed_slots")),
-    ]
+@dataclass(slots=True)
+class _Graph:
+    """The results so far; `shapes` are those of the model's tensors, and embeddings may be `scaled`."""
 
+    architecture: str
+    shape: ModelShape
+    micro: _Micro
+    places: Places
+    shapes: Mapping[str, tuple[int, ...]]
+    scaled: bool
+    results: list[Result] = field(default_factory=list)
 
-def _attend(shape: ModelShape, micro: _Micro, layer: int, incoming: str) -> list[Result]:
-    unit = micro.tokens * FLOAT
-    query, width = shape.heads[layer] * shape.key_widths[layer] * unit, shape.width * unit
-    key, value = (shape.kv_heads[layer] * one * unit for one in (shape.key_widths[layer], shape.value_widths[layer]))
-    mixed = shape.heads[layer] * shape.value_widths[layer] * unit
-    kind = "_w" if shape.windows[layer] else ""
-    cells = micro.window_cells if kind else micro.cells
+    def add(
+        self,
+        name: str,
+        nbytes: int,
+        *reads: str,
+        weight: str = "",
+        in_place: bool = False,
+        home: str = "",
+        rows: int = 0,
+    ) -> str:
+        """Add a result, which is where its `weight` is, or on a GPU that gets a copy of that; return its name.
 
-    def at(name: str) -> str:
-        return f"{name}.{layer}"
+        `rows` are those that are multiplied, if not one per token.
+        """
+        home = self.places.tensors.get(weight, home)
+        if weight in self.places.copies and (rows or self.micro.tokens) >= OFFLOADED:
+            self._store(weight, self.places.copies[weight], home, "weight")
+            reads, home = (*reads, weight), self.places.devices[0]
+        self.results.append(Result(name, nbytes, reads, in_place, home))
+        return name
 
-    names = {"q": at("q_roped"), "v": at("v"), "k": at("k_roped")}
-    results = [Result(at("normed"), width, (incoming,)), Result(at("scaled"), width, (at("normed"),), True)]
-    for name, nbytes, matrix in (("q", query, "keys"), ("v", value, "values"), ("k", key, "keys")):
-        results.append(Result(at(name), nbytes, (at("scaled"),)))
-        if name != "v":
-            results.append(Result(names[name], nbytes, (at(name), "positions")))
-        if micro.rotated:
-            results.append(Result(at(f"{name}_rotated"), nbytes, (names[name], f"rotate_{matrix}")))
-            names[name] = at(f"{name}_rotated")
-    results.append(Result(at("keys"), 0, (names["k"], f"keys_at{kind}")))
-    results.append(Result(at("values"), 0, (names["v"], f"values_at{kind}")))
-    if micro.fused:
-        results.append(Result(at("mixed"), mixed, (names["q"], at("keys"), at("values"), f"mask{kind}")))
-    else:
-        scores = shape.heads[layer] * cells * unit
-        results += [
-            Result(at("scores"), scores, (names["q"], at("keys"))),
-            Result(at("weights"), scores, (at("scores"), f"mask{kind}"), True),
-            Result(at("heads"), mixed, (at("weights"), at("values"))),
-            Result(at("mixed"), mixed, (at("heads"),)),
-        ]
-    source = at("mixed")
-    if micro.rotated:
-        source = at("mixed_rotated")
-        results.append(Result(source, mixed, (at("mixed"), "rotate_values")))
-    return [*results, Result(at("projected"), width, (source,))]
+    def add_inputs(self) -> str:
+        """Tokens, embeddings and both mixed, of which a run uses one; positions and masks. The first layer's input."""
+        micro, rows = self.micro, self._rows(self.shape.width)
+        values = 1 if micro.fused else max(self.shape.kv_heads) * max(self.shape.value_widths)
+        masked, latent = 2 if micro.fused else FLOAT, "blk.0.attn_k_b.weight" in self.shapes
+        inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
+        inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
+        inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []
+        for kind, cells, present in (
+            ("", micro.cells, not all(self.shape.windows)),
+            ("_w", micro.window_cells, any(self.shape.windows)),
+        ):
+            if present:
+                inputs += [(f"keys_at{kind}", micro.tokens * INDEX)]
+                inputs += [] if latent else [(f"values_at{kind}", micro.tokens * INDEX * values)]
+                inputs += [(f"mask{kind}", cells * micro.tokens * masked)]
+                inputs += [(f"rotate_{name}{kind}", size**2 * FLOAT) for name, size in self._rotations() if size]
+        for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
+            self.add(name, nbytes)
+        embedding = self.places.tensors.get("token_embd.weight", self.places.devices[-1])
+        incoming = self.add("x", rows, "tokens", home=embedding)
+        self.add("mixed_rows", rows, "mixed_tokens", home=embedding)
+        self.add("mixed_copy", rows, "mixed")
+        self.add("mixed_set", 0, "mixed_rows", "mixed_slots")
+        if "position_embd.weight" in self.shapes:
+            self.add("learned", rows, "positions", home=embedding)
+            incoming = self.add("x_at", rows, incoming, "learned", in_place=True)
+        if self.scaled:
+            incoming = self.add("x_larger", rows, incoming, in_place=True)
+        if "token_embd_norm.weight" in self.shapes:
+            self.add("x_normed", rows, incoming, home=self._home_of_norm(0))
+            incoming = self.add("x_scaled", rows, "x_normed", weight="token_embd_norm.weight", in_place=True)
+        return incoming
 
+    def add_layer(self, layer: int, incoming: str, part: _FeedForward) -> str:
+        """The layer's result, from that of the layer before."""
+        parallel = not {f"blk.0.{name}.weight" for name in ("ffn_norm", "post_attention_norm")} & self.shapes.keys()
+        width = self.shape.width * FLOAT * self._count_rows(layer)
+        mixed, normed = self._attend(layer, incoming)
+        if not parallel:
+            behind, rows = self._find(layer, "post_ffw_norm"), self._count_rows(layer)
+            between, before = self._find(layer, "post_attention_norm"), self._find(layer, "ffn_norm")
+            attended = self._pick(layer, self._project(layer, mixed))
+            if behind:
+                attended = self._norm(layer, "attended", attended, between, rows)
+            after = self.add(f"added.{layer}", width, attended, self._pick(layer, incoming), in_place=True)
+            normed = self._norm(layer, "ffn", after, before or ("" if behind else between), rows)
+            terms = (self._norm(layer, "fed", self._feed(layer, part, normed), behind, rows), after)
+            if self.architecture in ONTO_RESIDUAL:
+                terms = terms[::-1]
+            return self.add(f"y.{layer}", width, *terms, in_place=True)
+        attended = self._pick(layer, self._project(layer, mixed)) if self.architecture in ATTENTION_FIRST else ""
+        both = self._feed(layer, part, self._pick(layer, normed))
+        if attended:
+            both = self.add(f"both.{layer}", width, attended, both, in_place=True)
+        elif self.architecture in RESIDUAL_LAST:
+            attended = self._pick(layer, self._project(layer, mixed))
+            both = self.add(f"both.{layer}", width, both, attended, in_place=True)
+        else:
+            both = self.add(f"both.{layer}", width, both, self._pick(layer, incoming), in_place=True)
+            incoming = self._project(layer, mixed)
+        return self.add(f"y.{layer}", width, both, self._pick(layer, incoming), in_place=True)
 
-def _feed(shape: ModelShape, part: _FeedForward, layer: int, sources: Sequence[str], rows: int) -> list[Result]:
-    """`sources` are the result of attention and the residual; of layers whose parts are parallel, the norm as well."""
-    unit = rows * FLOAT
-    width = shape.width * unit
+    def add_output(self, incoming: str) -> None:
+        """The last norm and the logits."""
+        rows, home = self.micro.outputs * FLOAT, self.places.layers[-1]
+        if self.architecture in PICKED_LATE:
+            incoming = self.add("picked", self.shape.width * rows, incoming, "rows")
+        self.add("norm", self.shape.width * rows, incoming, in_place=True)
+        self.add("norm_scaled", self.shape.width * rows, "norm", in_place=True, home=home)
+        self.add("logits", self.shape.vocabulary * rows, "norm_scaled", home=home)
 
-    def at(name: str) -> str:
-        return f"{name}.{layer}"
+    def _rotations(self) -> tuple[tuple[str, int], ...]:
+        return ("keys", self.micro.rotated[0]), ("values", self.micro.rotated[1])
 
-    attended, residual, *rest = sources
-    normed, after, results = at("ffn_scaled"), at("added"), list[Result]()
-    if rest:
-        normed, after = rest[0], attended
-    else:
-        results += [
-            Result(after, width, (attended, residual), True),
-            Result(at("ffn_normed"), width, (after,)),
-            Result(normed, width, (at("ffn_normed"),), True),
-        ]
-    if part.experts:
-        chosen = (normed, at("chosen"))
-        used, inner = part.used * unit, part.used * part.inner * unit
-        results += [
-            Result(at("router"), part.experts * unit, (normed,)),
-            Result(at("odds"), part.experts * unit, (at("router"),), True),
-            Result(at("chosen"), part.experts * unit, (at("odds"),)),
-            Result(at("picked_odds"), used, (at("odds"), at("chosen"))),
-            Result(at("sum"), unit, (at("picked_odds"),)),
-            Result(at("shares"), used, (at("picked_odds"), at("sum")), True),
-            Result(at("gate"), inner, chosen),
-            Result(at("up"), inner, chosen),
-            Result(at("product"), inner, (at("gate"), at("up"))),
-            Result(at("each"), part.used * width, (at("product"), at("chosen"))),
-            Result(at("weighted"), part.used * width, (at("each"), at("shares")), True),
-            Result(at("down"), width, (at("weighted"),)),
-        ]
-    if part.shared or not part.experts:
-        name, inner = ("shared_" if part.experts else ""), (part.shared or part.inner) * unit
-        if part.gated:
-            results.append(Result(at(f"{name}gate"), inner, (normed,)))
-        results.append(Result(at(f"{name}up"), inner, (normed,)))
-        both = (at(f"{name}gate"), at(f"{name}up")) if part.gated else (at(f"{name}up"),)
-        results.append(Result(at(f"{name}product"), inner, both, not part.gated))
-        results.append(Result(at(f"{name}down"), width, (at(f"{name}product"),)))
-    total = at("down")
-    if part.experts and part.shared:
-        total = at("all_experts")
-        results.append(Result(total, width, (at("down"), at("shared_down")), True))
-    if rest:
-        results.append(Result(at("both"), width, (total, after), True))
-        total, after = at("both"), residual
-    return [*results, Result(at("y"), width, (total, after), True)]
+    def _rows(self, width: int) -> int:
+        """Bytes of a row of this width for every token."""
+        return width * self.micro.tokens * FLOAT
+
+    def _picks(self, layer: int) -> bool:
+        """Whether the layer goes on with the rows of the outputs behind its attention."""
+        return layer == self.shape.layers - 1 and self.architecture not in PICKED_LATE
+
+    def _count_rows(self, layer: int) -> int:
+        """Rows behind the attention."""
+        return self.micro.outputs if self._picks(layer) else self.micro.tokens
+
+    def _find(self, layer: int, *names: str) -> str:
+        """The first of these weights that the layer has."""
+        full = (f"blk.{layer}.{name}.weight" for name in names)
+        return next((name for name in full if name in self.shapes), "")
+
+    def _home_of_norm(self, layer: int) -> str:
+        """llama.cpp keeps a norm with its layer where no layer is on the host."""
+        return self.places.layers[layer] if self.places.whole else ""
+
+    def _store(self, name: str, nbytes: int, home: str, kind: str) -> None:
+        self.results.append(Result(name, nbytes, home=home, stored=kind))
+
+    def _pick(self, layer: int, source: str) -> str:
+        """The rows of the outputs, in the last layer."""
+        if not self._picks(layer):
+            return source
+        return self.add(f"picked.{source}", self.shape.width * self.micro.outputs * FLOAT, source, "rows")
+
+    def _norm(self, layer: int, part: str, incoming: str, weight: str, rows: int) -> str:
+        """A norm before or behind a part of a layer; `incoming` itself where there is none."""
+        if not weight:
+            return incoming
+        nbytes, behind = self.shape.width * rows * FLOAT, part in ("attended", "fed")
+        normed = self.add(f"{part}_normed.{layer}", nbytes, incoming, home=self._home_of_norm(layer), in_place=behind)
+        return self.add(f"{part}_scaled.{layer}", nbytes, normed, weight=weight, in_place=True, rows=rows)
+
+    def _project(self, layer: int, mixed: str) -> str:
+        weight = self._find(layer, "attn_output")
+        return self.add(
+            f"projected.{layer}", self._rows(self.shape.width), mixed, weight=weight, home=self.places.layers[layer]
+        )
+
+    def _turns(self, layer: int) -> bool:
+        """Whether keys and queries are turned by their position (RoPE)."""
+        name, windows = self.architecture, self.shape.windows
+        if name in WITHOUT_ROPE or "position_embd.weight" in self.shapes:
+            return False
+        if name in ROPE_IN_WINDOWS and any(windows):
+            return windows[layer] > 0
+        return name not in ROPE_STEPS or (layer + 1) % ROPE_STEPS[name] > 0
+
+    def _attend(self, layer: int, incoming: str) -> tuple[str, str]:
+        """The heads' results side by side, and the norm that they read."""
+        normed = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), self.micro.tokens)
+        kind = "_w" if self.shape.windows[layer] else ""
+        compute = self._compress if self._find(layer, "attn_k_b") else self._compute_heads
+        names = compute(layer, normed, kind)
+        found = self._mix(layer, names, kind)
+        if self.micro.rotated[1]:
+            found = self.add(f"mixed_rotated.{layer}", self._size_of_heads(layer), found, f"rotate_values{kind}")
+        if weight := self._find(layer, "attn_v_b"):
+            nbytes = self._rows(self.shape.heads[layer] * self.shapes[weight][1])
+            found = self.add(f"expanded.{layer}", nbytes, found, weight=weight)
+            found = self.add(f"expanded_copy.{layer}", nbytes, found)
+        return found, normed
+
+    def _size_of_heads(self, layer: int) -> int:
+        return self._rows(self.shape.heads[layer] * self.shape.value_widths[layer])
+
+    def _compress(self, layer: int, incoming: str, _kind: str) -> dict[str, str]:
+        """Queries and the latent keys and values of multi-head latent attention (DeepSeek 2)."""
+        heads, latent, turned = self.shape.heads[layer], self.shape.latent, self.shape.rotated
+        query = self._find(layer, "attn_q_b", "attn_q")
+        if rank := self._find(layer, "attn_q_a"):
+            nbytes = self._rows(self.shapes[rank][0])
+            self.add(f"rank.{layer}", nbytes, incoming, weight=rank)
+            self.add(f"rank_normed.{layer}", nbytes, f"rank.{layer}", in_place=True, home=self._home_of_norm(layer))
+            weight = self._find(layer, "attn_q_a_norm")
+            incoming_query = self.add(
+                f"rank_scaled.{layer}", nbytes, f"rank_normed.{layer}", weight=weight, in_place=True
+            )
+        else:
+            incoming_query = incoming
+        self.add(f"q.{layer}", self._rows(self.shapes[query][0]), incoming_query, weight=query)
+        absorbed = self.add(
+            f"q_absorbed.{layer}", self._rows(heads * latent), f"q.{layer}", weight=self._find(layer, "attn_k_b")
+        )
+        self.add(f"q_turned.{layer}", self._rows(heads * turned), f"q.{layer}", "positions")
+        found = self.add(f"q_all.{layer}", self._rows(heads * (latent + turned)), absorbed, f"q_turned.{layer}")
+        both = self.add(f"kv.{layer}", self._rows(latent + turned), incoming, weight=self._find(layer, "attn_kv_a_mqa"))
+        self.add(f"kv_normed.{layer}", self._rows(latent), both, home=self._home_of_norm(layer))
+        weight = self._find(layer, "attn_kv_a_norm")
+        value = self.add(f"kv_scaled.{layer}", self._rows(latent), f"kv_normed.{layer}", weight=weight, in_place=True)
+        self.add(f"k_turned.{layer}", self._rows(turned), both, "positions")
+        return {"q": found, "k": self.add(f"k_all.{layer}", self._rows(latent + turned), value, f"k_turned.{layer}")}
+
+    def _compute_heads(self, layer: int, incoming: str, kind: str) -> dict[str, str]:
+        """Queries, keys and values."""
+        shape, micro, home = self.shape, self.micro, self.places.layers[layer]
+        query = self._rows(shape.heads[layer] * shape.key_widths[layer])
+        key, value = (
+            self._rows(shape.kv_heads[layer] * widths[layer]) for widths in (shape.key_widths, shape.value_widths)
+        )
+        joined = self._find(layer, "attn_qkv")
+        if joined:
+            self.add(f"qkv.{layer}", query + key + value, incoming, weight=joined)
+        names = {}
+        order = [("q", query, "keys"), ("v", value, "values"), ("k", key, "keys")]
+        if any(shape.windows):
+            order = [order[0], order[2], order[1]]
+        for name, nbytes, matrix in order:
+            weight = self._find(layer, f"attn_{name}")
+            at = f"qkv.{layer}" if joined else self.add(f"{name}.{layer}", nbytes, incoming, weight=weight, home=home)
+            normed = self._find(layer, f"attn_{name}_norm")
+            if normed:
+                at = self.add(f"{name}_normed.{layer}", nbytes, at, home=self._home_of_norm(layer))
+                at = self.add(f"{name}_scaled.{layer}", nbytes, at, weight=normed, in_place=True)
+            if name != "v" and self._turns(layer):
+                at = self.add(f"{name}_turned.{layer}", nbytes, at, "positions", in_place=bool(normed))
+            if micro.rotated[matrix == "values"]:
+                at = self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}{kind}")
+            names[name] = at
+        return names
+
+    def _mix(self, layer: int, names: Mapping[str, str], kind: str) -> str:
+        """Attention: the heads' results. Latent attention caches no values beside its keys."""
+        micro, home, mixed = self.micro, self.places.layers[layer], self._size_of_heads(layer)
+        cached = (f"cached_keys.{layer}", f"cached_values.{layer}")
+        for name, nbytes in zip(cached, micro.caches[layer], strict=True):
+            self._store(name, nbytes, home, "cache")
+        self.add(f"keys.{layer}", 0, names["k"], f"keys_at{kind}", home=home)
+        if "v" in names:
+            self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
+        if micro.fused:
+            return self.add(f"mixed.{layer}", mixed, names["q"], *cached, f"mask{kind}")
+        scores = self._rows(self.shape.heads[layer] * (micro.window_cells if kind else micro.cells))
+        self.add(f"scores.{layer}", scores, names["q"], cached[0])
+        self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)
+        self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
+        return self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
+
+    def _feed(self, layer: int, part: _FeedForward, normed: str) -> str:
+        """The result of the feed-forward part or of the experts."""
+        rows, home, total = self._count_rows(layer), self.places.layers[layer], ""
+        unit, width = rows * FLOAT, rows * self.shape.width * FLOAT
+
+        def multiply(name: str, nbytes: int, *reads: str, weight: str) -> str:
+            return self.add(f"{name}.{layer}", nbytes, *reads, weight=self._find(layer, weight), home=home, rows=rows)
+
+        def apply(name: str, nbytes: int, *reads: str, in_place: bool = False) -> str:
+            return self.add(f"{name}.{layer}", nbytes, *reads, in_place=in_place)
+
+        if part.experts:
+            used, inner = part.used * unit, part.used * part.inner * unit
+            router = multiply("router", part.experts * unit, normed, weight="ffn_gate_inp")
+            odds = apply("odds", part.experts * unit, router, in_place=True)
+            chosen = apply("chosen", part.experts * unit, odds)
+            picked = apply("picked_odds", used, odds, chosen)
+            shares = apply("shares", used, picked, apply("sum", unit, picked), in_place=True)
+            gate = multiply("gate", inner, normed, chosen, weight="ffn_gate_exps")
+            up = multiply("up", inner, normed, chosen, weight="ffn_up_exps")
+            product = apply("product", inner, gate, up)
+            each = multiply("each", part.used * width, product, chosen, weight="ffn_down_exps")
+            total = apply("down", width, apply("weighted", part.used * width, each, shares, in_place=True))
+        if part.shared or not part.experts:
+            name, end, inner = ("shared_", "_shexp", part.shared) if part.experts else ("", "", part.inner)
+            apart, size = part.gate == "apart", inner * unit
+            gates = [multiply(f"{name}gate", size, normed, weight=f"ffn_gate{end}")] if apart else []
+            up = multiply(f"{name}up", 2 * size if part.gate == "joined" else size, normed, weight=f"ffn_up{end}")
+            product = apply(f"{name}product", size, *gates, up, in_place=not part.gate)
+            down = multiply(f"{name}down", width, product, weight=f"ffn_down{end}")
+            total = apply("all_experts", width, total, down, in_place=True) if total else down
+        return total

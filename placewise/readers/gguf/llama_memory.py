@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from placewise.errors import InputError
 from placewise.readers.gguf.header import Header, Tensor
-from placewise.readers.gguf.llama_compute import size_buffer
+from placewise.readers.gguf.llama_compute import size_buffers
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
-from placewise.readers.gguf.llama_graph import list_results
+from placewise.readers.gguf.llama_graph import Places, list_results
 from placewise.readers.gguf.shape import ModelShape, count_cells, read_shape
-from placewise.readers.gguf.types import find_type
+from placewise.readers.gguf.types import REPACKED, find_type
 
-HOST = "CPU"
-REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
+HOST, SERVER = "CPU", "RPC"
+COPIES = 4
+"""Of inputs under pipeline parallelism: micro-batches that are under way at a time."""
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_FIRST = ("token_embd", "position_embd", "token_types", "token_embd_norm")
-"""Tensors of the input, which stay in host memory."""
+_FIRST = ("token_embd", "position_embd", "token_types")
+"""Tensors of the input, which stay in host memory; its norm is with the first layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,19 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
 
 def count_cache(shape: ModelShape, flags: LlamaFlags) -> list[int]:
     """Bytes of the KV cache of every layer, for all sequences."""
+    return [sum(sizes) for sizes in list_caches(shape, flags)]
+
+
+def list_caches(shape: ModelShape, flags: LlamaFlags) -> list[tuple[int, int]]:
+    """Bytes of the keys and of the values in every layer's cache, for all sequences. Latent attention has no values."""
     cells, window_cells = list_cells(shape, flags)
-    n_stored = 1 if shape.latent else 2
-    kinds = [find_type(name) for name in flags.cache[:n_stored]]
+    keys, values = (find_type(name) for name in flags.cache)
     counted = []
     for layer, (heads, window) in enumerate(zip(shape.kv_heads, shape.windows, strict=True)):
-        widths = (shape.key_widths[layer], shape.value_widths[layer])[:n_stored]
         kept = flags.parallel * (window_cells if window else cells) if layer < shape.cached else 0
-        heads = 1 if shape.latent else heads
-        counted.append(
-            sum(
-                kept * heads * width * kind.block_bytes // kind.block for width, kind in zip(widths, kinds, strict=True)
-            )
-        )
+        key, value = shape.key_widths[layer], 0 if shape.latent else shape.value_widths[layer]
+        kept *= 1 if shape.latent else heads
+        counted.append((kept * key * keys.block_bytes // keys.block, kept * value * values.block_bytes // values.block))
     return counted
 
 
@@ -108,13 +109,26 @@ def list_cells(shape: ModelShape, flags: LlamaFlags) -> tuple[int, int]:
     return count_cells(context), count_cells(context, window, min(flags.ubatch, flags.batch))
 
 
-def count_compute(header: Header, flags: LlamaFlags) -> int:
-    """Bytes of the compute buffer of one device that has the whole model, for layers as in Llama.
+def count_compute(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> dict[str, int]:
+    """Bytes of the compute buffer of every device; arguments and errors are those of `place_tensors`.
 
-    Other families' layers have other results: benchmarks/results/real_llama_cpp.md says how far off each is.
+    RPC servers ("RPC0") multiply by no weights of host memory; other GPUs do, and get copies of them. Layers are as in
+    Llama or Command R: benchmarks/results/real_llama_cpp.md says how far off each family is.
     """
     shape = read_shape(header)
-    return size_buffer(list_results(header, shape, flags, list_cells(shape, flags)))
+    layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
+    on_host = {one.name: one.nbytes for one in header.tensors if tensors[one.name] == HOST}
+    lent = {} if not gpus or gpus[0].startswith(SERVER) else on_host
+    places = Places(tensors, layers, devices, lent, flags.ngl > header.number("block_count"))
+    results = list_results(header, shape, flags, list_cells(shape, flags), list_caches(shape, flags), places)
+    return size_buffers(results, devices, count_copies(header, flags, gpus))
+
+
+def count_copies(header: Header, flags: LlamaFlags, gpus: Sequence[str]) -> int:
+    """Copies of inputs: several under pipeline parallelism, which several GPUs without overrides have if no layer is on
+    the host, and the output neither (GGML_SCHED_MAX_COPIES, llama-context.cpp).
+    """
+    return COPIES if len(gpus) > 1 and flags.ngl > header.number("block_count") and not flags.all_overrides else 1
 
 
 def _place_layers(shape: ModelShape, flags: LlamaFlags, gpus: Sequence[str]) -> list[str]:
@@ -134,4 +148,5 @@ def _place_tensor(tensor: Tensor, layers: Sequence[str], patterns: Sequence[tupl
     match = _LAYER.match(tensor.name)
     if match is not None:
         return layers[min(int(match[1]), len(layers) - 1)]
-    return HOST if tensor.name.rpartition(".")[0] in _FIRST else layers[-1]
+    name = tensor.name.rpartition(".")[0]
+    return HOST if name in _FIRST else layers[0 if name == "token_embd_norm" else -1]

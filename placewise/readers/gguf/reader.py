@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from placewise._util.text import shortened
@@ -14,7 +15,7 @@ from placewise.readers.gguf.header import Header, Tensor, read_header
 from placewise.readers.gguf.layers import Layer, add_layer, split_layers
 from placewise.readers.gguf.pass_builder import Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
-from placewise.readers.gguf.types import CACHE_TYPES
+from placewise.readers.gguf.types import CACHE_TYPES, REPACKED
 from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
@@ -109,7 +110,7 @@ def _add_pass(
         hidden = add_layer(graph, shape, layer, hidden)
     hidden = graph.norm("output_norm", _part(tensors, "output_norm"), hidden, wide)
     last = graph.view("last", "Slice", "output_norm", [hidden], (now.batch, shape.width))
-    head = _part(tensors, "output") or _part(tensors, "token_embd")
+    head = _part(tensors, "output") or _share_embedding(_part(tensors, "token_embd"))
     logits = graph.product("output", head, last, now.batch)
     return graph.op(SAMPLE, "ArgMax", SAMPLE, [logits], (now.batch,), attributes={"axis": -1}, dtype="int32")
 
@@ -117,6 +118,12 @@ def _add_pass(
 def _part(tensors: Mapping[str, Tensor], name: str) -> Part:
     pairs = ((end, tensors.get(f"{name}.{end}")) for end in ("weight", "bias"))
     return {end: tensor for end, tensor in pairs if tensor is not None}
+
+
+def _share_embedding(embedding: Part) -> Part:
+    """The weights of an output that predicts by the input embedding: a copy of their own where they are repacked."""
+    weight = embedding["weight"]
+    return {**embedding, "weight": replace(weight, name="output.weight")} if weight.type in REPACKED else embedding
 
 
 def _require_attention(header: Header, layers: list[Layer]) -> None:

@@ -63,6 +63,8 @@ TYPES: Mapping[int, TensorType] = MappingProxyType(
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 """Types of the KV cache, as llama.cpp's -ctk and -ctv name them."""
+REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
+"""Types of weights that llama.cpp stores in another order in host memory, on an x86 processor with AVX2."""
 _PLAIN = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8", "I16": "int16",
           "I32": "int32", "I64": "int64"}  # fmt: skip
 

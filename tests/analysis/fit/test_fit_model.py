@@ -129,7 +129,7 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     path.write_bytes(tiny_model())
     answer = pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8, "context": 512})
-    room = count_compute(read_header(path), LlamaFlags(context=512))
+    room = count_compute(read_header(path), LlamaFlags(context=512, ngl=3), ["CUDA0"])["CUDA0"]
     problem = answer.plan.problem
     gpu = problem.cluster.index("cuda:0")
     assert answer.fitted.room == room > 0

@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from gguf_models import write_model
+from gguf_models import write_mixture, write_model
 
 from placewise.errors import InputError, ModelFileError
 from placewise.readers.gguf.header import Header, read_header
-from placewise.readers.gguf.llama_compute import Result, size_buffer
+from placewise.readers.gguf.llama_compute import Result, assign_homes, size_buffers, split_results
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
-from placewise.readers.gguf.llama_memory import count_bytes, count_cache, list_cells, place_tensors
+from placewise.readers.gguf.llama_memory import (
+    count_bytes,
+    count_cache,
+    count_compute,
+    count_copies,
+    list_cells,
+    place_tensors,
+)
 from placewise.readers.gguf.shape import read_shape
 
 pytest.importorskip("gguf")
@@ -113,13 +120,112 @@ def make_header(architecture: str, layers: int, more: Mapping[str, object]) -> H
     return Header(architecture, {**{f"{architecture}.{name}": n for name, n in sizes.items()}, **more}, (), "")
 
 
+def size_one(*results: Result) -> int:
+    """The bytes of the only buffer."""
+    return size_buffers(results)[""]
+
+
 def test_a_hole_is_used_by_what_fits_it() -> None:
     """A freed result leaves a hole, which the next takes if it is no larger; larger ones go to the end."""
-    first = [Result("a", 64), Result("b", 32, ("a",))]
-    assert size_buffer([*first, Result("c", 64, ("b",))]) == 96
-    assert size_buffer([*first, Result("c", 96, ("b",))]) == 192
-    assert size_buffer([Result("a", 64), Result("b", 64, ("a",), in_place=True)]) == 64
-    assert size_buffer([Result("a", 64), Result("b", 64, ("a",), in_place=True), Result("c", 64, ("a", "b"))]) == 192
+    first = [Result("in", 0), Result("a", 64, ("in",)), Result("b", 32, ("a",))]
+    assert size_one(*first, Result("c", 64, ("b",))) == 96
+    assert size_one(*first, Result("c", 96, ("b",))) == 192
+    in_place = [*first[:2], Result("b", 64, ("a",), in_place=True)]
+    assert size_one(*in_place) == 64
+    assert size_one(*in_place, Result("c", 64, ("a", "b"))) == 192
+
+
+def test_of_equal_holes_the_last_is_used() -> None:
+    """Then the first one joins what is freed before it, and has room for a larger result."""
+    held = [Result("in", 0), *(Result(name, 64, ("in",)) for name in "abcde")]
+    freed = [Result("f", 0, ("b",)), Result("g", 0, ("d",)), Result("h", 64, ("in",))]
+    larger = [Result("i", 0, ("a",)), Result("j", 128, ("in", "c", "e", "h"))]
+    assert size_one(*held, *freed, *larger) == 5 * 64
+
+
+def test_results_are_computed_where_their_neighbours_are() -> None:
+    """Inputs on the host; results without weights with the GPU before or behind them, the host's last."""
+    results = [
+        Result("in", 8), Result("embedded", 8, ("in",), home="CPU"), Result("before", 8, ("embedded",)),
+        Result("layer", 8, ("before",), home="A"), Result("between", 8, ("layer",)),
+        Result("other", 8, ("between",), home="B"), Result("after", 8, ("other",)),
+    ]  # fmt: skip
+    homes = assign_homes(results, ["A", "B", "CPU"])
+    assert [homes[one.name] for one in results] == ["CPU", "CPU", "A", "A", "A", "B", "B"]
+    splits = split_results(results, homes)
+    assert [(split.device, split.copied) for split in splits] == [("CPU", []), ("A", ["embedded"]), ("B", ["between"])]
+
+
+def test_copies_of_inputs_are_kept_under_pipeline_parallelism() -> None:
+    """Four of each, on the host and on every device that reads them; alone, one goes when it was read."""
+    results = [
+        Result("in", 32), Result("a", 64, ("in",), home="A"), Result("b", 64, ("a", "in"), home="B"),
+        Result("c", 96, ("b",), home="B"),
+    ]  # fmt: skip
+    assert size_buffers(results, ["A", "B", "CPU"]) == {"A": 32 + 64, "B": 64 + 32 + 64, "CPU": 32}
+    kept = size_buffers(results, ["A", "B", "CPU"], copies=4)
+    assert kept == {"A": 4 * 32 + 64, "B": 4 * (64 + 32) + 64 + 96, "CPU": 4 * 32}
+
+
+def test_copies_of_weights_follow_each_other() -> None:
+    """A GPU that multiplies by weights in host memory has one of them at a time."""
+    weights = [Result(name, 640, home="CPU", stored="weight") for name in ("w0", "w1")]
+    product = [Result("in", 32), Result("a", 32, ("in", "w0"), home="A"), Result("b", 32, ("a", "w1"), home="A")]
+    sizes = size_buffers([*weights, *product], ["A", "CPU"])
+    assert sizes == {"A": 640 + 2 * 32, "CPU": 32}
+
+
+MEBIBYTE = 1 << 20
+LOGGED = {
+    ("llama", 7, (2, 2, 3)): (18.55, 14.04, 14.04, 13.07), ("llama", 5, (2, 3)): (6.01, 6.01, 7.52),
+    ("gemma3", 7, (2, 2, 3)): (13.56, 9.04, 17.07, 16.11), ("gemma3", 7, (1,)): (7.77, 4.78),
+    ("phi2", 7, (2, 2, 3)): (17.30, 12.79, 12.79, 13.07), ("phi3", 7, (1,)): (7.01, 4.02),
+    ("command-r", 5, (2, 3)): (6.51, 6.51, 7.52), ("cohere2", 5, (2, 3)): (6.27, 5.26, 8.28),
+    ("gpt2", 7, (1,)): (4.51, 4.52), ("bloom", 7, (2, 2, 3)): (17.05, 12.53, 12.53, 13.06),
+    ("falcon", 5, (2, 3)): (5.01, 4.76, 6.02), ("olmo2", 5, (2, 3)): (5.51, 6.51, 7.52),
+    ("gpt-oss", 7, (2, 2, 3)): (25.09, 20.57, 20.57, 16.10), ("mixtral", 7, (1,)): (10.01, 4.02),
+}  # fmt: skip
+"""MiB of compute buffers in the log of llama.cpp 11434: of RPC servers and the host, for six layers and -c 2048."""
+
+
+@pytest.mark.parametrize(("family", "ngl", "split"), LOGGED)
+def test_compute_buffers_are_those_of_a_log(family: str, ngl: int, split: tuple[int, ...], tmp_path: Path) -> None:
+    """Of several devices, with pipeline parallelism where no layer is on the host."""
+    header = read_header(write_model(tmp_path / "model.gguf", family, layers=6))
+    gpus = [f"RPC{number}" for number in range(len(split))]
+    counted = count_compute(header, LlamaFlags(context=2048, ngl=ngl, split=split), gpus)
+    real = dict(zip([*gpus, "CPU"], LOGGED[family, ngl, split], strict=True))
+    assert {name: size / MEBIBYTE for name, size in counted.items()} == pytest.approx(real, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus", "copies"),
+    [
+        ({}, 2, 4), ({}, 1, 1), ({"ngl": 2}, 2, 1), ({"n_cpu_moe": 1}, 2, 1), ({"overrides": (("x", "CPU"),)}, 2, 1),
+    ],
+)  # fmt: skip
+def test_when_llama_cpp_works_as_a_pipeline(more: dict[str, object], gpus: int, copies: int, tmp_path: Path) -> None:
+    """Several GPUs, no layer on the host, the output neither, and no overrides."""
+    header = read_header(write_model(tmp_path / "model.gguf", layers=2))
+    flags = LlamaFlags(**{"ngl": 3, "split": (1.0,) * gpus, **more})  # type: ignore[arg-type]
+    assert count_copies(header, flags, [f"CUDA{number}" for number in range(gpus)]) == copies
+
+
+def test_gpus_get_copies_of_weights_in_host_memory(tmp_path: Path) -> None:
+    """One matrix of experts at a time, on the first GPU; RPC servers get none."""
+    header = read_header(write_mixture(tmp_path / "model.gguf", layers=3, experts=32, inner=768, width=2048))
+    experts = next(tensor.nbytes for tensor in header.tensors if tensor.name == "blk.0.ffn_up_exps.weight")
+    flags = LlamaFlags(context=2048, ngl=4, n_cpu_moe=2, split=(1, 1))
+    cards, servers = (count_compute(header, flags, [f"{name}0", f"{name}1"]) for name in ("CUDA", "RPC"))
+    assert servers["RPC0"] < experts < cards["CUDA0"] < 3 * experts
+    assert max(cards["CUDA1"], servers["RPC1"]) < experts
+
+
+def test_the_norm_of_the_embedding_is_with_the_first_layer(tmp_path: Path) -> None:
+    """The embedding itself is in host memory (BLOOM)."""
+    header = read_header(write_model(tmp_path / "model.gguf", "bloom", layers=2))
+    places = place_tensors(header, LlamaFlags(ngl=99, split=(1, 1)), ["A", "B"])
+    assert (places["token_embd_norm.weight"], places["token_embd.weight"]) == ("A", "CPU")
 
 
 @pytest.mark.parametrize(

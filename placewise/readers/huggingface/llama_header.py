@@ -1,0 +1,130 @@
+"""A configuration → the header of the GGUF file that llama.cpp's converter writes for it: sizes, and no weights.
+
+Known are the names and shapes that decide what llama.cpp computes in which order (convert_hf_to_gguf.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from placewise.readers.gguf.header import Header, Tensor
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {"mistral": "llama", "mixtral": "llama", "cohere": "command-r", "deepseek_v2": "deepseek2",
+     "deepseek_v3": "deepseek2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "phi": "phi2"}
+)  # fmt: skip
+"""Names that llama.cpp has for types of models, besides those without their underscores."""
+JOINED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "phi3"})
+"""Architectures whose queries, keys and values are one matrix."""
+UNGATED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "starcoder2"})
+PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
+"""Architectures without a norm between attention and feed-forward part."""
+NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
+"""Architectures with norms behind both parts."""
+NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+
+
+def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
+    """The header of a model that generates text, whose weights have so many bytes in all; None for any other."""
+    inner = values.get("text_config")
+    sizes = _Sizes(inner if isinstance(inner, dict) else values)
+    kind = str(sizes.values.get("model_type", ""))
+    name = ARCHITECTURES.get(kind, kind.replace("_", ""))
+    layers, width = sizes.find("num_hidden_layers", "n_layer"), sizes.find("hidden_size", "n_embd")
+    heads, vocabulary = sizes.find("num_attention_heads", "n_head"), sizes.find("vocab_size")
+    if not (layers and width and heads and vocabulary):
+        return None
+    head = sizes.find("head_dim") or width // heads
+    latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
+    keys = {
+        "block_count": layers, "embedding_length": width, "attention.head_count": heads,
+        "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
+        "attention.key_length": latent + turned if latent else head,
+        "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
+        "attention.sliding_window": sizes.find("sliding_window"),
+        "expert_used_count": sizes.find("num_experts_per_tok"),
+    }  # fmt: skip
+    query, key = heads * head, sizes.find("num_key_value_heads", default=heads) * head
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (vocabulary, width), "output_norm": (width,)}
+    if values.get("tie_word_embeddings") is False:
+        shapes["output"] = (vocabulary, width)
+    if positions := sizes.find("n_positions"):
+        shapes["position_embd"] = (positions, width)
+    if name == "bloom":
+        shapes["token_embd_norm"] = (width,)
+    matrices: dict[str, tuple[int, ...]] = {"attn_q": (query, width), "attn_k": (key, width), "attn_v": (key, width)}
+    own = {"attn_qkv": (query + 2 * key, width)} if name in JOINED else matrices
+    own = {"attn_norm": (width,), **own, "attn_output": (width, query)}
+    if latent:
+        own = {"attn_norm": (width,), **_list_latent(sizes, width, heads)}
+    if name in NORMED_HEADS:
+        own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
+    if name in ("olmo2", "exaone4"):
+        del own["attn_norm"]
+    elif name not in PARALLEL:
+        own["post_attention_norm" if name == "gpt-oss" else "ffn_norm"] = (width,)
+    if name in NORMED_BEHIND:
+        own |= {"post_attention_norm": (width,), "post_ffw_norm": (width,)}
+    for layer in range(layers):
+        parts = own | _list_parts(sizes, name, width, layer)
+        shapes |= {f"blk.{layer}.{part}": shape for part, shape in parts.items()}
+    return _join(name, keys, shapes, weights)
+
+
+def _list_latent(sizes: _Sizes, width: int, heads: int) -> dict[str, tuple[int, ...]]:
+    """The matrices of multi-head latent attention."""
+    latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
+    rank, plain, value = (sizes.find(name) for name in ("q_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+    query: dict[str, tuple[int, ...]] = {"attn_q": (heads * (plain + turned), width)}
+    if rank:
+        query = {"attn_q_a": (rank, width), "attn_q_a_norm": (rank,), "attn_q_b": (heads * (plain + turned), rank)}
+    return query | {
+        "attn_kv_a_mqa": (latent + turned, width), "attn_kv_a_norm": (latent,), "attn_k_b": (heads, latent, plain),
+        "attn_v_b": (heads, value, latent), "attn_output": (width, heads * value),
+    }  # fmt: skip
+
+
+def _list_parts(sizes: _Sizes, name: str, width: int, layer: int) -> dict[str, tuple[int, ...]]:
+    """The feed-forward part or the experts of a layer."""
+    inner = sizes.find("intermediate_size", "n_inner", default=4 * width)
+    experts = sizes.find("num_experts", "num_local_experts", "n_routed_experts")
+    if experts and layer >= sizes.find("first_k_dense_replace"):
+        each = sizes.find("moe_intermediate_size") or inner
+        shared = sizes.find("shared_expert_intermediate_size") or each * sizes.find("n_shared_experts")
+        parts = {
+            "ffn_gate_inp": (experts, width), "ffn_gate_exps": (experts, each, width),
+            "ffn_up_exps": (experts, each, width), "ffn_down_exps": (experts, width, each),
+        }  # fmt: skip
+        if shared:
+            parts |= {"ffn_gate_shexp": (shared, width), "ffn_up_shexp": (shared, width)}
+            parts["ffn_down_shexp"] = (width, shared)
+        return parts
+    if name in ("phi3", "glm4"):
+        return {"ffn_up": (2 * inner, width), "ffn_down": (width, inner)}
+    parts = {"ffn_up": (inner, width), "ffn_down": (width, inner)}
+    return parts if name in UNGATED else {"ffn_gate": (inner, width), **parts}
+
+
+def _join(name: str, keys: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], weights: int) -> Header:
+    """A header whose tensors share the bytes of all weights by their entries."""
+    entries = sum(map(prod, shapes.values()))
+    tensors = tuple(
+        Tensor(f"{tensor}.weight", shape, "F16", prod(shape) * weights // entries, Path())
+        for tensor, shape in shapes.items()
+    )
+    return Header(name, {f"{name}.{key}": value for key, value in keys.items() if value}, tensors, "")
+
+
+class _Sizes:
+    """Whole numbers of a configuration; 0 where it has none."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def find(self, *names: str, default: int = 0) -> int:
+        found = (self.values.get(name) for name in names)
+        return next((value for value in found if isinstance(value, int) and value > 0), default)

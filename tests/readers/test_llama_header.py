@@ -1,0 +1,54 @@
+"""The header of a configuration counts as that of the GGUF file of the same model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_models import write_model
+
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.huggingface.llama_header import build_header
+
+pytest.importorskip("gguf")
+COMMON = {
+    "vocab_size": 320, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+LATENT = {
+    "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}), "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3": ("qwen3", {}), "qwen3moe": ("qwen3_moe", EXPERTS), "gemma2": ("gemma2", {"sliding_window": 32}),
+    "gemma3": ("gemma3_text", {"sliding_window": 32}), "phi2": ("phi", {}), "phi3": ("phi3", {}),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32}),
+    "command-r": ("cohere", {}), "cohere2": ("cohere2", {"sliding_window": 32}), "falcon": ("falcon", {}),
+    "gpt2": ("gpt2", {"n_positions": 2048, "num_key_value_heads": 4}), "olmo2": ("olmo2", {}),
+    "starcoder2": ("starcoder2", {}), "deepseek2": ("deepseek_v3", LATENT),
+    "bloom": ("bloom", {"num_key_value_heads": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", CONFIGURATIONS)
+def test_buffers_are_those_of_the_file(family: str, tmp_path: Path) -> None:
+    """On the host alone, on one device and on two, with the bytes of every matrix near those in the file."""
+    file = read_header(write_model(tmp_path / "model.gguf", family, kind="F16"))
+    kind, more = CONFIGURATIONS[family]
+    ours = build_header({**COMMON, "model_type": kind, **more}, sum(tensor.nbytes for tensor in file.tensors))
+    assert ours is not None
+    for ngl, gpus in ((0, []), (4, ["GPU0"]), (4, ["RPC0", "RPC1"]), (2, ["RPC0"])):
+        flags = LlamaFlags(context=2048, ngl=ngl, split=(1.0,) * len(gpus))
+        assert count_compute(ours, flags, gpus) == pytest.approx(count_compute(file, flags, gpus), rel=0.003)
+
+
+@pytest.mark.parametrize("values", [{}, {"model_type": "vit", "hidden_size": 64}, {**COMMON, "vocab_size": "many"}])
+def test_what_is_no_language_model_has_none(values: dict[str, Any]) -> None:
+    """Without layers, heads and a vocabulary there is nothing to count."""
+    assert build_header(values, 1000) is None
