@@ -37,7 +37,7 @@ def main() -> int:
     compiled(build, site / "placewise", BUILDS[checker])
     python = [getattr(sys, "_base_executable", sys.executable)]
     paths = [str(site), str(ROOT / "tests" / "helpers"), str(ROOT / "tests"), sysconfig.get_path("platlib")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join(paths)}
     if checker == "sanitized":
         variables["LD_PRELOAD"] = " ".join(library(f"lib{name}.so") for name in ("asan", "ubsan"))
         # Python leaks on purpose at its end; a size that no memory has is refused by the kernels themselves.
