@@ -19,6 +19,8 @@ DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int
             "layers do not cover the nodes of a diagram");
     require(d.child.columns() == 2 && static_cast<Index>(cost.shape(0)) == d.n_nodes() && cost.shape(1) == 2,
             "a diagram has two children and two costs per node");
+    const auto last_children = d.child.row(d.n_nodes() - 1);
+    require(last_children[0] < 0 && last_children[1] < 0, "the last node of a diagram has a child");
     for (Index layer = 0; layer < d.n_layers(); ++layer) {
         const Index first = d.base[layer + 1], last = layer + 1 < d.n_layers() ? d.base[layer + 2] : first + 1;
         for (const Index node : d.nodes(layer)) {

@@ -54,6 +54,13 @@ def test_columns_that_do_not_belong_together_are_our_error() -> None:
         _native.pipeline_loads(to_native(a), np.zeros(len(a.op_seconds) + 1, np.int32))
 
 
+def test_the_end_of_a_diagram_leads_nowhere() -> None:
+    """A child of the last node, which no layer holds, is refused before anything reads it."""
+    columns = (np.zeros(1, np.int32), np.array([0, 1]), np.array([[1, 1], [-1, 1000]], np.int32))
+    with pytest.raises(InternalError, match="the last node of a diagram has a child"):
+        _native.LabelSearch(*columns, np.zeros((2, 2, 1), np.int64), np.ones(1, np.int64), np.ones(1, np.int64))
+
+
 def test_the_recorder_sees_functions_constructors_and_methods() -> None:
     """What the fuzzer damages: calls of every kind."""
     recorder = native_fuzz.Recorder(0)
