@@ -122,13 +122,14 @@ def list_results(
 
 
 def _feed_forward(header: Header, shapes: Mapping[str, tuple[int, ...]], layer: int) -> _FeedForward:
-    experts = shapes.get(f"blk.{layer}.ffn_up_exps.weight")
+    fused = shapes.get(f"blk.{layer}.ffn_gate_up_exps.weight")
+    experts = (fused[0], fused[1] // 2, fused[2]) if fused else shapes.get(f"blk.{layer}.ffn_up_exps.weight")
     if experts is None:
         down = shapes.get(f"blk.{layer}.ffn_down.weight", (0, 0))
         up = shapes.get(f"blk.{layer}.ffn_up.weight", down)
         joined = "joined" if up[0] > down[1] else ""
         return _FeedForward(down[1], gate="apart" if f"blk.{layer}.ffn_gate.weight" in shapes else joined)
-    shared = shapes.get(f"blk.{layer}.ffn_up_shexp.weight", (0,))
+    shared = shapes.get(f"blk.{layer}.ffn_up_shexp.weight") or shapes.get(f"blk.{layer}.ffn_up.weight", (0,))
     return _FeedForward(experts[1], experts[0], max(header.number("expert_used_count"), 1), shared[0])
 
 
