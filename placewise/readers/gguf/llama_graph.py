@@ -229,7 +229,9 @@ class _Graph:
             if self.architecture in ONTO_RESIDUAL:
                 terms = terms[::-1]
             out = self.add(f"y.{layer}", width, *terms, in_place=True)
-            return self._add_embedded(layer, incoming, out) if self._find(layer, "inp_gate") else out
+            out = self._add_embedded(layer, incoming, out) if self._find(layer, "inp_gate") else out
+            scale = self._find(layer, "layer_output_scale")
+            return self.add(f"y_scaled.{layer}", width, out, weight=scale, in_place=True) if scale else out
         attended = self._pick(layer, self._project(layer, mixed)) if self.architecture in ATTENTION_FIRST else ""
         both = self._feed(layer, part, self._pick(layer, normed))
         if attended:
