@@ -43,7 +43,7 @@ SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0,
 COUNTED, NEAR = "input tensors = ", 0.03
 """What builds of late 2026 log, of which compute buffers are counted; older ones need no more."""
 REORDERED = "gemma4"
-"""Embeddings of its layers are looked up first since a build between 11434 and 11549; older ones need no more either."""
+"""Its embeddings per layer are looked up first by build 11549; older ones need no more than is counted either."""
 
 
 def export_split(path: Path, split: Sequence[int], away: Sequence[int]) -> tuple[Problem, Placement, Export]:
