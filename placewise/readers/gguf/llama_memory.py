@@ -114,7 +114,7 @@ def count_compute(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -
     """Bytes of the compute buffer of every device; arguments and errors are those of `place_tensors`.
 
     RPC servers ("RPC0") multiply by no weights of host memory; other GPUs do, and get copies of them. Layers are as in
-    Llama or Command R: benchmarks/results/real_llama_cpp.md says how far off each family is.
+    Llama, Command R or Gemma 4: benchmarks/results/real_llama_cpp.md says how far off each family is.
     """
     shape = read_shape(header)
     layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
