@@ -22,7 +22,7 @@ ROTATED = 64
 power of two for keys."""
 OFFLOADED = 32
 """Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
-LAYER_EMBEDDING = "per_layer_token_embd.weight"
+LAYER_EMBEDDING, LAYER_PROJECTION = "per_layer_token_embd.weight", "per_layer_model_proj.weight"
 WITHOUT_ROPE = frozenset({"bloom", "gptj", "jais", "mpt", "refact"})
 """Architectures that turn no keys, besides those with learned positions."""
 ROPE_IN_WINDOWS = frozenset({"cohere2", "exaone4", "smallthinker"})
@@ -192,7 +192,7 @@ class _Graph:
         for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
             self.add(name, nbytes)
         if home := self.places.tensors.get(LAYER_EMBEDDING, ""):
-            self.add("rows_of_layers", self._rows(self.shapes[LAYER_EMBEDDING][1]), "tokens_of_layers", home=home)
+            self.add("rows_of_layers", self._rows(self.shapes[LAYER_EMBEDDING][-1]), "tokens_of_layers", home=home)
         embedding = self.places.tensors.get("token_embd.weight", self.places.devices[-1])
         incoming = self.add("x", rows, "tokens", home=embedding)
         self.add("mixed_rows", rows, "mixed_tokens", home=embedding)
@@ -229,7 +229,8 @@ class _Graph:
             if self.architecture in ONTO_RESIDUAL:
                 terms = terms[::-1]
             out = self.add(f"y.{layer}", width, *terms, in_place=True)
-            out = self._add_embedded(layer, incoming, out) if self._find(layer, "inp_gate") else out
+            if self._find(layer, "inp_gate") and {LAYER_EMBEDDING, LAYER_PROJECTION} <= self.shapes.keys():
+                out = self._add_embedded(layer, incoming, out)
             scale = self._find(layer, "layer_output_scale")
             return self.add(f"y_scaled.{layer}", width, out, weight=scale, in_place=True) if scale else out
         attended = self._pick(layer, self._project(layer, mixed)) if self.architecture in ATTENTION_FIRST else ""
@@ -495,9 +496,8 @@ class _Graph:
 
     def _embed_layers(self, incoming: str) -> None:
         """The embeddings that all layers have of the tokens, also made from that of the model, by layer."""
-        weight = "per_layer_model_proj.weight"
-        nbytes = self._rows(self.shapes[weight][0])
-        made = self.add("layers_made", nbytes, incoming, weight=weight)
+        nbytes = self._rows(self.shapes[LAYER_PROJECTION][0])
+        made = self.add("layers_made", nbytes, incoming, weight=LAYER_PROJECTION)
         self.add("layers_smaller", nbytes, made, in_place=True)
         self.add("layers_normed", nbytes, "layers_smaller")
         self.add("layers_scaled", nbytes, "layers_normed", weight="per_layer_proj_norm.weight", in_place=True)

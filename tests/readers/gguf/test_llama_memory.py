@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from gguf_models import write_mixture, write_model
+from gguf_models import tiny_model, write_mixture, write_model
 
 from placewise.errors import InputError, ModelFileError
 from placewise.readers.gguf.header import Header, read_header
@@ -201,6 +201,16 @@ def test_compute_buffers_are_those_of_a_log(family: str, ngl: int, split: tuple[
     counted = count_compute(header, LlamaFlags(context=2048, ngl=ngl, split=split), gpus)
     real = dict(zip([*gpus, "CPU"], LOGGED[family, ngl, split], strict=True))
     assert {name: size / MEBIBYTE for name, size in counted.items()} == pytest.approx(real, rel=0.003)
+
+
+def test_layers_without_the_embeddings_that_they_gate(tmp_path: Path) -> None:
+    """Tensors of Gemma 4 without its tables take no part."""
+    counted = []
+    for tensors in ({}, {"blk.0.inp_gate.weight": (32, 32), "blk.0.proj.weight": (32, 32)}):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(tiny_model(tensors=tensors))
+        counted.append(count_compute(read_header(path), LlamaFlags()))
+    assert counted[0] == counted[1]
 
 
 @pytest.mark.parametrize(
