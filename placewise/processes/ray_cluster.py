@@ -22,6 +22,8 @@ def join_cluster(address: str, what: str, *, may_start: bool = False) -> Any:
 
     `address` is ``HOST:PORT``, ``auto`` for the cluster that runs on this machine or, if it `may_start`, ``local``.
     Raises RunError where there is none, and MissingExtraError, for `what`, without Ray.
+
+    Ray would print what becomes of workers on stdout, among results; no public option prevents it.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -39,6 +41,8 @@ def join_cluster(address: str, what: str, *, may_start: bool = False) -> Any:
                 ray.init(address=address, **quiet)
         except (OSError, ValueError, RuntimeError) as error:
             raise RunError(f"there is no Ray cluster at {address!r}: {error}") from None
+        printing: Any = import_module("ray._private.worker")
+        printing._worker_logs_enabled = False  # noqa: SLF001
     return ray
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from placewise.costing.llama_rates import (
     RUN,
+    WEIGHTS,
     LlamaRates,
     Terms,
     add_seconds,
@@ -52,6 +53,8 @@ TOKENS = 16
 """Generated tokens that are timed together."""
 ROUNDS, SECONDS, AGREE = 3, 20.0, 0.05
 """The fewest rounds of a model; more follow until its two best agree within this share, or these seconds are over."""
+CACHED = "cached"
+"""Bytes of weights, by type, of models that fit in caches: their rate is another one, which nothing else has."""
 BUSY = 0.1
 """The share of time in which threads that could run waited for a processor, from which on a profile has a note."""
 FASTEST = 1e12
@@ -187,7 +190,9 @@ def measure_devices(path: Path, places: Sequence[Place], cache: tuple[str, str],
                 for place, one in zip(places_in_order, time_rounds(processes, lengths, repeats), strict=True):
                     rounds[place.device].append(one)
                     for all_of, more in zip(
-                        observed[place.device], observe(file, ",".join(cache), one.timings), strict=True
+                        observed[place.device],
+                        observe(file, ",".join(cache), one.timings, fits_caches=probe.fits_caches),
+                        strict=True,
                     ):
                         all_of += more
             file.unlink()
@@ -300,16 +305,26 @@ def is_settled(rounds: Sequence[Sequence[tuple[float, float]]]) -> bool:
     return True
 
 
-def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming]) -> Observations:
-    """What prompts and tokens did, by the terms of their models of time, and how long they took."""
+def observe(path: Path, cache_type: str, timings: Sequence[LlamaTiming], *, fits_caches: bool = False) -> Observations:
+    """What prompts and tokens did, by the terms of their models of time, and how long they took.
+
+    Weights of a model that `fits_caches` are `CACHED` ones.
+    """
     prompts, tokens = [], []
     for timing in timings:
         graph = read_size(path, timing.prompt, timing.tokens, cache_type)
-        read = {term: amount.sum(keepdims=True) for term, amount in count_prompt_work(graph).items()}
-        prompts.append(Observation(read, timing.prompt_seconds))
-        written = {term: amount.sum(keepdims=True) for term, amount in count_token_work(graph).items()}
-        tokens.append(Observation(written, timing.token_seconds))
+        prompts.append(Observation(_add_up(count_prompt_work(graph), fits_caches), timing.prompt_seconds))
+        tokens.append(Observation(_add_up(count_token_work(graph), fits_caches), timing.token_seconds))
     return prompts, tokens
+
+
+def _add_up(work: Terms, fits_caches: bool) -> Terms:
+    """The work of all ops together."""
+    prefix = f"{WEIGHTS} "
+    return {
+        term.replace(prefix, f"{CACHED} ") if fits_caches else term: amount.sum(keepdims=True)
+        for term, amount in work.items()
+    }
 
 
 def read_size(path: Path, prompt: int, tokens: int, cache_type: str = "") -> Graph:
@@ -318,7 +333,7 @@ def read_size(path: Path, prompt: int, tokens: int, cache_type: str = "") -> Gra
 
 
 def fit_rates(prompts: Sequence[Observation], tokens: Sequence[Observation]) -> LlamaRates:
-    """The rates with the least relative error over all observations, none of them negative."""
+    """The rates with the least relative error over all observations, none of them negative, without `CACHED` ones."""
     return LlamaRates(_fit(prompts), _fit(tokens))
 
 
@@ -331,7 +346,7 @@ def _fit(observations: Sequence[Observation]) -> dict[str, float]:
     work /= seconds[:, None]
     scale = np.maximum(work.max(axis=0), np.finfo(float).tiny)
     found = solve_nonnegative(work / scale, np.ones(len(seconds))) / scale
-    return dict(zip(terms, found.tolist(), strict=True))
+    return {term: rate for term, rate in zip(terms, found.tolist(), strict=True) if not term.startswith(f"{CACHED} ")}
 
 
 def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:

@@ -1,7 +1,8 @@
 """Models of zeros at the widths of a GGUF model, whose times give the rates of every type of its matrices.
 
-Each has a few layers whose matrices are all of one type, and more bytes than caches hold. Times of llama.cpp do not
-depend on values, but for the choice of experts, and so the embeddings and the routers are random.
+Each has a few layers whose matrices are all of one type, and several times the bytes that caches hold, but for tiny
+ones. Times of llama.cpp do not depend on values, but for the choice of experts, and so the embeddings and the routers
+are random.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
+from placewise._util.cores import largest_cache
 from placewise.costing.llama_rates import EXPERTS
 from placewise.readers.gguf.header import ALIGNMENT, MAGIC, Header
 from placewise.readers.gguf.shape import ModelShape, read_shape
 from placewise.readers.gguf.types import TYPES, find_type
 
-MOST_BYTES, LEAST_BYTES = 256 << 20, 80 << 20
-"""Bytes of a layer of experts, at most, and of a probe, at least."""
+MOST_BYTES = 256 << 20
+"""Bytes of a layer of experts, at most."""
+LEAST_BYTES, CACHES, MOST_LEAST = 128 << 20, 4, 256 << 20
+"""Bytes of a probe, at least: these, or so many times those of the largest cache, up to a limit."""
 BLOCK, HEAD, VOCABULARY = 256, 64, 512
 """Widths are multiples of the largest block of a type, and of the width of a head."""
 PROMPTS, LONG = (16, 128), 1024
@@ -49,6 +53,16 @@ class Probe:
     experts: int = 0
     used: int = 0
     prompts: tuple[int, ...] = (16, 128)
+
+    @property
+    def fits_caches(self) -> bool:
+        """Whether caches may hold a part of its weights."""
+        return self.layers * _probe_bytes(replace(self, layers=1)) < count_least_bytes()
+
+
+def count_least_bytes() -> int:
+    """Bytes of weights of which caches hold a small part."""
+    return min(max(LEAST_BYTES, CACHES * largest_cache()), MOST_LEAST)
 
 
 def list_probes(header: Header) -> list[Probe]:
@@ -122,7 +136,7 @@ def _size_experts(header: Header, shape: ModelShape, kind: str, part: int) -> Pr
 
 def _size_probe(probe: Probe) -> Probe:
     """The probe with as many layers as caches cannot hold."""
-    layers = max(math.ceil(LEAST_BYTES / _probe_bytes(probe)), LEAST_LAYERS)
+    layers = max(math.ceil(count_least_bytes() / _probe_bytes(probe)), LEAST_LAYERS)
     return replace(probe, layers=layers)
 
 

@@ -42,6 +42,8 @@ SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0,
 """Layers on the host and on each of three GPUs, and the layers whose experts are on the host."""
 COUNTED, NEAR = "input tensors = ", 0.03
 """What builds of late 2026 log, of which compute buffers are counted; older ones need no more."""
+REORDERED = "gemma4"
+"""Its embeddings per layer are looked up first by build 11549; older ones need no more than is counted either."""
 
 
 def export_split(path: Path, split: Sequence[int], away: Sequence[int]) -> tuple[Problem, Placement, Export]:
@@ -214,4 +216,4 @@ def test_the_real_llama_cpp_loads_the_plan(family: str, number: int, devices: Ll
     for place, counted in count_compute(header, flags, [name.replace("CUDA", "RPC") for name in names]).items():
         allocated = add_up(dict(real.compute), place.replace("RPC", "CUDA"), devices)
         assert allocated <= (1 + NEAR) * counted + ROUNDED
-        assert not newer or allocated >= (1 - NEAR) * counted - ROUNDED
+        assert not newer or family == REORDERED or allocated >= (1 - NEAR) * counted - ROUNDED

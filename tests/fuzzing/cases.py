@@ -12,6 +12,7 @@ from fuzzing.archive import zip_damaged
 from fuzzing.bombs import xml_bomb, zip_bomb
 from fuzzing.case_result import CaseResult, classify_error
 from fuzzing.external import external_damaged
+from fuzzing.gguf import gguf_damaged
 from fuzzing.journeys import JOURNEYS
 from fuzzing.leaves import csv_swapped, leaf_swapped, onnx_swapped, tensorflow_swapped, toml_swapped, xml_swapped
 from fuzzing.markup import xml_damaged
@@ -31,6 +32,7 @@ SHARES: Mapping[str, float] = {
 _BY_SUFFIX: Mapping[str, Damage] = {
     ".onnx": wire_damaged, ".pb": wire_damaged, ".meta": wire_damaged, ".xml": xml_damaged, ".json": json_damaged,
     ".toml": toml_damaged, ".topo": words_damaged, ".pt2": zip_damaged, ".npz": zip_damaged,
+    ".gguf": gguf_damaged,
 }  # fmt: skip
 _SWAPPED: Mapping[str, Damage] = {
     ".toml": toml_swapped, ".xml": xml_swapped, ".csv": csv_swapped, ".onnx": onnx_swapped,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
+from placewise.core.target_rules import run_on_target
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import find_model, plan_of
 from placewise.files.policy_file import load_policy
@@ -60,6 +62,16 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
         inspect(open_model(str(path), options))
         return
     judged(build(str(path), DEVICES, options))
+
+
+def with_hole(path: Path, seed: Seed, rng: Random) -> None:
+    """A model whose weights, of any size, may be a hole in the file, which takes no disk; sometimes for llama.cpp."""
+    if rng.random() < 0.3:
+        os.truncate(path, 1 << rng.choice((36, 43)))
+    if rng.random() < 0.7:
+        model(path, seed, rng)
+    else:
+        judged(run_on_target(build(str(path), DEVICES, ProblemOptions()), "llama.cpp"))
 
 
 def whole(path: Path, seed: Seed, rng: Random) -> None:
@@ -159,7 +171,8 @@ def _printed(text: str) -> None:
 
 JOURNEYS: Mapping[str, Journey] = {
     **dict.fromkeys(("onnx", "openvino", "tensorflow", "tensorflow text"), model),
-    **dict.fromkeys(("torch", "hugging face", "pipedream", "gguf", "graph"), model),
+    **dict.fromkeys(("torch", "hugging face", "pipedream", "graph"), model),
+    "gguf": with_hole,
     "workload": whole,
     "piper": split,
     "external": external.journey,

@@ -57,6 +57,13 @@ class Seed:
     dims: dict[str, int] = field(default_factory=dict)
 
 
+_EMBEDDED = {
+    "per_layer_token_embd.weight": (8, 64), "per_layer_model_proj.weight": (64, 32),
+    "blk.0.inp_gate.weight": (32, 32), "blk.0.proj.weight": (32, 32), "blk.1.attn_k.weight": (),
+}  # fmt: skip
+_SHARED = {"llama.attention.shared_kv_layers": 1}
+
+
 def write_case_files(folder: Path) -> None:
     """Put what cases refer to into the folder in which they run: the models behind plans and measurements."""
     content = onnx_models()["branches"].SerializeToString()
@@ -98,7 +105,8 @@ def model_seeds() -> dict[str, tuple[Seed, ...]]:
         "workload": (Seed("made", ".json", json.dumps(texts.WORKLOAD).encode()),),
         "piper": (Seed("made", ".json", json.dumps(texts.PIPER).encode()),),
         "pipedream": (Seed("made", ".txt", texts.PIPEDREAM),),
-        "gguf": tuple(Seed(name, ".gguf", tiny_model(experts=name == "mixed")) for name in ("dense", "mixed")),
+        "gguf": (Seed("dense", ".gguf", tiny_model()), Seed("mixed", ".gguf", tiny_model(experts=True)),
+                 Seed("embedded", ".gguf", tiny_model(tensors=_EMBEDDED, **_SHARED))),
         **dict.fromkeys(("names", "options"), (Seed("made", ".json", b"{}"),)),
     }  # fmt: skip
 

@@ -20,7 +20,8 @@ QUERY, KV = HEADS * HEAD, KV_HEADS * HEAD
 class Family:
     """An architecture: the parts of a layer with their shapes, and keys of its metadata.
 
-    Parts end in ".bias" where they are one. `norms` have one entry per channel; `last` are tensors outside of layers.
+    Parts end in ".bias" where they are one. `norms` have one entry per channel; `last` are tensors outside of layers,
+    whose negative sizes are per layer. Keys may be functions of the number of layers.
     """
 
     parts: Mapping[str, tuple[int, ...]]
@@ -62,6 +63,16 @@ LATENT_KEYS = {
     "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_weights_scale": 1.0,
 }  # fmt: skip
 
+GEMMA_4 = {
+    **NORMED, "post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,), "layer_output_scale": (1,), **DENSE,
+}  # fmt: skip
+GEMMA_4_KEYS = {
+    "attention.sliding_window": 32, "attention.key_length_swa": HEAD, "attention.value_length_swa": HEAD,
+    "attention.sliding_window_pattern": lambda layers: [layer % 2 == 0 for layer in range(layers)],
+    "rope.dimension_count_swa": HEAD, "embedding_length_per_layer_input": 0,
+    "attention.shared_kv_layers": 0,
+}  # fmt: skip
+
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(_separate(**DENSE)),
     "mixtral": Family(_separate(**EXPERTS), MIXED),
@@ -81,6 +92,21 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3": Family(
         _separate(**DENSE, **NORMED, post_attention_norm=(WIDTH,), post_ffw_norm=(WIDTH,)),
         {"attention.sliding_window": 32}, tied=True,
+    ),
+    "gemma4": Family(
+        _separate(**GEMMA_4, inp_gate=(32, WIDTH), proj=(WIDTH, 32), post_norm=(WIDTH,)),
+        {**GEMMA_4_KEYS, "embedding_length_per_layer_input": 32,
+         "attention.shared_kv_layers": lambda layers: layers - 2},
+        {"rope_freqs": (HEAD // 2,), "per_layer_token_embd": (VOCABULARY, -32), "per_layer_model_proj": (-32, WIDTH),
+         "per_layer_proj_norm": (32,)}, tied=True,
+    ),
+    "gemma4-moe": Family(
+        {name: shape for name, shape in _separate(**GEMMA_4).items() if name != "attn_v"} | {
+            "ffn_gate_inp": (4, WIDTH), "ffn_gate_inp.scale": (WIDTH,), "pre_ffw_norm_2": (WIDTH,),
+            "post_ffw_norm_1": (WIDTH,), "post_ffw_norm_2": (WIDTH,), "ffn_gate_up_exps": (4, 2 * INNER, WIDTH),
+            "ffn_down_exps": (4, WIDTH, INNER), "ffn_down_exps.scale": (4,),
+        },
+        {**GEMMA_4_KEYS, **MIXED, "expert_feed_forward_length": INNER}, {"rope_freqs": (HEAD // 2,)}, tied=True,
     ),
     "phi2": Family({**FUSED, "attn_norm.bias": (WIDTH,), "attn_qkv.bias": (QUERY + 2 * KV,),
                     "attn_output.bias": (WIDTH,), **PLAIN}, {"attention.layer_norm_epsilon": 1e-5},
@@ -132,7 +158,9 @@ FAMILIES: Mapping[str, Family] = {
          "expert_gating_func": 2, "expert_weights_scale": 1.0}, first_dense=1,
     ),
 }  # fmt: skip
-"""By name; "mixtral" is written as the architecture llama."""
+"""By name."""
+ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4"}
+"""What a family's files call it, where that is not its name."""
 
 
 def write_model(
@@ -142,7 +170,7 @@ def write_model(
     """Write a model with random weights whose matrices are of a type; the path of the file, or of its first part."""
     import gguf
 
-    arch, known = "llama" if family == "mixtral" else family, FAMILIES[family]
+    arch, known = ARCHITECTURES.get(family, family), FAMILIES[family]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     keys: dict[str, Any] = {
         "block_count": layers, "context_length": 2048, "embedding_length": WIDTH, "feed_forward_length": INNER,
@@ -152,8 +180,10 @@ def write_model(
     }  # fmt: skip
     if "attn_qkv" in known.parts and family == "gpt2":
         keys["attention.head_count_kv"] = HEADS
-    for name, value in keys.items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{arch}.{name}", value)
+    adders = {float: writer.add_float32, int: writer.add_uint32, list: writer.add_array}
+    for name, given in keys.items():
+        value = given(layers) if callable(given) else given
+        adders[type(value)](f"{arch}.{name}", value)
     if tokenizer:
         _add_tokenizer(writer)
     rng = np.random.default_rng(seed)
@@ -178,7 +208,9 @@ def _list_tensors(family: str, known: Family, layers: int) -> Sequence[tuple[str
     ]
     if not known.tied:
         found.append(("output.weight", (VOCABULARY, WIDTH)))
-    found += [(name if "." in name else f"{name}.weight", shape) for name, shape in known.last.items()]
+    for name, shape in known.last.items():
+        shape = tuple(-size * layers if size < 0 else size for size in shape)
+        found.append((name if "." in name else f"{name}.weight", shape))
     qkv = QUERY * 3 if family in ("gpt2", "bloom") else QUERY + 2 * KV
     for layer in range(layers):
         parts = dict(known.parts)
@@ -206,27 +238,30 @@ def _add_tokenizer(writer: Any) -> None:
     writer.add_eos_token_id(2)
 
 
-def tiny_model(*, experts: bool = False, **changed: Any) -> bytes:
-    """A whole file of a few kilobytes: two layers of width 32, one of them, if asked, a mixture of two experts.
+def tiny_model(
+    *, experts: bool = False, layers: int = 2, tensors: Mapping[str, tuple[int, ...]] = {}, **changed: Any
+) -> bytes:
+    """A whole file of a few kilobytes: layers of width 32, the last of them, if asked, a mixture of two experts.
 
-    `changed` are keys of its metadata.
+    `changed` are keys of its metadata; `tensors` are others than usual, or further ones, without sizes for none.
     """
+    heads = [2, 1] * (layers // 2)
     metadata: dict[str, Any] = {
-        "general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 32,
-        "llama.attention.head_count": [2, 1], "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
+        "general.architecture": "llama", "llama.block_count": layers, "llama.embedding_length": 32,
+        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
         "llama.attention.value_length": 16, "llama.context_length": 64, "llama.attention.sliding_window": 8,
         "llama.attention.sliding_window_pattern": [True, False], "llama.expert_used_count": 1,
         "tokenizer.ggml.tokens": ["a", "b"], **changed,
     }  # fmt: skip
-    tensors = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
-    for layer, heads in enumerate((2, 1)):
-        own = {"attn_norm": (32,), "attn_q": (16 * heads, 32), "attn_k": (16, 32), "attn_v": (16, 32),
-               "attn_output": (32, 16 * heads), "ffn_norm": (32,)}  # fmt: skip
+    found: dict[str, tuple[int, ...]] = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
+    for layer, count in enumerate(heads):
+        own = {"attn_norm": (32,), "attn_q": (16 * count, 32), "attn_k": (16, 32), "attn_v": (16, 32),
+               "attn_output": (32, 16 * count), "ffn_norm": (32,)}  # fmt: skip
         dense = {"ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32)}
         mixed = {"ffn_gate_inp": (2, 32), **{f"{name}_exps": (2, 32, 32) for name in dense}}
-        parts = own | (mixed if experts and layer else dense)
-        tensors |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
-    return pack(metadata, tensors)
+        parts = own | (mixed if experts and layer == layers - 1 else dense)
+        found |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
+    return pack(metadata, {name: shape for name, shape in (found | dict(tensors)).items() if shape})
 
 
 def write_mixture(path: Path, *, layers: int, experts: int, inner: int, width: int = 4096) -> Path:

@@ -19,6 +19,9 @@ import placewise as pw
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.costing.llama_rates import (
+    ATTENTION,
+    CACHE,
+    OPS,
     RUN,
     LlamaRates,
     add_seconds,
@@ -45,6 +48,7 @@ from placewise.profiling.llama_cpp import (
     fit_device,
     fit_rates,
     fit_slope,
+    observe,
     read_size,
     solve_nonnegative,
     time_rounds,
@@ -54,7 +58,7 @@ from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import read_gguf
 from placewise.runtimes.llama_cpp.program import LlamaProgram
-from placewise.runtimes.llama_cpp.runtime import run_llama, time_llama
+from placewise.runtimes.llama_cpp.runtime import LlamaTiming, run_llama, time_llama
 
 pytest.importorskip("gguf")
 MIXTURE = Sizes(256, 512, 4, 2, 64, 512, 4, 2)
@@ -104,6 +108,25 @@ def test_rates_that_made_the_times_are_found(tmp_path: Path) -> None:
     for path in paths:
         graph = read_size(path, 400, 8)
         assert list_op_seconds(graph, found).sum() == pytest.approx(list_op_seconds(graph, rates).sum(), rel=1e-6)
+
+
+def test_models_that_fit_in_caches_say_nothing_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that reads weights three times as fast from its cache: the rate is that of its memory."""
+    cache, memory, rest = 36 << 20, 1 / 7e9, {OPS: 3e-6, RUN: 1e-4, CACHE: 1e-10, ATTENTION: 1e-10}
+    monkeypatch.setattr(llama_probes, "largest_cache", lambda: cache)
+    path = write_published(tmp_path / "model.gguf", "llama", Sizes(1024, 2048, 16, 4, 64, 320), layers=1, kind="Q8_0")
+    observed: list[Observation] = []
+    for number, probe in enumerate(list_probes(read_header(path))):
+        file = write_probe(tmp_path / f"{number}.gguf", probe)
+        for length in probe.prompts:
+            work = count_token_work(read_size(file, length, 16))
+            rate = memory / 3 if work["weights Q8_0"].sum() < cache else memory
+            seconds = float(add_seconds(work, {**rest, "weights Q8_0": rate}).sum())
+            timing = LlamaTiming(length, 16, 1.0, seconds, 0.0)
+            observed += observe(file, "f16", [timing], fits_caches=probe.fits_caches)[1]
+    found = fit_rates(observed, observed).token
+    assert found["weights Q8_0"] == pytest.approx(memory, rel=0.01)
+    assert found.keys() == {*rest, "weights Q8_0"}
 
 
 def test_no_rate_is_negative() -> None:
@@ -254,7 +277,7 @@ def test_every_server_has_the_link_that_was_measured(tmp_path: Path) -> None:
 @pytest.fixture
 def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes that are timed in a moment."""
-    for name, value in (("LEAST_BYTES", 1), ("LONG", 64), ("TINY_LAYERS", 2), ("PROMPTS", (4, 16))):
+    for name, value in (("LEAST_BYTES", 1), ("CACHES", 0), ("LONG", 64), ("TINY_LAYERS", 2), ("PROMPTS", (4, 16))):
         monkeypatch.setattr(llama_probes, name, value)
 
 

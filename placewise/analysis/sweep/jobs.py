@@ -76,13 +76,23 @@ class _Here:
 
 
 class _Pooled:
-    """Evaluates in the workers of a pool. Points of equal sizes go to one worker, which has read the model."""
+    """Evaluates in the workers of a pool. Points of equal sizes go to one worker, which has read the model.
+
+    A point whose worker died is evaluated once more: on a cluster, its node may have gone.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._last: dict[int, dict[str, int]] = {}
 
     def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
+        lost = [outcome.task for outcome in self._scatter(jobs, on_point)]
+        for outcome in self._scatter(lost, on_point):
+            on_point(outcome.task, _point_of(outcome))
+
+    def _scatter(self, jobs: Sequence[Job], on_point: OnPoint) -> list[TaskOutcome]:
+        """Evaluate jobs and report those that end; the outcomes of those whose worker died."""
+
         def give(member: PoolMember, waiting: list[int]) -> None:
             busy = [task.sizes for task in self._pool.tasks()]
             left = [jobs[place] for place in waiting]
@@ -90,13 +100,17 @@ class _Pooled:
             self._last[id(member)] = job.sizes
             self._pool.give(member, job, "evaluate", job.sizes, job.cluster.devices, job.cluster.label)
 
+        dead = []
         for outcome in self._pool.scatter(len(jobs), give, _WAIT):
-            if outcome.task is not None:
+            if outcome.task is not None and outcome.status == "died":
+                dead.append(outcome)
+            elif outcome.task is not None:
                 on_point(outcome.task, _point_of(outcome))
             if outcome.status == "refused":
                 raise RunError(outcome.why)
         if self._pool.stop_reason:
             raise RunError(self._pool.stop_reason)
+        return dead
 
 
 def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:

@@ -31,6 +31,8 @@ ALIGNMENT = 32
 """Of the weights, in bytes, where the file does not say it."""
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+NO_LAYER = -1
+_LAYER = re.compile(r"blk\.([0-9]{1,9})\.")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
@@ -43,6 +45,12 @@ class Tensor:
     type: str
     nbytes: int
     file: Path
+
+    @property
+    def layer(self) -> int:
+        """The number of its layer; `NO_LAYER` for a tensor of the input or the output."""
+        match = _LAYER.match(self.name)
+        return int(match[1]) if match else NO_LAYER
 
 
 @dataclass(frozen=True, slots=True)

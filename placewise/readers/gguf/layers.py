@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import ModelFileError
-from placewise.readers.gguf.header import Tensor
-from placewise.readers.gguf.pass_builder import NO_PART, Part, PassBuilder, cache_bytes
+from placewise.readers.gguf.header import NO_LAYER, Tensor
+from placewise.readers.gguf.pass_builder import NEW_GROUP, NO_PART, Part, PassBuilder, cache_bytes
 from placewise.readers.gguf.shape import ModelShape, count_cells
 from placewise.readers.gguf.types import element_type
 
@@ -41,8 +41,8 @@ class Layer:
         return name in self.parts
 
 
-def add_layer(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
-    """Add a layer; return its result [rows, width]."""
+def add_layer(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, embedded: int = -1) -> int:
+    """Add a layer; return its result [rows, width]. `embedded` are the tokens' embeddings of all layers, if any."""
     wide = (graph.now.rows, shape.width)
     after_feed = any(name in layer for name in POST_FEED)
     after = next((name for name in POST_ATTENTION if name in layer), "")
@@ -55,15 +55,34 @@ def add_layer(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) 
     attended = _norm(graph, layer, (after,), attended, wide)
     if beside:
         other = _norm(graph, layer, ("attn_norm_2",), hidden, wide) if "attn_norm_2" in layer else normed
-        fed = _feed(graph, shape, layer, other)
+        fed = _feed(graph, shape, layer, hidden, other)
         fed = graph.op(f"{layer.scope}.halves_add", "Add", layer.scope, [attended, fed], wide)
         middle = hidden
     else:
         middle = graph.op(f"{layer.scope}.attn_add", "Add", layer.scope, [hidden, attended], wide)
-        fed = _feed(graph, shape, layer, _norm(graph, layer, (before_feed,), middle, wide))
+        fed = _feed(graph, shape, layer, middle, _norm(graph, layer, (before_feed,), middle, wide))
         fed = _norm(graph, layer, POST_FEED, fed, wide)
     out = graph.op(f"{layer.scope}.ffn_add", "Add", layer.scope, [middle, fed], wide)
-    return _norm(graph, layer, ("layer_output_norm",), out, wide)
+    out = _norm(graph, layer, ("layer_output_norm",), out, wide)
+    if embedded >= 0 and "inp_gate" in layer:
+        out = _add_embedded(graph, layer, embedded, out, wide)
+    if "layer_output_scale" in layer:
+        scale = layer.parts["layer_output_scale"].values()
+        out = graph.op(f"{layer.scope}.layer_output_scale", "Mul", layer.scope, [out], wide, weights=scale)
+    return out
+
+
+def _add_embedded(graph: PassBuilder, layer: Layer, embedded: int, hidden: int, wide: tuple[int, int]) -> int:
+    """What a layer makes of its own embedding of every token (Gemma 4), beside its result."""
+    scope, parts, rows = layer.scope, layer.parts, graph.now.rows
+    own = (rows, parts["inp_gate"]["weight"].shape[0])
+    gate = graph.product(f"{scope}.inp_gate", parts["inp_gate"], hidden, rows)
+    gate = graph.op(f"{scope}.inp_act", "Gelu", scope, [gate], own)
+    mine = graph.view(f"{scope}.inp", "Slice", scope, [embedded], own)
+    mixed = graph.op(f"{scope}.inp_mul", "Mul", scope, [gate, mine], own)
+    raised = graph.product(f"{scope}.proj", parts["proj"], mixed, rows)
+    raised = _norm(graph, layer, ("post_norm",), raised, wide)
+    return graph.op(f"{scope}.inp_add", "Add", scope, [hidden, raised], wide)
 
 
 def _norm(graph: PassBuilder, layer: Layer, names: Sequence[str], hidden: int, shape: tuple[int, ...]) -> int:
@@ -81,35 +100,28 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     else:
         widths = (shape.key_widths[layer.number], shape.value_widths[layer.number])
     sizes = (heads * widths[0], kv_heads * widths[0], kv_heads * widths[1])
-    query, key, value = (
-        _project_latent(graph, shape, layer, hidden, sizes) if latent else _project(graph, shape, layer, hidden, sizes)
-    )
-    query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
-    key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
     window = shape.windows[layer.number]
-    seen = min(now.visible, window) if window else now.visible
-    kept = count_cells(now.capacity, window)
-    stored = widths[:1] if latent else widths  # the latent's values are a part of its keys
-    own = layer.number < shape.cached
-    state = sum(
-        cache_bytes(now.batch * now.sequences * kept * kv_heads * width, name) if own else 0
-        for width, name in zip(stored, now.cache, strict=False)
-    )
-    home = graph.groups
-    update = graph.add(
-        f"{layer.scope}.cache", "CacheUpdate", scope, [key, value], attributes={"visible": seen, "capacity": kept},
-        state_bytes=state,
-    )  # fmt: skip
-    keys, values = (
-        graph.result(update, f"{layer.scope}.{what}", (now.batch, kv_heads, seen, width), element_type(name), view=True)
-        for what, width, name in zip(("keys", "values"), widths, now.cache, strict=True)
-    )
+    if layer.number < shape.cached:
+        project = _project_latent if latent else _project
+        query, key, value = project(graph, shape, layer, hidden, sizes)
+        query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
+        key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
+        home = graph.groups
+        graph.caches[layer.number] = _fill_cache(graph, layer, window, (key, value), (kv_heads, *widths))
+        keys, values = graph.caches[layer.number]
+    else:
+        _require_size(layer, "attn_q", sizes[0], shape.width)
+        query = graph.product(f"{layer.scope}.attn_q", layer.parts["attn_q"], hidden, rows)
+        query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
+        home = NEW_GROUP
+        keys, values = graph.caches[shape.cached - (2 if window else 1)]
     query = graph.view(f"{layer.scope}.q_heads", "Reshape", scope, [query], (now.batch, heads, now.tokens, widths[0]))
     mixed = graph.op(
         f"{layer.scope}.attention", "Attention", scope, [query, keys, values],
         (now.batch, now.tokens, heads, widths[1]), weights=layer.parts.get("attn_sinks", NO_PART).values(),
         attributes={"window": window}, group=home,
     )  # fmt: skip
+    graph.homes[layer.number] = graph.builder.n_ops
     mixed = graph.view(f"{layer.scope}.merged", "Reshape", scope, [mixed], (rows, heads * widths[1]))
     if latent and "attn_v_b" in layer:
         mixed = _per_head(graph, layer, "attn_v_b", mixed)
@@ -117,6 +129,32 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     if "attn_output" not in layer:
         return mixed
     return graph.product(f"{layer.scope}.attn_output", layer.parts["attn_output"], mixed, rows, shape.width)
+
+
+def _fill_cache(
+    graph: PassBuilder, layer: Layer, window: int, new: tuple[int, int], sizes: tuple[int, int, int]
+) -> tuple[int, int]:
+    """Store new keys and values; all that are seen then. `sizes`: heads, and entries of a key and of a value.
+
+    Latent attention stores the keys alone, of which the values are a part.
+    """
+    now, (heads, *widths) = graph.now, sizes
+    seen = min(now.visible, window) if window else now.visible
+    kept = count_cells(now.capacity, window)
+    stored = widths[:1] if "attn_kv_a_mqa" in layer else widths
+    state = sum(
+        cache_bytes(now.batch * now.sequences * kept * heads * width, name)
+        for width, name in zip(stored, now.cache, strict=False)
+    )
+    update = graph.add(
+        f"{layer.scope}.cache", "CacheUpdate", f"{layer.scope}.attn", new,
+        attributes={"visible": seen, "capacity": kept}, state_bytes=state,
+    )  # fmt: skip
+    keys, values = (
+        graph.result(update, f"{layer.scope}.{what}", (now.batch, heads, seen, width), element_type(name), view=True)
+        for what, width, name in zip(("keys", "values"), widths, now.cache, strict=True)
+    )
+    return keys, values
 
 
 def _project(
@@ -200,18 +238,21 @@ def _rotate(graph: PassBuilder, layer: Layer, name: str, hidden: int, shape: tup
     return graph.op(f"{layer.scope}.{name}_rope", "RotaryEmbedding", f"{layer.scope}.attn", [normed], shape)
 
 
-def _feed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
-    """The feed-forward half: dense, or a mixture of experts with shared ones beside it."""
+def _feed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, normed: int) -> int:
+    """The feed-forward half: dense, or a mixture of experts with shared ones beside it, each with norms of its own."""
     if not any(name in layer for name in EXPERTS):
-        return _feed_dense(graph, shape, layer, hidden, "")
-    mixed = _feed_mixed(graph, shape, layer, hidden)
+        return _feed_dense(graph, shape, layer, normed, "")
+    wide = (graph.now.rows, shape.width)
+    routed = _norm(graph, layer, ("pre_ffw_norm_2",), hidden, wide) if "pre_ffw_norm_2" in layer else normed
+    mixed = _norm(graph, layer, ("post_ffw_norm_2",), _feed_mixed(graph, shape, layer, routed), wide)
     for end in ("_shexp", ""):
         if f"ffn_down{end}" in layer:
-            shared = _feed_dense(graph, shape, layer, hidden, end)
+            shared = _feed_dense(graph, shape, layer, normed, end)
+            shared = _norm(graph, layer, ("post_ffw_norm_1",), shared, wide)
             gate = layer.parts.get(f"ffn_gate_inp{end}", NO_PART) if end else NO_PART
             mixed = graph.op(
                 f"{layer.scope}.ffn_shared_add{end}", "Add", f"{layer.scope}.ffn", [mixed, shared],
-                (graph.now.rows, shape.width), weights=gate.values(),
+                wide, weights=gate.values(),
             )  # fmt: skip
     return mixed
 
@@ -246,7 +287,10 @@ def _feed_mixed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int
     index = graph.result(choice, f"{scope}.chosen", (rows, chosen), "int32")
     kept = graph.result(choice, f"{scope}.scores", (rows, chosen))
     weights = [parts[name]["weight"] for name in EXPERTS if name in layer]
-    weights += [parts[name]["bias"] for name in EXPERTS if name in layer and "bias" in parts[name]]
+    for weight in weights:
+        if len(weight.shape) != 3 or weight.shape[0] != count:
+            raise ModelFileError(f"the tensor {weight.name!r} is no matrix for each of {count} experts")
+    weights += [one for name in EXPERTS for end, one in parts.get(name, NO_PART).items() if end != "weight"]
     return graph.op(
         f"{scope}.ffn_experts", "Experts", f"{scope}.{MIXED}", [hidden, index, kept], (rows, shape.width),
         weights=weights, attributes={"experts": count},
@@ -257,8 +301,8 @@ def split_layers(tensors: Sequence[Tensor], count: int) -> Iterator[Layer]:
     """The layers of a model, from the names of its tensors: ``blk.3.attn_q.weight``."""
     found: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(count)]
     for tensor in tensors:
-        words = tensor.name.split(".")
-        if len(words) >= 3 and words[0] == "blk" and words[1].isdecimal() and int(words[1]) < count:
+        words, number = tensor.name.split("."), tensor.layer
+        if NO_LAYER < number < count:
             end = words[-1] if len(words) > 3 else "weight"
-            found[int(words[1])].setdefault(words[2], {})[end] = tensor
+            found[number].setdefault(words[2], {})[end] = tensor
     return (Layer(number, parts) for number, parts in enumerate(found))

@@ -24,7 +24,8 @@ class Result:
     """A result: its bytes, the results that it reads, and whether it may take over the memory of one of them.
 
     One that reads nothing is an input of the graph. `home` is the device that has to compute it ("": any). What is
-    `stored` is in memory already, a "weight" or a "cache", and counts where it is copied to another device.
+    `stored` is in memory already, a "weight", a "cache" or a "view" of a result, and counts where it is copied to
+    another device.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The results of llama.cpp's graph for a micro-batch, in its order (src/llama-graph.cpp, src/models).
 
 Layers are those of Llama: norm, attention with a cache, norm, feed-forward or experts; or of Command R and Phi 2, whose
-attention and feed-forward part read the same norm. The last layer and what follows compute the outputs alone, which is
-one row per sequence for a server.
+attention and feed-forward part read the same norm; or of Gemma 4, with embeddings per layer, or experts beside a dense
+part. The last layer and what follows compute the outputs alone, which is one row per sequence for a server.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROTATED = 64
 power of two for keys."""
 OFFLOADED = 32
 """Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
+LAYER_EMBEDDING, LAYER_PROJECTION = "per_layer_token_embd.weight", "per_layer_model_proj.weight"
 WITHOUT_ROPE = frozenset({"bloom", "gptj", "jais", "mpt", "refact"})
 """Architectures that turn no keys, besides those with learned positions."""
 ROPE_IN_WINDOWS = frozenset({"cohere2", "exaone4", "smallthinker"})
@@ -38,6 +39,10 @@ PICKED_LATE = frozenset(
     {"bailingmoe3", "cohere2moe", "gemma3n", "gemma4", "gpt-oss", "hy-v3", "mimo2", "step35"}
 )  # fmt: skip
 """Architectures that pick the rows of the outputs behind the last layer, and not in it."""
+PICKED_LAST = frozenset({"bailingmoe3", "cohere2moe", "gemma4", "hy-v3"})
+"""Those of them that do it behind the last norm."""
+VALUES_NORMED = frozenset({"gemma3n", "gemma4"})
+"""Architectures whose values have a norm without weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +127,14 @@ def list_results(
 
 
 def _feed_forward(header: Header, shapes: Mapping[str, tuple[int, ...]], layer: int) -> _FeedForward:
-    experts = shapes.get(f"blk.{layer}.ffn_up_exps.weight")
+    fused = shapes.get(f"blk.{layer}.ffn_gate_up_exps.weight")
+    experts = (fused[0], fused[1] // 2, fused[2]) if fused else shapes.get(f"blk.{layer}.ffn_up_exps.weight")
     if experts is None:
         down = shapes.get(f"blk.{layer}.ffn_down.weight", (0, 0))
         up = shapes.get(f"blk.{layer}.ffn_up.weight", down)
         joined = "joined" if up[0] > down[1] else ""
         return _FeedForward(down[1], gate="apart" if f"blk.{layer}.ffn_gate.weight" in shapes else joined)
-    shared = shapes.get(f"blk.{layer}.ffn_up_shexp.weight", (0,))
+    shared = shapes.get(f"blk.{layer}.ffn_up_shexp.weight") or shapes.get(f"blk.{layer}.ffn_up.weight", (0,))
     return _FeedForward(experts[1], experts[0], max(header.number("expert_used_count"), 1), shared[0])
 
 
@@ -173,6 +179,7 @@ class _Graph:
         inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
         inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
         inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []
+        inputs += [("tokens_of_layers", micro.tokens * FLOAT)] if LAYER_EMBEDDING in self.shapes else []
         for kind, cells, present in (
             ("", micro.cells, not all(self.shape.windows)),
             ("_w", micro.window_cells, any(self.shape.windows)),
@@ -184,6 +191,8 @@ class _Graph:
                 inputs += [(f"rotate_{name}{kind}", size**2 * FLOAT) for name, size in self._rotations() if size]
         for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
             self.add(name, nbytes)
+        if home := self.places.tensors.get(LAYER_EMBEDDING, ""):
+            self.add("rows_of_layers", self._rows(self.shapes[LAYER_EMBEDDING][-1]), "tokens_of_layers", home=home)
         embedding = self.places.tensors.get("token_embd.weight", self.places.devices[-1])
         incoming = self.add("x", rows, "tokens", home=embedding)
         self.add("mixed_rows", rows, "mixed_tokens", home=embedding)
@@ -202,7 +211,7 @@ class _Graph:
     def add_layer(self, layer: int, incoming: str, part: _FeedForward) -> str:
         """The layer's result, from that of the layer before."""
         parallel = not {f"blk.0.{name}.weight" for name in ("ffn_norm", "post_attention_norm")} & self.shapes.keys()
-        width = self.shape.width * FLOAT * self._count_rows(layer)
+        width = self._size_behind(layer)
         mixed, normed = self._attend(layer, incoming)
         if not parallel:
             behind, rows = self._find(layer, "post_ffw_norm"), self._count_rows(layer)
@@ -211,11 +220,19 @@ class _Graph:
             if behind:
                 attended = self._norm(layer, "attended", attended, between, rows)
             after = self.add(f"added.{layer}", width, attended, self._pick(layer, incoming), in_place=True)
-            normed = self._norm(layer, "ffn", after, before or ("" if behind else between), rows)
-            terms = (self._norm(layer, "fed", self._feed(layer, part, normed), behind, rows), after)
+            if self._find(layer, "pre_ffw_norm_2"):
+                fed = self._feed_beside(layer, part, after)
+            else:
+                normed = self._norm(layer, "ffn", after, before or ("" if behind else between), rows)
+                fed = self._feed(layer, part, normed)
+            terms = (self._norm(layer, "fed", fed, behind, rows), after)
             if self.architecture in ONTO_RESIDUAL:
                 terms = terms[::-1]
-            return self.add(f"y.{layer}", width, *terms, in_place=True)
+            out = self.add(f"y.{layer}", width, *terms, in_place=True)
+            if self._find(layer, "inp_gate") and {LAYER_EMBEDDING, LAYER_PROJECTION} <= self.shapes.keys():
+                out = self._add_embedded(layer, incoming, out)
+            scale = self._find(layer, "layer_output_scale")
+            return self.add(f"y_scaled.{layer}", width, out, weight=scale, in_place=True) if scale else out
         attended = self._pick(layer, self._project(layer, mixed)) if self.architecture in ATTENTION_FIRST else ""
         both = self._feed(layer, part, self._pick(layer, normed))
         if attended:
@@ -231,11 +248,15 @@ class _Graph:
     def add_output(self, incoming: str) -> None:
         """The last norm and the logits."""
         rows, home = self.micro.outputs * FLOAT, self.places.layers[-1]
-        if self.architecture in PICKED_LATE:
+        late, last = self.architecture in PICKED_LATE, self.architecture in PICKED_LAST
+        width = self._rows(self.shape.width) if last else self.shape.width * rows
+        if late and not last:
+            incoming = self.add("picked", width, incoming, "rows")
+        self.add("norm", width, incoming, in_place=True)
+        incoming = self.add("norm_scaled", width, "norm", in_place=True, home=home)
+        if last:
             incoming = self.add("picked", self.shape.width * rows, incoming, "rows")
-        self.add("norm", self.shape.width * rows, incoming, in_place=True)
-        self.add("norm_scaled", self.shape.width * rows, "norm", in_place=True, home=home)
-        self.add("logits", self.shape.vocabulary * rows, "norm_scaled", home=home)
+        self.add("logits", self.shape.vocabulary * rows, incoming, home=home)
 
     def _rotations(self) -> tuple[tuple[str, int], ...]:
         return ("keys", self.micro.rotated[0]), ("values", self.micro.rotated[1])
@@ -274,8 +295,8 @@ class _Graph:
         """A norm before or behind a part of a layer; `incoming` itself where there is none."""
         if not weight:
             return incoming
-        nbytes, behind = self.shape.width * rows * FLOAT, part in ("attended", "fed")
-        normed = self.add(f"{part}_normed.{layer}", nbytes, incoming, home=self._home_of_norm(layer), in_place=behind)
+        nbytes = self.shape.width * rows * FLOAT
+        normed = self.add(f"{part}_normed.{layer}", nbytes, incoming, home=self._home_of_norm(layer), in_place=True)
         return self.add(f"{part}_scaled.{layer}", nbytes, normed, weight=weight, in_place=True, rows=rows)
 
     def _project(self, layer: int, mixed: str) -> str:
@@ -352,12 +373,14 @@ class _Graph:
         order = [("q", query, "keys"), ("v", value, "values"), ("k", key, "keys")]
         if any(shape.windows):
             order = [order[0], order[2], order[1]]
-        for name, nbytes, matrix in order:
-            weight = self._find(layer, f"attn_{name}")
-            at = f"qkv.{layer}" if joined else self.add(f"{name}.{layer}", nbytes, incoming, weight=weight, home=home)
+        for name, nbytes, matrix in order if layer < shape.cached else order[:1]:
+            weight, at = self._find(layer, f"attn_{name}"), f"qkv.{layer}" if joined else f"k.{layer}"
+            if not joined and (weight or name != "v"):
+                at = self.add(f"{name}.{layer}", nbytes, incoming, weight=weight, home=home)
             normed = self._find(layer, f"attn_{name}_norm")
+            if normed or (name == "v" and self.architecture in VALUES_NORMED):
+                at = self.add(f"{name}_normed.{layer}", nbytes, at, home=self._home_of_norm(layer) if normed else "")
             if normed:
-                at = self.add(f"{name}_normed.{layer}", nbytes, at, home=self._home_of_norm(layer))
                 at = self.add(f"{name}_scaled.{layer}", nbytes, at, weight=normed, in_place=True)
             if name != "v" and self._turns(layer):
                 at = self.add(f"{name}_turned.{layer}", nbytes, at, "positions", in_place=bool(normed))
@@ -370,9 +393,11 @@ class _Graph:
         """Attention: the heads' results. Latent attention caches no values beside its keys."""
         micro, home, mixed = self.micro, self.places.layers[layer], self._size_of_heads(layer)
         cached = (f"cached_keys.{layer}", f"cached_values.{layer}")
-        for name, nbytes in zip(cached, micro.caches[layer], strict=True):
-            self._store(name, nbytes, home, "cache")
-        self.add(f"keys.{layer}", 0, names["k"], f"keys_at{kind}", home=home)
+        owner = layer if layer < self.shape.cached else self.shape.cached - (2 if kind else 1)
+        for name, nbytes in zip(cached, micro.caches[owner], strict=True):
+            self._store(name, nbytes, self.places.layers[owner], "cache")
+        if "k" in names:
+            self.add(f"keys.{layer}", 0, names["k"], f"keys_at{kind}", home=home)
         if "v" in names:
             self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
         if micro.fused:
@@ -383,35 +408,99 @@ class _Graph:
         self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
         return self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
 
+    def _multiply(self, layer: int, name: str, nbytes: int, *reads: str, weight: str) -> str:
+        """A product with a weight of the feed-forward part."""
+        weight, home, rows = self._find(layer, weight), self.places.layers[layer], self._count_rows(layer)
+        return self.add(f"{name}.{layer}", nbytes, *reads, weight=weight, home=home, rows=rows)
+
     def _feed(self, layer: int, part: _FeedForward, normed: str) -> str:
-        """The result of the feed-forward part or of the experts."""
-        rows, home, total = self._count_rows(layer), self.places.layers[layer], ""
-        unit, width = rows * FLOAT, rows * self.shape.width * FLOAT
+        """The result of the feed-forward part, or of the experts and those that are shared."""
+        if not part.experts:
+            return self._feed_dense(layer, part.inner, normed, gate=part.gate)
+        mixed = self._feed_experts(layer, part, normed, normed)
+        if not part.shared:
+            return mixed
+        end = "_shexp" if self._find(layer, "ffn_up_shexp") else ""
+        shared = self._feed_dense(layer, part.shared, normed, "shared_", end)
+        return self.add(f"all_experts.{layer}", self._size_behind(layer), mixed, shared, in_place=True)
 
-        def multiply(name: str, nbytes: int, *reads: str, weight: str) -> str:
-            return self.add(f"{name}.{layer}", nbytes, *reads, weight=self._find(layer, weight), home=home, rows=rows)
+    def _feed_beside(self, layer: int, part: _FeedForward, after: str) -> str:
+        """Experts beside a dense part, each with norms of its own, and one for the router (Gemma 4)."""
+        rows, nbytes = self._count_rows(layer), self._size_behind(layer)
+        self.add(f"router_normed.{layer}", nbytes, after)
+        self.add(f"router_smaller.{layer}", nbytes, f"router_normed.{layer}", in_place=True)
+        scale = f"blk.{layer}.ffn_gate_inp.scale"
+        asked = self.add(f"router_scaled.{layer}", nbytes, f"router_smaller.{layer}", weight=scale, in_place=True)
+        mixed = self._feed_experts(layer, part, after, asked)
+        normed = self._norm(layer, "ffn", after, self._find(layer, "ffn_norm"), rows)
+        dense = self._feed_dense(layer, part.shared, normed, "shared_")
+        dense = self._norm(layer, "dense", dense, self._find(layer, "post_ffw_norm_1"), rows)
+        mixed = self._norm(layer, "mixture", mixed, self._find(layer, "post_ffw_norm_2"), rows)
+        return self.add(f"all_experts.{layer}", nbytes, dense, mixed, in_place=True)
 
-        def apply(name: str, nbytes: int, *reads: str, in_place: bool = False) -> str:
-            return self.add(f"{name}.{layer}", nbytes, *reads, in_place=in_place)
+    def _feed_experts(self, layer: int, part: _FeedForward, incoming: str, asked: str) -> str:
+        """The weighted sum of the experts that the router chooses. Gate and up may be one matrix."""
+        unit, width = self._count_rows(layer) * FLOAT, self._size_behind(layer)
+        used, inner = part.used * unit, part.used * part.inner * unit
+        router = self._multiply(layer, "router", part.experts * unit, asked, weight="ffn_gate_inp")
+        odds = self.add(f"odds.{layer}", part.experts * unit, router, in_place=True)
+        chosen = self.add(f"chosen.{layer}", part.experts * unit, odds)
+        picked = self.add(f"picked_odds.{layer}", used, odds, chosen)
+        total = self.add(f"sum.{layer}", unit, picked)
+        shares = self.add(f"shares.{layer}", used, picked, total, in_place=True)
+        before = self._find(layer, "pre_ffw_norm_2")
+        incoming = self._norm(layer, "routed", incoming, before, self._count_rows(layer))
+        if self._find(layer, "ffn_gate_up_exps"):
+            raised = [self._multiply(layer, "gate_up", 2 * inner, incoming, chosen, weight="ffn_gate_up_exps")]
+        else:
+            raised = [
+                self._multiply(layer, name, inner, incoming, chosen, weight=f"ffn_{name}_exps")
+                for name in ("gate", "up")
+            ]
+        product = self.add(f"product.{layer}", inner, *raised)
+        each = self._multiply(layer, "each", part.used * width, product, chosen, weight="ffn_down_exps")
+        weighted = self.add(f"weighted.{layer}", part.used * width, each, shares, in_place=True)
+        return self.add(f"down.{layer}", width, weighted)
 
-        if part.experts:
-            used, inner = part.used * unit, part.used * part.inner * unit
-            router = multiply("router", part.experts * unit, normed, weight="ffn_gate_inp")
-            odds = apply("odds", part.experts * unit, router, in_place=True)
-            chosen = apply("chosen", part.experts * unit, odds)
-            picked = apply("picked_odds", used, odds, chosen)
-            shares = apply("shares", used, picked, apply("sum", unit, picked), in_place=True)
-            gate = multiply("gate", inner, normed, chosen, weight="ffn_gate_exps")
-            up = multiply("up", inner, normed, chosen, weight="ffn_up_exps")
-            product = apply("product", inner, gate, up)
-            each = multiply("each", part.used * width, product, chosen, weight="ffn_down_exps")
-            total = apply("down", width, apply("weighted", part.used * width, each, shares, in_place=True))
-        if part.shared or not part.experts:
-            name, end, inner = ("shared_", "_shexp", part.shared) if part.experts else ("", "", part.inner)
-            apart, size = part.gate == "apart", inner * unit
-            gates = [multiply(f"{name}gate", size, normed, weight=f"ffn_gate{end}")] if apart else []
-            up = multiply(f"{name}up", 2 * size if part.gate == "joined" else size, normed, weight=f"ffn_up{end}")
-            product = apply(f"{name}product", size, *gates, up, in_place=not part.gate)
-            down = multiply(f"{name}down", width, product, weight=f"ffn_down{end}")
-            total = apply("all_experts", width, total, down, in_place=True) if total else down
-        return total
+    def _feed_dense(
+        self, layer: int, inner: int, normed: str, name: str = "", end: str = "", gate: str = "apart"
+    ) -> str:
+        """Gate, up and down of a dense part, or of the shared experts."""
+        nbytes, raised = inner * self._count_rows(layer) * FLOAT, []
+        if gate == "apart":
+            raised = [self._multiply(layer, f"{name}gate", nbytes, normed, weight=f"ffn_gate{end}")]
+        both = 2 * nbytes if gate == "joined" else nbytes
+        raised.append(self._multiply(layer, f"{name}up", both, normed, weight=f"ffn_up{end}"))
+        product = self.add(f"{name}product.{layer}", nbytes, *raised, in_place=not gate)
+        return self._multiply(layer, f"{name}down", self._size_behind(layer), product, weight=f"ffn_down{end}")
+
+    def _size_behind(self, layer: int) -> int:
+        """Bytes of rows of the model's width behind the attention."""
+        return self.shape.width * self._count_rows(layer) * FLOAT
+
+    def _add_embedded(self, layer: int, incoming: str, out: str) -> str:
+        """What a layer makes of its own embeddings of the tokens, added to its result (Gemma 4)."""
+        nbytes, width = self._rows(self.shapes[self._find(layer, "inp_gate")][0]), self._size_behind(layer)
+        gate = self._multiply(layer, "own_gate", nbytes, out, weight="inp_gate")
+        active = self.add(f"own_active.{layer}", nbytes, gate, in_place=True)
+        if layer == 0:
+            self._embed_layers(incoming)
+        embedded, home = "embedded", self.places.layers[0]
+        if self.places.layers[layer] != home:  # a view, which is copied alone
+            embedded = f"embedded.{layer}"
+            self._store(embedded, nbytes, home, "view")
+        mixed = self.add(f"own_mixed.{layer}", nbytes, active, embedded, in_place=True)
+        raised = self._multiply(layer, "own_raised", width, mixed, weight="proj")
+        raised = self._norm(layer, "own", raised, self._find(layer, "post_norm"), self._count_rows(layer))
+        return self.add(f"z.{layer}", width, out, raised, in_place=True)
+
+    def _embed_layers(self, incoming: str) -> None:
+        """The embeddings that all layers have of the tokens, also made from that of the model, by layer."""
+        nbytes = self._rows(self.shapes[LAYER_PROJECTION][0])
+        made = self.add("layers_made", nbytes, incoming, weight=LAYER_PROJECTION)
+        self.add("layers_smaller", nbytes, made, in_place=True)
+        self.add("layers_normed", nbytes, "layers_smaller")
+        self.add("layers_scaled", nbytes, "layers_normed", weight="per_layer_proj_norm.weight", in_place=True)
+        self.add("layers_larger", nbytes, "rows_of_layers", in_place=True)
+        self.add("layers_added", nbytes, "layers_scaled", "layers_larger", in_place=True)
+        self.add("embedded", nbytes, "layers_added")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placewise.errors import InputError
-from placewise.readers.gguf.header import Header, Tensor
+from placewise.readers.gguf.header import NO_LAYER, Header, Tensor
 from placewise.readers.gguf.llama_compute import size_buffers
 from placewise.readers.gguf.llama_flags import LlamaFlags, assign_layers
 from placewise.readers.gguf.llama_graph import Places, list_results
@@ -20,9 +20,10 @@ from placewise.readers.gguf.types import REPACKED, find_type
 HOST, SERVER = "CPU", "RPC"
 COPIES = 4
 """Of inputs under pipeline parallelism: micro-batches that are under way at a time."""
-_LAYER = re.compile(r"blk\.(\d+)\.")
-_FIRST = ("token_embd", "position_embd", "token_types")
-"""Tensors of the input, which stay in host memory; its norm is with the first layer."""
+_FIRST = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
+"""Tensors of the input, which stay in host memory."""
+_FIRST_LAYER = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+"""Tensors that go with the first layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def count_compute(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -
     """Bytes of the compute buffer of every device; arguments and errors are those of `place_tensors`.
 
     RPC servers ("RPC0") multiply by no weights of host memory; other GPUs do, and get copies of them. Layers are as in
-    Llama or Command R: benchmarks/results/real_llama_cpp.md says how far off each family is.
+    Llama, Command R or Gemma 4: benchmarks/results/real_llama_cpp.md says how far off each family is.
     """
     shape = read_shape(header)
     layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
@@ -145,8 +146,7 @@ def _place_tensor(tensor: Tensor, layers: Sequence[str], patterns: Sequence[tupl
     for pattern, device in patterns:
         if pattern.search(tensor.name):
             return device
-    match = _LAYER.match(tensor.name)
-    if match is not None:
-        return layers[min(int(match[1]), len(layers) - 1)]
+    if tensor.layer != NO_LAYER:
+        return layers[min(tensor.layer, len(layers) - 1)]
     name = tensor.name.rpartition(".")[0]
-    return HOST if name in _FIRST else layers[0 if name == "token_embd_norm" else -1]
+    return HOST if name in _FIRST else layers[0] if name in _FIRST_LAYER else layers[-1]

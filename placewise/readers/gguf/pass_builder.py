@@ -23,6 +23,8 @@ SECOND = "decode/"
 Part = Mapping[str, Tensor]
 """The tensors of one projection or norm, by the end of their names: "weight", "bias"."""
 NO_PART: Part = {}
+NEW_GROUP = -1
+"""Of an op that shares no colocation group with others of its pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,17 @@ class Pass:
 
 @dataclass(slots=True)
 class PassBuilder:
-    """The graph so far; equal ops of both passes share a colocation group, by their order in the pass."""
+    """The graph so far; equal ops of both passes share a colocation group, by their order in the pass.
+
+    `caches` has the keys and values of a layer in this pass. `homes` has an op of a layer that costs nothing.
+    """
 
     now: Pass
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, int] = field(default_factory=dict)
     groups: int = 0
+    caches: dict[int, tuple[int, int]] = field(default_factory=dict)
+    homes: dict[int, int] = field(default_factory=dict)
 
     def begin(self, now: Pass) -> None:
         """Begin with the first op of another pass."""
@@ -68,7 +75,7 @@ class PassBuilder:
         *,
         weights: Iterable[Tensor] = (),
         attributes: Mapping[str, Any] | None = None,
-        group: int = -1,
+        group: int = NEW_GROUP,
         state_bytes: int = 0,
         dtype: str = ACTIVATION,
     ) -> int:
@@ -84,7 +91,7 @@ class PassBuilder:
         inputs: Sequence[int],
         weights: Iterable[Tensor] = (),
         attributes: Mapping[str, Any] | None = None,
-        group: int = -1,
+        group: int = NEW_GROUP,
         state_bytes: int = 0,
     ) -> int:
         """Add an op without results; return it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Phase
 from placewise.readers.base import NO_DIMS, ImportedModel
-from placewise.readers.gguf.header import Header, Tensor, read_header
+from placewise.readers.gguf.header import NO_LAYER, Header, Tensor, read_header
 from placewise.readers.gguf.layers import Layer, add_layer, split_layers
 from placewise.readers.gguf.pass_builder import Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
@@ -23,10 +23,11 @@ NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "le
 KNOWN = frozenset((
     "apertus", "arcee", "baichuan", "bloom", "chatglm", "codeshell", "command-r", "cohere2", "dbrx", "deepseek",
     "deepseek2", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "gemma", "gemma2", "gemma3",
-    "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitemoe", "grok", "hunyuan-dense", "hunyuan-moe",
-    "internlm2", "llama", "llama4", "minicpm", "mistral3", "mpt", "nemotron", "olmo", "olmo2", "olmoe", "orion",
-    "phi2", "phi3", "phimoe", "plamo", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl",
-    "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "xverse",
+    "gemma4", "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitemoe", "grok", "hunyuan-dense",
+    "hunyuan-moe", "internlm2", "llama", "llama4", "minicpm", "mistral3", "mpt", "nemotron", "olmo", "olmo2",
+    "olmoe", "orion", "phi2", "phi3", "phimoe", "plamo", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3",
+    "qwen3moe", "qwen3vl", "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2",
+    "xverse",
 ))  # fmt: skip
 """Architectures of llama.cpp whose layers consist of the parts that are read here."""
 SAMPLE = "sample"
@@ -83,6 +84,7 @@ def _build_graph(
     graph = PassBuilder(first)
     prompt = graph.builder.add_tensor(-1, shape=(first.rows,), dtype="int32", name="tokens")
     token = _add_pass(graph, shape, layers, tensors, prompt)
+    held = _hold_rest(graph, header, shape.layers)
     phases = [Phase("prefill", 1)]
     if run.tokens:
         visible = min(run.mean_position + 1, run.capacity)
@@ -91,7 +93,7 @@ def _build_graph(
         phases.append(Phase("decode", run.tokens))
     graph.builder.set_output(token)
     built = graph.builder.build(source, tuple(phases))
-    return built, tuple(_list_notes(header, shape, run, graph))
+    return built, tuple(_list_notes(header, shape, run, graph, held))
 
 
 def _add_pass(
@@ -106,13 +108,44 @@ def _add_pass(
         more = graph.op("position_embd", "Gather", "position_embd", [token], wide, weights=position.values())
         hidden = graph.op("position_add", "Add", "position_embd", [hidden, more], wide)
     hidden = graph.norm("token_embd_norm", _part(tensors, "token_embd_norm"), hidden, wide)
+    embedded = _embed_per_layer(graph, tensors, token, hidden)
     for layer in layers:
-        hidden = add_layer(graph, shape, layer, hidden)
+        hidden = add_layer(graph, shape, layer, hidden, embedded)
     hidden = graph.norm("output_norm", _part(tensors, "output_norm"), hidden, wide)
+    graph.homes[NO_LAYER] = graph.builder.n_ops
     last = graph.view("last", "Slice", "output_norm", [hidden], (now.batch, shape.width))
     head = _part(tensors, "output") or _share_embedding(_part(tensors, "token_embd"))
     logits = graph.product("output", head, last, now.batch)
     return graph.op(SAMPLE, "ArgMax", SAMPLE, [logits], (now.batch,), attributes={"axis": -1}, dtype="int32")
+
+
+def _hold_rest(graph: PassBuilder, header: Header, layers: int) -> list[Tensor]:
+    """Let ops that cost nothing hold the tensors that no op reads, each in its layer or with the output.
+
+    Layers beyond the last one, which predict further tokens, are not loaded. Returns what is held.
+    """
+    held = []
+    for tensor in header.tensors:
+        if tensor.name not in graph.weights and tensor.layer < layers:
+            graph.builder.use_weight(graph.weight(tensor), graph.homes[tensor.layer])
+            held.append(tensor)
+    return held
+
+
+def _embed_per_layer(graph: PassBuilder, tensors: Mapping[str, Tensor], token: int, hidden: int) -> int:
+    """The embeddings [rows, all layers] that every layer has of a token (Gemma 4); −1 where there are none.
+
+    llama.cpp looks them up in host memory, and computes their other half on the first layer's device.
+    """
+    table, matrix = _part(tensors, "per_layer_token_embd"), _part(tensors, "per_layer_model_proj")
+    if not table or not matrix:
+        return -1
+    scope, rows = "blk.0.per_layer", graph.now.rows
+    every = (rows, table["weight"].shape[-1])
+    found = graph.op("per_layer_token_embd", "Gather", "per_layer_token_embd", [token], every, weights=table.values())
+    made = graph.product(f"{scope}_model_proj", matrix, hidden, rows)
+    made = graph.norm(f"{scope}_proj_norm", _part(tensors, "per_layer_proj_norm"), made, every)
+    return graph.op(f"{scope}_add", "Add", "blk.0", [made, found], every)
 
 
 def _part(tensors: Mapping[str, Tensor], name: str) -> Part:
@@ -138,18 +171,28 @@ def _require_attention(header: Header, layers: list[Layer]) -> None:
             )
 
 
-def _list_notes(header: Header, shape: ModelShape, run: RunDims, graph: PassBuilder) -> list[str]:
+def _list_notes(
+    header: Header, shape: ModelShape, run: RunDims, graph: PassBuilder, held: Sequence[Tensor]
+) -> list[str]:
     notes = []
     if header.architecture not in KNOWN:
         name = shortened(header.architecture, 40)
         notes.append(f"the architecture {name!r} is not known: bytes are those of the file, and times follow from them")
     if any(name.endswith("_exps.weight") for name in graph.weights):
         notes.append("costs of experts assume uniform routing: all experts are equally likely")
-    left = [tensor for tensor in header.tensors if tensor.name not in graph.weights]
-    lost, whole = sum(tensor.nbytes for tensor in left), sum(tensor.nbytes for tensor in header.tensors)
-    if 1000 * lost > whole:
-        example = shortened(left[0].name, 60)
-        notes.append(f"{lost / whole:.1%} of the bytes ({example}, …) take no part in generation and are omitted")
+    left, whole = [tensor for tensor in header.tensors if tensor.name not in graph.weights], _sum_bytes(header.tensors)
+    for tensors, what in (
+        (left, "take no part in generation and are omitted"),
+        (held, "are in no part that is known: they take memory and no time"),
+    ):
+        if 1000 * _sum_bytes(tensors) > whole:
+            share, example = _sum_bytes(tensors) / whole, shortened(tensors[0].name, 60)
+            notes.append(f"{share:.1%} of the bytes ({example}, …) {what}")
     if 0 < shape.positions < run.prompt + run.tokens:
         notes.append(f"{run.prompt + run.tokens} positions exceed the model's maximum of {shape.positions}")
     return notes
+
+
+def _sum_bytes(tensors: Sequence[Tensor]) -> int:
+    """The bytes of tensors."""
+    return sum(tensor.nbytes for tensor in tensors)

@@ -17,6 +17,7 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, ModelFileError
 from placewise.files.sweep_file import PointRecord, load_sweep
 from placewise.placers.base import Budget
+from placewise.processes.pool import Pool, PoolMember
 
 TINY = {"layers": 1, "length": 16}
 WORK = Budget(iterations=1000)
@@ -174,6 +175,25 @@ def test_workers_find_what_one_process_finds() -> None:
     """In another order, perhaps; the file is the same."""
     alone, together = (run_sweep(planned(["1..2xL4", SMALL]), workers=count) for count in (1, 2))
     assert together == alone
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_point_whose_worker_died_is_evaluated_once_more(deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One death of a worker leaves no trace; where the next one dies too, the point says so."""
+    given, wanted, killed = Pool.give, {"batch": 32}, []
+
+    def give(self: Pool, member: PoolMember, task: Job, *args: Any, **more: Any) -> None:
+        given(self, member, task, *args, **more)
+        if task.sizes == wanted and len(killed) < deaths:
+            member.handle.kill()
+            killed.append(task)
+
+    monkeypatch.setattr(Pool, "give", give)
+    found = run_sweep(planned("L4", {"batch": "16,32,64"}), workers=2)
+    assert len(killed) == deaths
+    statuses = {point.sizes["batch"]: point.status == "error" for point in found.points}
+    assert statuses == {16: False, 32: deaths == 2, 64: False}
+    assert all(point.reason for point in found.points if point.status == "error")
 
 
 def test_a_worker_keeps_its_sizes() -> None:

@@ -212,13 +212,64 @@ def test_heads_that_are_not_those_of_the_tensors(name: str, value: object, tmp_p
         read_gguf(path)
 
 
-def test_unknown_architectures_say_so(tmp_path: Path) -> None:
-    """A new name with known parts is read, with a note that times are by bytes alone."""
-    path = tmp_path / "new.gguf"
-    path.write_bytes(tiny_model().replace(b"llama", b"lamma"))
-    model = read_gguf(path)
+def test_experts_of_other_shapes(tmp_path: Path) -> None:
+    """A matrix for another number of experts, or for none, is named."""
+    for shape in ((3, 32, 32), (2 * 32, 32), (32,)):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(tiny_model(experts=True, tensors={"blk.1.ffn_up_exps.weight": shape}))
+        with pytest.raises(ModelFileError, match=r"'blk\.1\.ffn_up_exps\.weight' is no matrix for each of 2 experts"):
+            read_gguf(path)
+
+
+def test_unknown_parts_take_memory(tmp_path: Path) -> None:
+    """A new name with known and unknown parts is read: all bytes count where the parts are, which a note names."""
+    path, unknown = tmp_path / "new.gguf", {"blk.1.novelty.weight": (64, 32), "altar.weight": (32, 32)}
+    path.write_bytes(tiny_model(tensors=unknown).replace(b"llama", b"lamma"))
+    model = read_gguf(path, dims=SIZES)
     assert any("'lamma' is not known" in note for note in model.warnings)
-    assert math.isclose(model.graph.weights.bytes.sum(), sum(t.nbytes for t in read_header(path).tensors))
+    share = 3 * 34 * 32 / sum(tensor.nbytes for tensor in read_header(path).tensors)
+    assert f"{share:.1%} of the bytes (blk.1.novelty.weight, …) are in no part that is known" in " ".join(
+        model.warnings
+    )
+    graph = model.graph
+    assert math.isclose(graph.weights.bytes.sum(), sum(t.nbytes for t in read_header(path).tensors))
+    homes = {
+        graph.weights.name[weight]: graph.ops.scope[op] for op in range(graph.n_ops) for weight in graph.weights_of(op)
+    }
+    assert homes["blk.1.novelty.weight"].startswith("blk.1") and homes["altar.weight"] == "output_norm"
+    path.write_bytes(tiny_model())
+    known = read_gguf(path, dims=SIZES).graph
+    assert work_of(known).bytes.sum() == work_of(graph).bytes.sum()
+
+
+def test_layers_of_no_number(tmp_path: Path) -> None:
+    """A name with a number that no layer has is read like any other name."""
+    path = tmp_path / "new.gguf"
+    path.write_bytes(tiny_model(tensors={f"blk.{'9' * 5000}.attn_q.weight": (32, 32)}))
+    graph = read_gguf(path, dims=SIZES).graph
+    assert graph.weights.bytes.sum() == sum(tensor.nbytes for tensor in read_header(path).tensors)
+
+
+def test_layers_that_share_a_cache(tmp_path: Path) -> None:
+    """Gemma 4: the last layers have no keys of their own, and attend to those of an earlier one of their kind."""
+    path, name = tmp_path / "model.gguf", "llama.attention."
+    keys = {f"{name}shared_kv_layers": 2, f"{name}sliding_window_pattern": [True, False, True, False]}
+    gone = {f"blk.{layer}.attn_{part}.weight": () for layer in (2, 3) for part in "kv"}
+    path.write_bytes(tiny_model(layers=4, tensors=gone, **keys))
+    graph = read_gguf(path, dims=SIZES).graph
+    assert [graph.ops.scope[op] for op in range(graph.n_ops) if graph.ops.kind[op] == "CacheUpdate"] == [
+        "blk.0.attn", "blk.1.attn",
+    ] * 2  # fmt: skip
+    maker = graph.tensors.producer
+    read = {
+        graph.ops.scope[op]: {graph.ops.name[maker[tensor]] for tensor in graph.inputs_of(op)}
+        for op in range(graph.n_ops) if graph.ops.kind[op] == "Attention" and graph.ops.phase[op] == 0
+    }  # fmt: skip
+    assert [f"blk.{layer % 2}.cache" in read[f"blk.{layer}.attn"] for layer in range(4)] == [True] * 4
+    path.write_bytes(tiny_model(layers=4, **keys))
+    unused = read_gguf(path, dims=SIZES)
+    assert unused.graph.ops.state_bytes.sum() == graph.ops.state_bytes.sum()
+    assert any("blk.2.attn_k.weight" in note for note in unused.warnings)
 
 
 def test_a_mixture_on_two_unlike_cards(tmp_path: Path) -> None:

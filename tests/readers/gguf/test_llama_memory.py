@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from gguf_models import write_mixture, write_model
+from gguf_models import tiny_model, write_mixture, write_model
 
 from placewise.errors import InputError, ModelFileError
 from placewise.readers.gguf.header import Header, read_header
@@ -184,8 +184,13 @@ LOGGED = {
     ("gpt2", 7, (1,)): (4.51, 4.52), ("bloom", 7, (2, 2, 3)): (17.05, 12.53, 12.53, 13.06),
     ("falcon", 5, (2, 3)): (5.01, 4.76, 6.02), ("olmo2", 5, (2, 3)): (5.51, 6.51, 7.52),
     ("gpt-oss", 7, (2, 2, 3)): (25.09, 20.57, 20.57, 16.10), ("mixtral", 7, (1,)): (10.01, 4.02),
+    ("gemma4", 7, (1, 1, 2)): (23.59, 23.01, 23.01, 16.49), ("gemma4", 5, (1, 2)): (7.25, 7.25, 8.65),
+    ("gemma4-moe", 7, (1, 1, 2)): (25.09, 20.57, 20.57, 16.11), ("gemma4-moe", 5, (1, 2)): (9.27, 9.77, 11.28),
 }  # fmt: skip
-"""MiB of compute buffers in the log of llama.cpp 11434: of RPC servers and the host, for six layers and -c 2048."""
+"""MiB of compute buffers in the log of llama.cpp 11434: of RPC servers and the host, for six layers and -c 2048.
+
+For Gemma 4, it was built to look up embeddings of layers first, as build 11549 does.
+"""
 
 
 @pytest.mark.parametrize(("family", "ngl", "split"), LOGGED)
@@ -196,6 +201,16 @@ def test_compute_buffers_are_those_of_a_log(family: str, ngl: int, split: tuple[
     counted = count_compute(header, LlamaFlags(context=2048, ngl=ngl, split=split), gpus)
     real = dict(zip([*gpus, "CPU"], LOGGED[family, ngl, split], strict=True))
     assert {name: size / MEBIBYTE for name, size in counted.items()} == pytest.approx(real, rel=0.003)
+
+
+def test_layers_without_the_embeddings_that_they_gate(tmp_path: Path) -> None:
+    """Tensors of Gemma 4 without its tables take no part."""
+    counted = []
+    for tensors in ({}, {"blk.0.inp_gate.weight": (32, 32), "blk.0.proj.weight": (32, 32)}):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(tiny_model(tensors=tensors))
+        counted.append(count_compute(read_header(path), LlamaFlags()))
+    assert counted[0] == counted[1]
 
 
 @pytest.mark.parametrize(
