@@ -48,6 +48,8 @@ CLOSE, JUST_BELOW = 2e-3, 1 - 1e-9
 """Where bisection ends, relatively, and by how much the last search must beat the value."""
 LEFT_OUT = 1 - 1e-12
 """Covers the rounding of sums in proofs."""
+_NEGLIGIBLE = 1e-280
+"""Seconds below which nothing is proved: for the kernel, bytes over an infinite bandwidth take some 1e-308."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class ParallelDpPlacer:
                 "bound from work over devices"
             )
         if problem.objective.kind == "throughput":
-            run.bound = kernel.least_load * LEFT_OUT
+            run.bound = _round_down(kernel.least_load)
             if exact and kernel.n_ideals > QUICK_IDEALS:
                 line = _create_kernel(run, classes, self.options.max_ideals, in_line=True)
                 _minimize_slowest(run, line, classes, exact=False)
@@ -212,7 +214,7 @@ def _minimize_sum(run: _Run, kernel: _native.StageSearch, classes: list[DeviceCl
         least = kernel.found_value
         _offer_found(run, kernel, classes, ParallelDpPlacer.info.name)
         if exact:
-            run.bound, run.method = least * LEFT_OUT, "dynamic program over ideals"
+            run.bound, run.method = _round_down(least), "dynamic program over ideals"
     return ""
 
 
@@ -306,8 +308,13 @@ def _joins_units(problem: Problem, ways: Ways) -> bool:
 
 
 def _prove(run: _Run, limit: float, exact: bool) -> None:
-    if exact and limit * LEFT_OUT > run.bound:
-        run.bound, run.method = limit * LEFT_OUT, "dynamic program over ideals"
+    if exact and _round_down(limit) > run.bound:
+        run.bound, run.method = _round_down(limit), "dynamic program over ideals"
+
+
+def _round_down(seconds: float) -> float:
+    """A lower bound of what the kernel prices so."""
+    return seconds * LEFT_OUT if seconds > _NEGLIGIBLE else 0.0
 
 
 def _attempt(run: _Run, kernel: _native.StageSearch, limit: float, *, sums: bool = False) -> int:

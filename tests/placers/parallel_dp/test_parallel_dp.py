@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from native_fuzz import random_split
 from piper_files import problem_of, random_instance
 from soak import enough, seeds
 from split_problems import split_problem
@@ -201,6 +202,14 @@ def test_nothing_but_a_proof_is_called_optimal() -> None:
     result = place(problem, "parallel_dp", Budget(0.0))
     assert result.status.outcome in (Outcome.UNKNOWN, Outcome.FEASIBLE)
     assert result.status.reason is Reason.TIME_LIMIT and result.lower_bound <= best_pipeline(problem)
+
+
+def test_nothing_is_proved_of_what_takes_no_time() -> None:
+    """Bytes between devices without a link of their own, over infinite bandwidths: value and bound are 0."""
+    problem = random_split(4535, 1129 * 1_000_003 + 4535)
+    result = place(problem, "parallel_dp")
+    assert result.judgement is not None and result.judgement.value == result.lower_bound == 0
+    assert result.status.outcome is Outcome.OPTIMAL
 
 
 def test_free_leaves_follow_their_neighbour() -> None:
