@@ -63,7 +63,7 @@ def locate(name: str, folder: Path) -> str | Path:
 
 
 def tight(model: str | Path, objective: str) -> Problem:
-    """Two accelerators and a CPU, each too small for the whole model."""
+    """Two accelerators and a CPU, each too small for the whole model, and for the compute buffer of a real prompt."""
     found = None
     for sizes in SIZES:
         try:
@@ -75,7 +75,7 @@ def tight(model: str | Path, objective: str) -> Problem:
     whole = pw.judge(found, Placement.on(0, found.n_ops)).devices[0].peak
     first, second = ("GPU.0", "GPU.1") if str(model).endswith(".onnx") else ("cuda:0", "cuda:1")  # as OpenVINO has them
     devices = {first: SHARE[0] * whole, second: SHARE[0] * whole, "cpu": SHARE[1] * whole}
-    return pw.build(model, devices, pw.ProblemOptions(dims=sizes, objective=objective))
+    return pw.build(model, devices, pw.ProblemOptions(dims=sizes, objective=objective, headroom=0))
 
 
 def plan_for(problem: Problem, target: str) -> Result:
