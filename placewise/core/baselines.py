@@ -23,9 +23,6 @@ BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 FIRST_SHARE, SPLIT_COST = 0.5, 4.0
 """Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
 
-HURRY = 0.15
-"""Of the time: once it is over, an even split comes first, since a model so large seldom fits one device."""
-
 NO_TIME = "there was no time for it"
 
 NOT_SAID = "the target cannot express it"
@@ -51,8 +48,7 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, projec
     What there is no time for, after the first, says so.
     """
     baselines, spent = Baselines(), 0.0
-    late = watch.elapsed > HURRY * watch.budget.seconds
-    for name in (*(reversed(BASELINES) if late else BASELINES), EVEN_LAYERS):
+    for name in (*BASELINES, EVEN_LAYERS):
         started = watch.elapsed
         if baselines.judged and started + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds:
             baselines.others[name] = Baseline(math.inf, NO_TIME)

@@ -7,6 +7,7 @@ times. The dual variables are prices of blocks and devices. They need not be exa
 from __future__ import annotations
 
 import math
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from ortools.linear_solver import pywraplp
 from placewise.model.columns import Bools, Floats, Longs
 
 _WIDER = 1.5
+_LONGEST = 1 << 40
+"""Milliseconds that the solver can count."""
 
 
 class Box(NamedTuple):
@@ -85,8 +88,11 @@ class CoverMaster:
         longer than `seconds`.
         """
         if math.isfinite(seconds):
-            self._solver.SetTimeLimit(max(int(seconds * 1000), 1))
-        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            self._solver.SetTimeLimit(int(min(max(seconds * 1000, 1), _LONGEST)))
+        started, status = time.monotonic(), self._solver.Solve()
+        if status != pywraplp.Solver.OPTIMAL and time.monotonic() - started >= seconds:
+            return None
+        if status != pywraplp.Solver.OPTIMAL:
             afresh = pywraplp.MPSolverParameters()
             afresh.SetIntegerParam(afresh.INCREMENTALITY, afresh.INCREMENTALITY_OFF)
             if self._solver.Solve(afresh) != pywraplp.Solver.OPTIMAL:

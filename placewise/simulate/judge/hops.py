@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.model.columns import Floats
+from placewise.model.columns import Floats, sealed
 from placewise.model.result import Timeline
 
 
 def logged_timeline(start: Floats, finish: Floats, hops: Floats) -> Timeline:
-    """A Timeline from op times [n_ops] and a log [n_hops, 5]: tensor, source, target, sent, arrived."""
+    """A read-only Timeline from op times [n_ops] and a log [n_hops, 5]: tensor, source, target, sent, arrived."""
     tensor, source, target = hops[:, :3].T.astype(np.int32)
-    return Timeline(start, finish, tensor, source, target, hops[:, 3].copy(), hops[:, 4].copy())
+    columns = (start, finish, tensor, source, target, hops[:, 3].copy(), hops[:, 4].copy())
+    return Timeline(*map(sealed, columns))
