@@ -64,8 +64,8 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, projec
             baselines.judging = max(baselines.judging, watch.elapsed - proposed)
         spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
-        no_time = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
-        baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if no_time else copy_model(problem)
+        late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
     baselines.others |= measured_threads(problem)
     return baselines
 

@@ -41,9 +41,7 @@ def keep_compute_buffer(problem: Problem) -> Problem:
     room = count_buffers(problem)
     if not room.accelerator:
         return problem
-    own = _name_own(rules.spare)
-    hosts = [one.name for one, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host]
-    kept = [Headroom(name, bytes=room.host) for name in hosts if name not in own]
+    kept = [Headroom(name, bytes=room.host) for name in _list_hosts_without(rules.spare, problem)]
     return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room.accelerator), *kept, *rules.spare)))
 
 
@@ -73,10 +71,8 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
     kept, own = kept_bytes(asked.constraints.spare, problem), asked.constraints.spare
     if not kept:
         return ()
-    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
-    on_host = max(
-        (spare.bytes for spare in problem.constraints.spare if spare.device in hosts - _name_own(own)), default=0
-    )
+    hosts = _list_hosts_without(own, problem)
+    on_host = max((spare.bytes for spare in problem.constraints.spare if spare.device in hosts), default=0)
     here = f"{format_bytes(on_host)} of the host and " if on_host else ""
     which = "each accelerator without a headroom of its own" if own else "each accelerator"
     return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)
@@ -94,8 +90,14 @@ def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
     return max((int(spare.bytes) for spare in room if not spare.device), default=0)
 
 
-def _name_own(spares: Sequence[Headroom]) -> set[str]:
-    return {spare.device for spare in spares}
+def _list_hosts_without(spares: Sequence[Headroom], problem: Problem) -> list[str]:
+    """The hosts of which no headroom is given."""
+    given = {spare.device for spare in spares}
+    return [
+        name
+        for name, host in zip(problem.cluster.names, problem.cluster.is_host, strict=True)
+        if host and name not in given
+    ]
 
 
 def _is_of_all(spares: Sequence[Headroom]) -> bool:

@@ -148,6 +148,7 @@ def _contraction(component: Ints, n: int, tail: Ints, head: Ints) -> Contraction
     return Contraction(frozen(component, np.int32), n, *_rows(tail, head, n), *_rows(head, tail, n))
 
 
+@cached_per_problem
 def _block_edges(problem: Problem) -> tuple[Ints, Ints]:
     """Tails and heads of the forward quotient's edges between blocks, with repetitions."""
     graph, block = problem.graph, problem.block

@@ -90,9 +90,9 @@ class CoverMaster:
         if math.isfinite(seconds):
             self._solver.SetTimeLimit(int(min(max(seconds * 1000, 1), _LONGEST)))
         started, status = time.monotonic(), self._solver.Solve()
-        if status != pywraplp.Solver.OPTIMAL and time.monotonic() - started >= seconds:
-            return None
         if status != pywraplp.Solver.OPTIMAL:
+            if time.monotonic() - started >= seconds:
+                return None
             afresh = pywraplp.MPSolverParameters()
             afresh.SetIntegerParam(afresh.INCREMENTALITY, afresh.INCREMENTALITY_OFF)
             if self._solver.Solve(afresh) != pywraplp.Solver.OPTIMAL:

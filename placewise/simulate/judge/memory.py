@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.judge.schedule import timeline as operator_timeline
 from placewise.simulate.judge.sequential import cut_pieces
 from placewise.simulate.judge.subgraph import cut_calls
+from placewise.simulate.latest import Latest
 
 
 def resident_bytes(problem: Problem, device: Ints) -> Floats:
@@ -60,6 +60,9 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
     return np.where(problem.cluster.is_host[placement.device], np.int32(-1), placement.call)
 
 
+_LATEST = Latest[tuple[Floats, Floats]]()
+
+
 def device_memory(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[Floats, Floats]:
     """Resident bytes and peak bytes (resident included) of each device [n_devices], by the memory model.
 
@@ -69,26 +72,14 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
     if placement.replicas is not None:
         resident, peak = device_memory(problem, replace(placement, replicas=None), timeline)
         return resident[placement.replicas], peak[placement.replicas]
-    devices_only = placement.order is None and placement.call is None
-    latest = _LATEST.get(problem) if devices_only else None
-    if latest is not None and np.array_equal(latest.device, placement.device):
-        return latest.resident.copy(), latest.peak.copy()
+    known = _LATEST.find(problem, placement)
+    if known is not None:
+        return known[0].copy(), known[1].copy()
     resident = resident_bytes(problem, placement.device)
     peak = resident.copy()
     np.maximum.at(peak, placement.device, _held_while(problem, placement, timeline, resident))
-    if devices_only:
-        _LATEST[problem] = _Latest(placement.device.copy(), resident.copy(), peak.copy())
+    _LATEST.keep(problem, placement, (resident.copy(), peak.copy()))
     return resident, peak
-
-
-class _Latest(NamedTuple):
-    device: Ints
-    resident: Floats
-    peak: Floats
-
-
-_LATEST: WeakKeyDictionary[Problem, _Latest] = WeakKeyDictionary()
-"""What the last placement of each problem needs: a placer that fits memory is judged with the same devices."""
 
 
 def memory_while(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Floats:

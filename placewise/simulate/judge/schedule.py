@@ -11,7 +11,6 @@ ready. At equal times arrivals come before starts.
 from __future__ import annotations
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from placewise.model.problem import Problem, cached_per_problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
 from placewise.simulate.judge.ranks import round_ranks, upward_ranks
+from placewise.simulate.latest import Latest
 from placewise.simulate.problem_arrays import native_problem
 
 
@@ -55,24 +55,18 @@ def makespans(inputs: ScheduleInputs, placements: Ints, first: int, last: int, v
     _native.operator_makespans(inputs.native, inputs.priority, inputs.by_priority, placements, first, last, values)
 
 
-class _Latest(NamedTuple):
-    device: Ints
-    value: float
-    timeline: Timeline
-
-
-_LATEST: WeakKeyDictionary[Problem, _Latest] = WeakKeyDictionary()
-"""The last schedule of each problem: a placer that fits memory is judged with the same devices."""
+_LATEST = Latest[tuple[float, Timeline]]()
 
 
 def timeline(problem: Problem, placement: Placement) -> tuple[float, Timeline]:
     """The makespan of a placement, and its timeline, to which nobody may write."""
-    device, latest = placement.device, _LATEST.get(problem) if placement.order is None else None
-    if latest is not None and np.array_equal(latest.device, device):
-        return latest.value, latest.timeline
+    known = _LATEST.find(problem, placement)
+    if known is not None:
+        return known
     inputs = schedule_inputs(problem, placement.order)
-    value, start, finish, hops = _native.operator_timeline(inputs.native, inputs.priority, inputs.by_priority, device)
-    found = logged_timeline(start, finish, hops)
-    if placement.order is None:
-        _LATEST[problem] = _Latest(device.copy(), value, found)
-    return value, found
+    value, start, finish, hops = _native.operator_timeline(
+        inputs.native, inputs.priority, inputs.by_priority, placement.device
+    )
+    found = value, logged_timeline(start, finish, hops)
+    _LATEST.keep(problem, placement, found)
+    return found
