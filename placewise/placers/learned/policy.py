@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -100,8 +100,12 @@ def untrained_policy(kind: Callable[[Problem, Any], P], problem: Problem, option
 
 def draw(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Draw one index per row of logits [..., n] with the Gumbel trick."""
-    waits = (-torch.log(torch.rand(logits.shape, generator=generator))).clamp_min(1e-20)
-    return (logits - torch.log(waits)).argmax(dim=-1)
+    return (logits + draw_gumbel(logits.shape, generator)).argmax(dim=-1)
+
+
+def draw_gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Gumbel noise: the largest of logits plus noise is a sample of their distribution."""
+    return -torch.log((-torch.log(torch.rand(shape, generator=generator))).clamp_min(1e-20))
 
 
 def score_choices(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,14 +156,6 @@ def best_so_far(view: View, price: Price) -> Tensor | None:
     return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))
 
 
-class Moves(NamedTuple):
-    """K moves from one placement: units [K, n], target devices [K], and placements [1 + K, n], the old one first."""
-
-    segment: Tensor
-    device: Tensor
-    placements: Tensor
-
-
 def segment_of(rank: Tensor, draws: Tensor) -> Tensor:
     """A segment [n] of an order with ranks [n]. `draws` are two numbers from 0 to 1, for its length and its place."""
     n = len(rank)
@@ -193,23 +189,6 @@ def draw_segment(rank: Tensor, generator: torch.Generator) -> Tensor:
     """Draw a segment [n] of one of the orders with ranks [n, orders]."""
     draws = torch.rand(3, generator=generator)
     return segment_of(rank[:, int(draws[0] * rank.shape[1])], draws[1:])
-
-
-def draw_moves(
-    logits: Tensor,
-    allowed: Tensor,
-    current: Tensor,
-    rank: Tensor,
-    exploration: float,
-    count: int,
-    generator: torch.Generator,
-) -> Moves:
-    """Draw `count` moves from the devices `current` [n], each of one segment of one of the orders."""
-    segments = torch.stack([draw_segment(rank, generator) for _ in range(count)])
-    device = draw(move_log_p(logits, segments, open_moves(allowed, current), exploration), generator)
-    goes = segments & allowed[:, device].T
-    placements = torch.cat((current[None], torch.where(goes, device[:, None], current)))
-    return Moves(segments, device, placements)
 
 
 def paths_of(seconds: Floats) -> Floats:

@@ -24,7 +24,9 @@ from placewise.placers.learned.policy import (
     Price,
     Rollout,
     best_so_far,
-    draw_moves,
+    draw,
+    draw_gumbel,
+    draw_segment,
     mask_logits,
     mix_exploration,
     move_log_p,
@@ -95,9 +97,11 @@ class SequencePolicy(Policy):
     ) -> Rollout:
         """Draw and price `count` moves from the devices `start` [n_units]."""
         share = self.exploration_share(self.options.explore, 1)
-        moves = draw_moves(logits, self.allowed, start, self.rank, share, count, generator)
-        path = paths_of(price(self.view.placements(moves.placements.numpy())))
-        choices = {"segment": moves.segment, "move": moves.device, "start": start.expand(count, -1)}
+        segments = torch.stack([draw_segment(self.rank, generator) for _ in range(count)])
+        device = draw(move_log_p(logits, segments, open_moves(self.allowed, start), share), generator)
+        moved = torch.where(segments & self.allowed[:, device].T, device[:, None], start)
+        path = paths_of(price(self.view.placements(torch.cat((start[None], moved)).numpy())))
+        choices = {"segment": segments, "move": device, "start": start.expand(count, -1)}
         return Rollout(choices, path[:, 1], path)
 
     def score_segments(self, logits: Tensor, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -161,7 +165,7 @@ class Sequencer(nn.Module):
     def decide(self, memory: EncoderMemory, allowed: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         """Decide devices [count, n], group after group: drawn with `generator`, or the likeliest without it."""
         n = memory.states.shape[1]
-        noise = None if generator is None else _gumbel((n, count, self.n_devices), generator)
+        noise = None if generator is None else draw_gumbel((n, count, self.n_devices), generator)
         may = allowed.transpose(0, 1)
         keys, values = self._keys(memory).transpose(1, 2), self.value(memory.states)
         of_device, of_group = self._gates(memory)
@@ -208,11 +212,6 @@ def _explore(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
 def _join_directions(state: Tensor) -> Tensor:
     """Concatenate the last states of the encoder's directions [d, B, hidden / d]: [B, hidden]."""
     return state.transpose(0, 1).reshape(state.shape[1], -1)
-
-
-def _gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Gumbel noise: the largest of logits plus noise is a sample."""
-    return -torch.log((-torch.log(torch.rand(shape, generator=generator))).clamp_min(1e-20))
 
 
 def _attend_once(hidden: Tensor, keys: Tensor, values: Tensor) -> Tensor:
