@@ -20,7 +20,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
-from placewise.placers.learned.options import LearningOptions, option_values
+from placewise.placers.learned.options import LearningOptions
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog
@@ -169,7 +169,7 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
     require_same_policy(before, placer.info.name, setting.budget.seed)
     there, here = dict(header.corpus), recipe.model_dump(mode="json")
     kept = {name: value for name, value in header.options.items() if name != "checkpoint"}
-    mine = {name: value for name, value in option_values(placer.options).items() if name != "checkpoint"}
+    mine = {name: value for name, value in asdict(placer.options).items() if name != "checkpoint"}
     for name in sorted(there.keys() | here.keys()):
         old, new = there.get(name), here.get(name)
         if name == "training" and isinstance(old, dict) and isinstance(new, dict):
@@ -242,7 +242,7 @@ class PretrainCheckpointCallback:
 
     def _checkpoint(self) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
         pretrainer, placer = self._pretrainer, self._placer
-        kept = option_values(placer.options).items()
+        kept = asdict(placer.options).items()
         return build_checkpoint(
             pretrainer.learner.policy,
             *pretrainer.state(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from os import PathLike, fspath
 from typing import Any
@@ -30,7 +31,6 @@ from placewise.placers.learned.checkpoint import (
     require_fit,
     require_policy,
 )
-from placewise.placers.learned.options import option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
 
@@ -91,7 +91,7 @@ def dump_checkpoint(
     history = [
         {"evaluations": count, "seconds": seconds, "value": value} for count, seconds, value in figures.pop("curve")
     ]
-    options = {key: value for key, value in option_values(trainer.options).items() if key != "checkpoint"}
+    options = {key: value for key, value in asdict(trainer.options).items() if key != "checkpoint"}
     return build_checkpoint(
         trainer.policy,
         figures,
@@ -116,7 +116,7 @@ def dump_checkpoint(
 
 
 def build_checkpoint(
-    policy: Policy, figures: dict[str, Any], arrays: Arrays, *, diverged: bool, **fields: Any
+    policy: Policy, figures: dict[str, Any], arrays: Arrays, /, *, diverged: bool, **fields: Any
 ) -> tuple[PolicyFile, Arrays]:
     """The header, with these further fields, and the tensors of a training in this state."""
     if diverged:

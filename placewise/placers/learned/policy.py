@@ -19,6 +19,7 @@ from torch.nn import functional
 from placewise.model.columns import Floats, Ints, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features
+from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.view import View
 
 P = TypeVar("P", bound="Policy")
@@ -56,15 +57,43 @@ class Policy(nn.Module):
 
     view: View
     features: Features
+    options: LearningOptions
     any_devices: ClassVar[bool] = False
     version: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
     extra_decisions: float = 0.0
     progress: float = 0.0
 
-    def exploration_share(self, explore: float, n: int) -> float:
+    def exploration_share(self, n: int) -> float:
         """The share of n decisions that is uniformly random."""
-        return (explore + self.extra_decisions) / max(n, 1)
+        return (self.options.explore + self.extra_decisions) / max(n, 1)
+
+    def explore(self, logits: Tensor, allowed: Tensor, n: int) -> Tensor:
+        """Log p [..., devices] of decisions of which that share of n is uniformly random."""
+        return mix_exploration(logits, allowed, self.exploration_share(n))
+
+    def move_log_p(self, logits: Tensor, segments: Tensor, useful: Tensor, n: int) -> Tensor:
+        """Log p [..., D] of the target device of segments [..., n_units]: from the mean logits [n_units, D] of their
+        units, and exploration. There are n segments in a move.
+
+        `useful` [n_units, D] marks moves that change a unit. A segment may go where one of its units may.
+        """
+        weight = segments.to(logits.dtype)
+        mean = (weight @ logits.clamp_min(MIN_LOG_P)) / weight.sum(dim=-1, keepdim=True).clamp_min(1)
+        may = (weight @ useful.to(logits.dtype)) > 0
+        return self.explore(mean, may | ~may.any(dim=-1, keepdim=True), n)
+
+    def best_so_far(self, price: Price) -> Tensor | None:
+        """The device [n_units] of every unit in the best placement since the last restart (`Pricing.base`).
+
+        A unit's device is that of its first op, or its fastest one if that is not allowed.
+        """
+        base, view = getattr(price, "base", None), self.view
+        if base is None:
+            return None
+        device = base[firsts_of(view.unit)].astype(np.int64)
+        fastest = view.seconds.argmin(axis=1)
+        return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))
 
     @abstractmethod
     def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
@@ -143,36 +172,12 @@ def copy_parameters(policy: Policy) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
-def best_so_far(view: View, price: Price) -> Tensor | None:
-    """The device [n_units] of every unit in the best placement since the last restart (`Pricing.base`).
-
-    A unit's device is that of its first op, or its fastest one if that is not allowed.
-    """
-    base = getattr(price, "base", None)
-    if base is None:
-        return None
-    device = base[firsts_of(view.unit)].astype(np.int64)
-    fastest = view.seconds.argmin(axis=1)
-    return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))
-
-
 def segment_of(rank: Tensor, draws: Tensor) -> Tensor:
     """A segment [n] of an order with ranks [n]. `draws` are two numbers from 0 to 1, for its length and its place."""
     n = len(rank)
     half = (n * LONGEST + 1) ** float(draws[0]) / 2
     inside: Tensor = (rank - draws[1] * n).abs() < max(half, 0.51)
     return inside
-
-
-def move_log_p(logits: Tensor, segments: Tensor, useful: Tensor, exploration: float) -> Tensor:
-    """Log p [..., D] of the target device of segments [..., n]: from the mean logits of their units, and exploration.
-
-    `logits` [n, D]; `useful` [n, D] marks moves that change a unit. A segment may go where one of its units may.
-    """
-    weight = segments.to(logits.dtype)
-    mean = (weight @ logits.clamp_min(MIN_LOG_P)) / weight.sum(dim=-1, keepdim=True).clamp_min(1)
-    may = (weight @ useful.to(logits.dtype)) > 0
-    return mix_exploration(mean, may | ~may.any(dim=-1, keepdim=True), exploration)
 
 
 def open_moves(allowed: Tensor, current: Tensor) -> Tensor:
