@@ -90,6 +90,7 @@ class Encoder(nn.Module):
 class Doppler(Policy):
     """Selects units and places them. Its parameters fit any graph and any devices."""
 
+    options: DopplerOptions
     any_devices: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, options: DopplerOptions) -> None:

@@ -134,7 +134,7 @@ class Gdp(GdpNetwork):
             best = self.best_so_far(price)
             start = likeliest if best is None else best
             mask = torch.stack([draw_segment(self.rank, generator) for _ in range(self.options.regions)])
-            move = draw(self._move_log_p(logits, mask), generator)
+            move = draw(self.move_log_p(logits, mask, self.inputs.allowed, self.options.regions), generator)
             row = start
             for region, device in zip(mask, move, strict=True):
                 row = torch.where(region & self.inputs.allowed[:, device], device, row)
@@ -144,14 +144,11 @@ class Gdp(GdpNetwork):
         seconds = np.stack(path)
         return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
 
-    def _move_log_p(self, logits: Tensor, mask: Tensor) -> Tensor:
-        """Log p [..., D] of the target device of regions [..., n]."""
-        return self.move_log_p(logits, mask, self.inputs.allowed, self.options.regions)
-
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""
         if "move" in choices:
-            log_p, device = self._move_log_p(self.logits(), choices["region"]), choices["move"]
+            log_p = self.move_log_p(self.logits(), choices["region"], self.inputs.allowed, self.options.regions)
+            device = choices["move"]
             return log_p.gather(-1, device.unsqueeze(-1)).squeeze(-1), entropy_of(log_p)
         log_p, device = self.logits(), choices["device"]
         log_prob = log_p[torch.arange(self.view.n), device]

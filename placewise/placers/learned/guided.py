@@ -74,8 +74,7 @@ class GuidedPlacer:
 
     def propose(self, search: SearchContext) -> Proposal:
         """The proposal of the search, with a note on what the policy alone reached."""
-        problem = search.problem
-        watch, name = search.watch, self._policy.info.name
+        problem, watch, name = search.problem, search.watch, self._policy.info.name
         search.on_progress(Progress("guided", 0.0, f"asking {name}"))
         trainer: Trainer | None = None
         try:

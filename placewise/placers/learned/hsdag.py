@@ -109,6 +109,7 @@ class ParsedState(NamedTuple):
 class HsdagPolicy(Policy):
     """Decisions are the devices of groups. Rows of a rollout are in the order of its states."""
 
+    options: HsdagOptions
     x: Tensor
     edges: Tensor
     allowed: Tensor

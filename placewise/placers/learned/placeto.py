@@ -99,6 +99,7 @@ class Placeto(Policy):
     descendants and parallel units (their mean, and the part on the device), and on the cost of the unit there.
     """
 
+    options: PlacetoOptions
     any_devices: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, options: PlacetoOptions) -> None:

@@ -73,8 +73,7 @@ class Policy(nn.Module):
         return mix_exploration(logits, allowed, self.exploration_share(n))
 
     def move_log_p(self, logits: Tensor, segments: Tensor, useful: Tensor, n: int) -> Tensor:
-        """Log p [..., D] of the target device of segments [..., n_units]: from the mean logits [n_units, D] of their
-        units, and exploration. There are n segments in a move.
+        """Log p [..., D] of the targets of n segments [..., n_units], from mean logits [n_units, D] of their units.
 
         `useful` [n_units, D] marks moves that change a unit. A segment may go where one of its units may.
         """

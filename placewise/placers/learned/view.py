@@ -155,7 +155,7 @@ def model_part(scope: str) -> str:
 
 def _has_sole_reader(view: View) -> Bools:
     """Whether each edge [n_edges] is the only one that leaves its tail."""
-    return np.bincount(view.tail)[view.tail] == 1
+    return np.asarray(np.bincount(view.tail)[view.tail] == 1)
 
 
 def _join_edges(view: View, wanted: Bools) -> Ints:

@@ -305,4 +305,5 @@ def sort_stages(graph: Contraction, stage: Ints) -> list[int]:
     before: list[set[int]] = [set() for _ in used]
     for one, other in zip(tail[tail != head].tolist(), head[tail != head].tolist(), strict=True):
         before[other].add(one)
-    return used[sort_topologically(before, first.tolist())].tolist()
+    order: list[int] = used[sort_topologically(before, first.tolist())].tolist()
+    return order
