@@ -20,7 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Judgement, Proposal, Reason
 from placewise.placers.shared.calls import make_runnable
-from placewise.simulate import Evaluator, why_infeasible
+from placewise.simulate import Evaluator, lower_bound, why_infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class PlacerInfo:
 MAX_COUNT = 1 << 31
 """Seeds, iterations and evaluations stay below it: what every library here can count."""
 MAX_THREADS = 1 << 10
+BOUND_SHARE = 0.15
+"""Of the time, for the first bound, where that can take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,14 @@ class SearchContext:
     def price(self) -> Evaluate:
         """Seconds [K] of placements [K, n_ops]: `evaluate` where one is given, else the judge's evaluator."""
         return self.evaluate or Evaluator(self.problem, threads=self.budget.threads)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The bound of the hints, or else one that is found in a share of the time."""
+        seconds = BOUND_SHARE * self.budget.seconds
+        return self.hints.bound or lower_bound(
+            self.problem, go_on=lambda: self.watch.elapsed < seconds and not self.watch.stopped
+        )
 
 
 def run_placer(

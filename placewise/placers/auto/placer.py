@@ -23,7 +23,6 @@ from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, make_sound, run_placer
 from placewise.placers.registry import create
-from placewise.simulate import lower_bound
 
 QUICK_PACE = 8e-6
 """Seconds per op of a quick placer on a large graph, on a busy machine."""
@@ -86,7 +85,7 @@ class _Portfolio:
     """One call of the placer."""
 
     def __init__(self, search: SearchContext) -> None:
-        self.problem, self.hints, self.watch = search.problem, search.hints, search.watch
+        self._context, self.problem, self.hints, self.watch = search, search.problem, search.hints, search.watch
         self.timed = bool(np.isfinite(search.budget.seconds))
         self.history = History(
             self.problem, search.price, self.watch, search.on_progress, self.timed, judging=search.hints.judging
@@ -128,7 +127,7 @@ class _Portfolio:
         self._passes += 1
 
     def _take_hints(self) -> None:
-        self.history.bounds.append(self.hints.bound or lower_bound(self.problem))
+        self.history.bounds.append(self._context.bound)
         for name, (placement, judgement) in self.hints.baselines.items():
             self.history.record(name, Proposal(placement), judgement)
         makers = chain(self.hints.by, repeat("a hint"))
