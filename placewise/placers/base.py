@@ -53,7 +53,8 @@ class Budget:
     """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed.
 
     `threads` may work at a time (None: one per core that this process may use); the answer depends on them only where
-    seconds end the search. `stop` is how another thread ends it. Raises InputError.
+    seconds end the search. `stop` is how another thread ends it. Where `seconds` are only a share, what would be lost
+    unless it ends may go on for `latest` seconds. Raises InputError.
     """
 
     seconds: float = math.inf
@@ -63,6 +64,7 @@ class Budget:
     seed: int = 0
     threads: int | None = None
     stop: _native.StopFlag | None = field(default=None, compare=False, repr=False)
+    latest: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("seconds", self.seconds), ("gap", self.gap)):
@@ -103,6 +105,12 @@ class Stopwatch:
         return 0.0 if self.stopped else max(0.0, self.budget.seconds - self.elapsed)
 
     @property
+    def last(self) -> float:
+        """The seconds left to what would be lost unless it ends."""
+        latest = self.budget.seconds if self.budget.latest is None else self.budget.latest
+        return 0.0 if self.stopped else max(0.0, latest - self.elapsed)
+
+    @property
     def stopped(self) -> bool:
         """Whether another thread has ended the search."""
         return self.budget.stop is not None and self.budget.stop.is_set()
@@ -119,7 +127,7 @@ class Stopwatch:
 
     def rest(self) -> Budget:
         """The budget that remains, for a placer that calls another."""
-        return replace(self.budget, seconds=self.left)
+        return replace(self.budget, seconds=self.left, latest=None if self.budget.latest is None else self.last)
 
 
 @dataclass(frozen=True, slots=True)

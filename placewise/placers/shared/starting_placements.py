@@ -153,7 +153,8 @@ class _StartFinder:
         placer = create(name, options)
         if placer.supports(problem) is not None:
             return
-        budget: Budget = replace(search.watch.rest(), seconds=seconds, iterations=None, evaluations=evaluations)
+        rest, limits = search.watch.rest(), {"iterations": None, "evaluations": evaluations}
+        budget: Budget = replace(rest, seconds=seconds, latest=search.watch.last, **limits)
         starts.asked.append(name)
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=search.evaluate, on_progress=on_progress)
         starts.interrupted |= proposal.reason is Reason.INTERRUPTED
