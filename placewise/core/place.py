@@ -112,16 +112,20 @@ def _bound_and_compare(
 ) -> tuple[Bound, Baselines]:
     """The first bound, and the naive answers if asked for; at the same time where two threads may work.
 
-    The bound is found in a thread of its own, so that Ctrl-C leaves what is proved so far.
+    The bound is found in a thread of its own, so that Ctrl-C leaves what is proved so far. Of the time beside the naive
+    answers, half counts: threads that share the interpreter get half as far.
     """
     budget, begin, over, naive = watch.budget, Event(), Event(), Baselines()
+    compared = math.inf if compare else 0.0
 
     def find_bound() -> Bound:
         begin.wait()
-        end = watch.elapsed + BOUND_SHARE * budget.seconds
+        begun = watch.elapsed
 
         def go_on() -> bool:
-            return watch.elapsed < end and not (over.is_set() or watch.stopped)
+            now = watch.elapsed
+            beside = max(min(now, compared) - begun, 0.0)
+            return now - begun - beside / 2 < BOUND_SHARE * budget.seconds and not (over.is_set() or watch.stopped)
 
         return lower_bound(problem, work=_bound_work(problem, budget), go_on=go_on)
 
@@ -132,6 +136,7 @@ def _bound_and_compare(
         try:
             if compare:
                 naive = collect_baselines(problem, Budget(threads=budget.threads, stop=budget.stop), watch, project)
+            compared = watch.elapsed
             begin.set()
             if not naive.interrupted:
                 wait((bounding,))

@@ -113,11 +113,11 @@ def _find_cycle(component: Ints, n: int, tail: Ints, head: Ints, device: Ints) -
     if split.any():
         op = int(np.argmax(split))
         return int(device[op]), int(where[component[op]])
-    tail, head = where[tail], where[head]
-    crossing = (tail != head) & (tail >= 0) & (head >= 0)
+    source, target = where[tail], where[head]
+    crossing = (source != target) & (source >= 0) & (target >= 0)
     after: dict[int, set[int]] = {}
     width = int(where.max(initial=0)) + 1
-    for pair in distinct(tail[crossing] * width + head[crossing]).tolist():
+    for pair in distinct(source[crossing] * width + target[crossing]).tolist():
         after.setdefault(pair // width, set()).add(pair % width)
     return _cycle(after)
 

@@ -14,6 +14,8 @@ from simulate_problems import random_problem, seeded
 
 from placewise import _native
 from placewise.core.baselines import collect_baselines
+from placewise.core.build import build
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
@@ -139,3 +141,23 @@ def test_the_fractional_assignment_looks_at_the_clock(monkeypatch: pytest.Monkey
     at_once, asked = lower_bound(problem, go_on=lambda: False), len(rounds)
     full = lower_bound(problem)
     assert at_once.value <= full.value and asked <= 2 < len(rounds) - asked
+
+
+@pytest.mark.parametrize("name", ["heft", "etf", "critical_path"])
+def test_list_schedules_look_at_the_clock(name: str) -> None:
+    """Once all time is over there is no answer; one that is late for its share goes on while it would be lost."""
+    problem = build("zoo:random-layered", "4xV100-16GB", ProblemOptions(objective="latency", dims={"n_ops": 2000}))
+    late = run_placer(registry.create(name), problem, Budget(1e-9))
+    assert late.placement is None and late.reason is Reason.TIME_LIMIT and "ran out of time" in late.notes[-1]
+    assert run_placer(registry.create(name), problem, Budget(1e-9, latest=ENDLESS)).placement is not None
+
+
+def test_what_is_left_of_the_latest_moment() -> None:
+    """It passes with the time, stays at the end of the seconds where it is not given, and a stop ends it."""
+    stop = _native.StopFlag()
+    watch = Stopwatch(Budget(0.0, latest=ENDLESS, stop=stop))
+    rest = watch.rest()
+    assert watch.out and 0 < watch.last < ENDLESS and rest.latest is not None and rest.latest < ENDLESS
+    assert Stopwatch(Budget(0.0)).last == 0 and Stopwatch(Budget()).rest().latest is None
+    stop.set()
+    assert watch.last == 0

@@ -153,8 +153,13 @@ class _StartFinder:
         placer = create(name, options)
         if placer.supports(problem) is not None:
             return
-        rest, limits = search.watch.rest(), {"iterations": None, "evaluations": evaluations}
-        budget: Budget = replace(rest, seconds=seconds, latest=search.watch.last, **limits)
+        budget: Budget = replace(
+            search.watch.rest(),
+            seconds=seconds,
+            latest=search.watch.last,
+            iterations=None,
+            evaluations=evaluations,
+        )
         starts.asked.append(name)
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=search.evaluate, on_progress=on_progress)
         starts.interrupted |= proposal.reason is Reason.INTERRUPTED
