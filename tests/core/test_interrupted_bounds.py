@@ -17,11 +17,12 @@ from placewise.core.baselines import collect_baselines
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Stopwatch, run_placer
 from placewise.placers.baselines.balanced import BalancedPlacer
+from placewise.placers.list_scheduling import list_common
 from placewise.simulate import bound_soon, lower_bound
 from placewise.simulate.bounds import assignment
 
@@ -161,3 +162,28 @@ def test_what_is_left_of_the_latest_moment() -> None:
     assert Stopwatch(Budget(0.0)).last == 0 and Stopwatch(Budget()).rest().latest is None
     stop.set()
     assert watch.last == 0
+
+
+@pytest.mark.parametrize("name", ["balanced", "heft", "dpl"])
+def test_an_interrupted_split_of_a_line_is_not_lost(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Ctrl-C in the dynamic program along one order is the reason why the placer stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    problem = toy().with_(constraints=Constraints(contiguous=True))
+    assert run_placer(registry.create(name), problem).reason is Reason.FINISHED
+    monkeypatch.setattr(_native.StageExpansion, "expand", interrupt)
+    assert run_placer(registry.create(name), problem).reason is Reason.INTERRUPTED
+
+
+@pytest.mark.parametrize("asked", ["topo", "pack"])
+def test_an_interrupted_helper_of_a_list_schedule_is_not_lost(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """Nor is Ctrl-C in what another placer does for one."""
+
+    def interrupted(*_: object) -> Proposal:
+        return Proposal(None, reason=Reason.INTERRUPTED)
+
+    monkeypatch.setattr(registry.placer_class(asked), "propose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list_common._ask(asked, toy(), Stopwatch(Budget()))

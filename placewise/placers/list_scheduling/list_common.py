@@ -149,11 +149,10 @@ def _repair_schedule(
     pace = watch.elapsed
     fitting = _list_fitting(problem, schedule, device, watch)
     if not fitting:
-        packer = create("pack")
-        if packer.supports(problem) is not None:
+        if create("pack").supports(problem) is not None:
             tried.append("neither repairing the unlimited schedule nor filling in topological order fits")
             return None, ""
-        packed = run_placer(packer, problem, watch.rest())
+        packed = _ask("pack", problem, watch)
         if packed.placement is None:
             tried += ["neither repairing it, nor filling in topological order, nor packing fits", *packed.notes]
             return None, packed.infeasible
@@ -169,13 +168,21 @@ def _repair_schedule(
     return list(choices.values())[best], ""
 
 
+def _ask(name: str, problem: Problem, watch: Stopwatch) -> Proposal:
+    """What another placer proposes; raises KeyboardInterrupt again where that ended it."""
+    proposal = run_placer(create(name), problem, watch.rest())
+    if proposal.reason is Reason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return proposal
+
+
 def _list_fitting(problem: Problem, schedule: Schedule, device: Ints | None, watch: Stopwatch) -> dict[str, Ints]:
     """Placements that fit, by how they came about: `device` if there is one, a repair, and a fill."""
     if device is not None and problem.n_ops > MANY_OPS:
         return {SHRUNK: device}
     unlimited, placed = schedule(np.full(problem.n_devices, np.inf), None)
     moved = repair(problem, unlimited, watch=watch) if placed == problem.n_ops else None
-    filled = run_placer(create("topo"), problem, watch.rest()).placement
+    filled = _ask("topo", problem, watch).placement
     candidates = {
         SHRUNK: device,
         "what fitted nowhere was moved": moved,
@@ -213,7 +220,7 @@ def _chain_schedule(problem: Problem, schedule: Schedule, price: Evaluate, watch
     selector.add_parts(assignment)
     if selector.best is not None:
         return selector.best, "" if np.array_equal(selector.best, device) else CHAINED
-    filled = run_placer(create("topo"), problem, watch.rest())
+    filled = _ask("topo", problem, watch)
     if filled.placement is not None:
         return filled.placement.device, FILLED
     return None, f"neither the schedule nor a fill in topological order makes a chain: {selector.rejections[0]}"
