@@ -19,6 +19,9 @@ from placewise.readers.huggingface.llama_header import build_header
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.run_dims import RunDims, find_run_dims
 
+_Key = tuple[str, str, str, int]
+"""A file, its hash and its format, and the bytes of the weights where it has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
@@ -51,8 +54,8 @@ def count_buffers(problem: Problem) -> Buffers:
     Where the model fits the accelerators together with what pipeline parallelism takes, llama.cpp uses that, and no
     layer is on the host. Else some are, and accelerators get copies of the weights that they multiply by.
     """
-    source, dims = problem.graph.source, find_run_dims(problem.graph.source)
-    if source is None or dims is None or source.format not in ("gguf", "huggingface"):
+    key, source, dims = _find_key(problem), problem.graph.source, find_run_dims(problem.graph.source)
+    if key is None or source is None or dims is None:
         return Buffers()
     weights = int(problem.graph.weights.bytes.sum())
     accelerators = [place for place, host in enumerate(problem.cluster.is_host) if not host]
@@ -60,10 +63,27 @@ def count_buffers(problem: Problem) -> Buffers:
         f"{SERVER if is_rpc(problem.cluster.names[place]) else 'GPU'}{number}"
         for number, place in enumerate(accelerators)
     )
-    cache, size = str(source.options.get("cache_type", "")), weights if source.format != "gguf" else 0
-    whole, shared = _count(source.path, source.sha256, source.format, size, dims, cache, gpus)
+    whole, shared = _count(key, dims, str(source.options.get("cache_type", "")), gpus)
     held = weights + float(problem.graph.ops.state_bytes.sum()) + whole.accelerator * len(gpus)
     return whole if held <= problem.capacity[accelerators].sum() else shared
+
+
+def find_header(problem: Problem) -> Header | None:
+    """The header of a model's GGUF file, or of the one that is made of its configuration.
+
+    None for models that generate no text, and where it is not known.
+    """
+    key = _find_key(problem)
+    return None if key is None else _read_header(*key)
+
+
+def _find_key(problem: Problem) -> _Key | None:
+    """What a header is read from; None for models that generate no text, and of other formats."""
+    source = problem.graph.source
+    if source is None or find_run_dims(source) is None or source.format not in ("gguf", "huggingface"):
+        return None
+    size = int(problem.graph.weights.bytes.sum()) if source.format != "gguf" else 0
+    return source.path, source.sha256, source.format, size
 
 
 def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
@@ -104,19 +124,22 @@ def _is_of_all(spares: Sequence[Headroom]) -> bool:
     return any(not spare.device for spare in spares)
 
 
-@lru_cache(maxsize=64)
-def _count(
-    path: str, sha256: str, kind: str, weights: int, dims: RunDims, cache_type: str, gpus: tuple[str, ...]
-) -> tuple[Buffers, Buffers]:
-    """The buffers where the accelerators have the whole model, and where the host has a part of it."""
+@lru_cache(maxsize=8)
+def _read_header(path: str, sha256: str, kind: str, weights: int) -> Header | None:
     if kind == "gguf":
-        return _count_both(read_header(Path(path)), dims, cache_type, gpus)
+        return read_header(Path(path))
     try:
         settings = read_settings(path)
-        header = build_header(settings.values, weights) if settings.sha256 == sha256 else None
-        return _count_both(header, dims, cache_type, gpus) if header else (Buffers(), Buffers())
+        return build_header(settings.values, weights) if settings.sha256 == sha256 else None
     except ModelFileError:  # the file is gone, or what llama.cpp would make of the model is unknown
-        return Buffers(), Buffers()
+        return None
+
+
+@lru_cache(maxsize=64)
+def _count(key: _Key, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
+    """The buffers where the accelerators have the whole model, and where the host has a part of it."""
+    header = _read_header(*key)
+    return _count_both(header, dims, cache_type, gpus) if header else (Buffers(), Buffers())
 
 
 def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:

@@ -8,6 +8,7 @@ weights that match a regular expression elsewhere: here, the experts of a layer.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.core.compute_buffer import count_buffers
+from placewise._util.text import shortened
+from placewise._util.units import format_bytes
+from placewise.core.compute_buffer import count_buffers, find_header
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -27,8 +30,11 @@ from placewise.model.cluster import RPC, is_rpc
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers.gguf.llama_flags import assign_layers
+from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
+from placewise.readers.gguf.llama_graph import COMPARED
+from placewise.readers.gguf.llama_memory import count_compute
 from placewise.readers.run_dims import find_run_dims
+from placewise.simulate import judge_placement
 
 TARGET, HOST = "llama.cpp", "CPU"
 CORE = "core"
@@ -58,6 +64,30 @@ class _LayerSequence:
     host: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlanBuffers:
+    """The compute buffers of a plan's command: bytes by device, and how many of them each device has no memory for.
+
+    They are approximate for an `architecture` whose buffers were not compared with llama.cpp's log.
+    """
+
+    architecture: str
+    sizes: Mapping[str, int]
+    missing: Mapping[str, int]
+
+    def describe(self) -> tuple[str, ...]:
+        """What the buffers take, and on which devices there is less."""
+        each = ", ".join(f"{format_bytes(size)} of {name}" for name, size in self.sizes.items())
+        notes = [f"the compute buffers of this plan in llama.cpp take {each}"] if each else []
+        if notes and self.architecture not in COMPARED:
+            name = shortened(self.architecture, 40)
+            notes.append(f"these are approximate: llama.cpp's graph of the architecture {name!r} was not compared")
+        for name, size in self.missing.items():
+            have = format_bytes(max(self.sizes[name] - size, 0))
+            notes.append(f"llama.cpp will lack {format_bytes(size)} of {name}: {have} are left for its compute buffer")
+        return tuple(notes)
+
+
 class LlamaCppExporter:
     """One command for llama-server; llama-cli takes the same options."""
 
@@ -81,6 +111,7 @@ class LlamaCppExporter:
         if layers.host < 0:
             embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
             notes = (f"{embedding}: here it is on the first GPU", *notes)
+        notes = (*notes, *find_buffers(problem, Placement(device)).describe())
         return Exported({"llama.sh": text}, Placement(device), notes)
 
     def space(self, problem: Problem) -> Space:
@@ -254,6 +285,34 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
         numbers = "|".join(str(place - 1) for place in away)
         words += [OVERRIDE, rf"'blk\.({numbers})\.ffn_.*_exps={HOST}'"]
     return " ".join(words)
+
+
+def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
+    """The compute buffers that llama.cpp allocates for a placement that it can express; none where they are unknown.
+
+    Where it has no memory for those of a pipeline, it does without.
+    """
+    header = find_header(problem)
+    if header is None:
+        return PlanBuffers("", {}, {})
+    layers, line, away = _find_line(problem, placement)
+    used = _list_used(layers, line)
+    names = _gpu_names(problem, used)
+    flags = parse_flags(shlex.split(_command(problem, layers, line, away)))
+    called = {names[gpu]: gpu for gpu in used} | ({HOST: layers.host} if layers.host >= 0 else {})
+    judged = judge_placement(problem, placement)
+    for pipelined in (True, False):
+        counted = count_compute(header, flags, list(names.values()), pipelined=pipelined)
+        sizes = {problem.cluster.names[device]: counted[name] for name, device in called.items()}
+        missing = {}
+        for device in called.values():
+            known = problem.cluster.devices[device]
+            left = known.memory - known.reserved - judged.devices[device].peak
+            if sizes[known.name] > left:
+                missing[known.name] = math.ceil(sizes[known.name] - left)
+        if not missing:
+            break
+    return PlanBuffers(header.architecture, sizes, missing)
 
 
 def write_host_command(problem: Problem) -> str:

@@ -110,7 +110,7 @@ class Fitted:
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
     speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each
-    accelerator that are kept for the target's compute buffer. `measured` are the command of the plan and that of the
+    accelerator that are kept for the target's compute buffers, and `buffers` says what those of the plan take. `measured` are the command of the plan and that of the
     target's own placement, if they were run: then `command` is the faster one, which the figures of `result` may not
     be of.
     """
@@ -122,6 +122,7 @@ class Fitted:
     tried: tuple[Change, ...]
     prompt_tokens: int
     room: int = 0
+    buffers: tuple[str, ...] = ()
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()
@@ -201,7 +202,7 @@ def _list_facts(found: Fitted) -> list[str]:
     own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
     which = f"each accelerator{' without a headroom of its own' if own else ''}"
     kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
-    lines.append(f"memory left free: {', '.join(free)}{kept}")
+    lines += [f"memory left free: {', '.join(free)}{kept}", *found.buffers]
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -250,6 +251,7 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "tokens_per_second": found.tokens_per_second,
         "prompt_tokens": found.prompt_tokens,
         "room": found.room,
+        "buffers": list(found.buffers),
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],
         "devices": [] if judged is None else [
             {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops}

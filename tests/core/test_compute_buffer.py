@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gguf_models import write_model
+from gguf_models import ARCHITECTURES, FAMILIES, write_model
 
 import placewise as pw
 from placewise.core.build import build
 from placewise.core.compute_buffer import Buffers, count_buffers, keep_compute_buffer
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
+from placewise.exporters.llama_cpp import find_buffers
+from placewise.exporters.registry import create_exporter
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_graph import COMPARED
 from placewise.readers.gguf.llama_memory import count_compute
 
 pytest.importorskip("gguf")
@@ -55,6 +58,49 @@ def test_a_layer_goes_to_the_cpu_where_the_buffer_takes_its_place(tmp_path: Path
     assert kept.placement is not None and kept.value > whole.value
 
 
+def test_a_plan_that_lacks_room_for_its_own_buffers_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was kept at first. Where the user says what stays free, the plan and its export say what is lacking."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=6)
+    whole = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=0)
+    assert whole.result.judgement is not None
+    peak = next(device.peak for device in whole.result.judgement.devices if device.device == "cuda:0")
+    tight = {**DEVICES, "cuda:0": peak + 1}
+    monkeypatch.setattr("placewise.core.compute_buffer.count_buffers", lambda _: Buffers(1, 1))
+    plan = pw.place(path, tight, target="llama.cpp", dims=SIZES)
+    assert plan.placement is not None and plan.value > whole.value
+    assert not find_buffers(plan.problem, plan.placement).missing
+    assert any(note.startswith("the compute buffers of this plan") for note in plan.result.notes)
+    full = pw.place(path, tight, target="llama.cpp", dims=SIZES, headroom=0)
+    assert full.placement is not None and find_buffers(full.problem, full.placement).missing
+    exported = create_exporter("llama.cpp").export(full.problem, full.placement, {})
+    for notes in (full.result.notes, exported.notes):
+        assert any("llama.cpp will lack" in note and "of cuda:0" in note for note in notes)
+
+
+def test_buffers_that_were_not_compared_are_called_approximate(tmp_path: Path) -> None:
+    """By the name of the architecture; those of which a model is compared with the real llama.cpp are not."""
+    known, other = (write_model(tmp_path / name, "llama") for name in ("model.gguf", "other.gguf"))
+    other.write_bytes(known.read_bytes().replace(b"llama.", b"gemmo.").replace(
+        b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama",
+        b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0gemmo",
+    ))  # fmt: skip
+    for path, approximate in ((known, False), (other, True)):
+        plan = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES)
+        assert any("approximate" in note for note in plan.result.notes) == approximate
+    assert {ARCHITECTURES.get(name, name) for name in FAMILIES} == COMPARED
+
+
+def test_a_gpu_beside_servers_borrows_the_weights_of_the_host(tmp_path: Path) -> None:
+    """Wherever it is in the row: servers have none of them."""
+    header = read_header(write_model(tmp_path / "model.gguf", "mixtral"))
+    flags = LlamaFlags(ngl=4, split=(1.0, 1.0), n_cpu_moe=3, context=4096)
+    mixed = count_compute(header, flags, ["RPC0", "CUDA0"])
+    servers = count_compute(header, flags, ["RPC0", "RPC1"])
+    assert mixed["CUDA0"] > servers["RPC1"] and mixed["RPC0"] <= servers["RPC0"]
+
+
 def test_others_are_left_alone(tmp_path: Path) -> None:
     """No room is added for other targets, under a headroom of the user, or for models of other formats."""
     path = write_model(tmp_path / "model.gguf", "llama")
@@ -74,7 +120,7 @@ def test_no_headroom_is_an_answer(zero: object, tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", "llama")
     plan = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=zero)
     assert plan.problem.capacity[plan.problem.cluster.index("cuda:0")] == 1 << 30
-    assert not any("compute buffer" in note for note in plan.result.notes)
+    assert not any("stay free" in note for note in plan.result.notes)
     plan.save(tmp_path / "plan.json")
     again = pw.judge(path, tmp_path / "plan.json")
     assert [device.capacity for device in again.devices] == plan.problem.capacity.tolist()

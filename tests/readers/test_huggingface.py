@@ -46,9 +46,9 @@ PUBLISHED = {
     "deepseek-v3": 671_026_404_352,  # 671.03 B with the 14,848 biases of its routers, which are buffers
     "gemma-2-9b": 9_241_705_984, "gpt-oss-120b": 116_829_156_672, "gpt2": 124_439_808, "gpt2-xl": 1_557_611_200,
     "llama-3-405b": 405_853_388_800, "llama-3-70b": 70_553_706_496, "llama-3-8b": 8_030_261_248,
-    "mixtral-8x22b": 140_620_634_112, "mixtral-8x7b": 46_702_792_704, "qwen2.5-72b": 72_706_203_648,
-    "qwen2.5-7b": 7_615_616_512, "qwen3-30b-a3b": 30_532_122_624, "qwen3-32b": 32_762_123_264,
-    "t5-base": 222_903_552, "t5-large": 737_668_096, "t5-v1.1-xxl": 11_135_332_352,
+    "mistral-7b": 7_241_732_096, "mixtral-8x22b": 140_620_634_112, "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-72b": 72_706_203_648, "qwen2.5-7b": 7_615_616_512, "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-32b": 32_762_123_264, "t5-base": 222_903_552, "t5-large": 737_668_096, "t5-v1.1-xxl": 11_135_332_352,
     "vit-base": 86_567_656, "vit-large": 304_326_632, "whisper-large-v3": 1_543_490_560,
 }  # fmt: skip
 """Parameters as the publishers' model cards count them."""

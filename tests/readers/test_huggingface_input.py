@@ -89,7 +89,7 @@ def test_ids_of_the_hub_are_presets():
     [
         (
             "mistralai/Mistral-7B-v0.1",
-            r"--local-dir model`\) and give that file, or take the nearest preset, hf:mixtral",
+            r"--local-dir model`\) and give that file, or take the nearest preset, hf:mistral-7b",
         ),
         ("Qwen/Qwen2.5-14B", "nearest preset, hf:qwen2.5-7"),
         ("someone/zzzzzz", "or take a preset, such as hf:llama-3-8b"),

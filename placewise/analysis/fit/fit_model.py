@@ -15,7 +15,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import find_accelerators, write_host_command
+from placewise.exporters.llama_cpp import find_accelerators, find_buffers, write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -92,6 +92,8 @@ def fit_model(
     limit = find_limit(result.problem, result.placement)
     departure = None if limit is None else find_departure(result.problem, result.placement, limit)
     answer = replace(answer, limit=limit, departure=departure, changes=tuple(changes))
+    if answer.target == TARGETS[0]:
+        answer = replace(answer, buffers=find_buffers(result.problem, result.placement).describe())
     if not measure:
         return answer
     return measure_fit(answer, default, lambda words: on_progress(Progress("fit", watch.elapsed, words)))

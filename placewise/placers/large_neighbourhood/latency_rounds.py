@@ -21,6 +21,10 @@ ROUNDS = 12
 """Rounds of windows where the budget has no limit."""
 SMALLEST, LARGEST = 4, 160
 """OpGroups in a window."""
+STEP = 5e-4
+"""Of the value: the least gain that a window looks for. Solvers that may gain less do so again and again, by one unit
+each time, which their own measure of work hardly counts.
+"""
 WORK = 0.5
 """The most work on one window, in CP-SAT's own measure: about as many seconds."""
 
@@ -68,6 +72,8 @@ class LatencyWindows:
         ]
         models, budget = [self._model(kind) for kind in kinds], self.search.budget
         chosen = solver_parameters(self.search.watch) | {"max_deterministic_time": WORK, "relative_gap_limit": 0.0}
+        if self.search.problem.objective.op_by_op:  # linear relaxations of queues bound next to nothing
+            chosen["linearization_level"] = 0
         programs = [model.builder.model for model in models]
         solutions = solve_models(programs, chosen, threads=budget.most_threads, stop=budget.stop)
         for kind, model, solved in zip(kinds, models, solutions, strict=True):
@@ -86,8 +92,11 @@ class LatencyWindows:
         window, devices = latency_windows.narrow_domains(problem, self._groups, now, free, self._neighbours, self._rng)
         scale = time_scale(problem, now.value, UNITS)
         if problem.objective.op_by_op:
-            return latency_windows.operator_window(problem, window, now, free, scale)
-        return latency_windows.subgraph_window(problem, window, devices, now, free, scale, self._rng)
+            model: Any = latency_windows.operator_window(problem, window, now, free, scale)
+        else:
+            model = latency_windows.subgraph_window(problem, window, devices, now, free, scale, self._rng)
+        latency_windows.count_in_steps(model, STEP)
+        return model
 
     def _take(self, placement: Placement) -> None:
         """Continue from a solution that is no worse than the current placement."""

@@ -178,3 +178,11 @@ def operator_window(
             model.builder.model.add(model.start[after] >= model.end[before])
     model.start_from(now.assignment, now.start)
     return model
+
+
+def count_in_steps(model: OperatorModel | SubgraphModel, share: float) -> None:
+    """Let a model minimize whole steps, each of this share of its horizon."""
+    step, builder = max(int(share * model.horizon), 1), model.builder
+    steps = builder.number(0, -(-model.horizon // step))
+    builder.model.add(step * steps >= model.makespan)
+    builder.model.minimize(steps)

@@ -22,6 +22,12 @@ ROTATED = 64
 power of two for keys."""
 OFFLOADED = 32
 """Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
+COMPARED = frozenset((
+    "bloom", "cohere2", "command-r", "deepseek2", "falcon", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "glm4moe",
+    "gpt-oss", "gpt2", "granite", "granitemoe", "internlm2", "llama", "olmo2", "olmoe", "phi2", "phi3", "qwen2",
+    "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2",
+))  # fmt: skip
+"""Architectures whose buffers were compared with llama.cpp's log; others are counted as if they were like Llama."""
 LAYER_EMBEDDING, LAYER_PROJECTION = "per_layer_token_embd.weight", "per_layer_model_proj.weight"
 WITHOUT_ROPE = frozenset({"bloom", "gptj", "jais", "mpt", "refact"})
 """Architectures that turn no keys, besides those with learned positions."""
@@ -49,14 +55,15 @@ VALUES_NORMED = frozenset({"gemma3n", "gemma4"})
 class Places:
     """Where things are: tensors by name, layers and the output behind them, and the GPUs, the host last.
 
-    `copies` are the weights of host memory that the first GPU gets copies of, by name, in bytes; `whole` says that no
-    layer is on the host.
+    `copies` are the weights of host memory that the GPU `borrower` gets copies of, by name, in bytes; `whole` says that
+    no layer is on the host.
     """
 
     tensors: Mapping[str, str]
     layers: Sequence[str]
     devices: Sequence[str]
     copies: Mapping[str, int]
+    borrower: str
     whole: bool
 
 
@@ -167,7 +174,7 @@ class _Graph:
         home = self.places.tensors.get(weight, home)
         if weight in self.places.copies and (rows or self.micro.tokens) >= OFFLOADED:
             self._store(weight, self.places.copies[weight], home, "weight")
-            reads, home = (*reads, weight), self.places.devices[0]
+            reads, home = (*reads, weight), self.places.borrower
         self.results.append(Result(name, nbytes, reads, in_place, home))
         return name
 

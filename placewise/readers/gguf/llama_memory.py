@@ -110,19 +110,23 @@ def list_cells(shape: ModelShape, flags: LlamaFlags) -> tuple[int, int]:
     return count_cells(context), count_cells(context, window, min(flags.ubatch, flags.batch))
 
 
-def count_compute(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> dict[str, int]:
+def count_compute(
+    header: Header, flags: LlamaFlags, gpus: Sequence[str] = (), *, pipelined: bool = True
+) -> dict[str, int]:
     """Bytes of the compute buffer of every device; arguments and errors are those of `place_tensors`.
 
-    RPC servers ("RPC0") multiply by no weights of host memory; other GPUs do, and get copies of them. Layers are as in
-    Llama, Command R or Gemma 4: benchmarks/results/real_llama_cpp.md says how far off each family is.
+    RPC servers ("RPC0") multiply by no weights of host memory; the first other GPU does, and gets copies of them.
+    Layers are as in Llama, Command R or Gemma 4: benchmarks/results/real_llama_cpp.md says how far off each family is.
+    Buffers that are not `pipelined` are those that llama.cpp takes where it has no memory for a pipeline.
     """
     shape = read_shape(header)
     layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
     on_host = {one.name: one.nbytes for one in header.tensors if tensors[one.name] == HOST}
-    lent = {} if not gpus or gpus[0].startswith(SERVER) else on_host
-    places = Places(tensors, layers, devices, lent, flags.ngl > header.number("block_count"))
+    borrower = next((gpu for gpu in gpus if not gpu.startswith(SERVER)), "")
+    lent = on_host if borrower else {}
+    places = Places(tensors, layers, devices, lent, borrower, flags.ngl > header.number("block_count"))
     results = list_results(header, shape, flags, list_cells(shape, flags), list_caches(shape, flags), places)
-    return size_buffers(results, devices, count_copies(header, flags, gpus))
+    return size_buffers(results, devices, count_copies(header, flags, gpus) if pipelined else 1)
 
 
 def count_copies(header: Header, flags: LlamaFlags, gpus: Sequence[str]) -> int:

@@ -37,6 +37,7 @@ HUB_IDS: Mapping[str, tuple[str, ...]] = {
         "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B-Instruct",
         "NousResearch/Meta-Llama-3-8B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
     ),
+    "mistral-7b": ("mistralai/Mistral-7B-Instruct-v0.2",),
     "mixtral-8x22b": ("mistralai/Mixtral-8x22B-v0.1",),
     "mixtral-8x7b": ("mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
     "qwen2.5-72b": ("Qwen/Qwen2.5-72B", "Qwen/Qwen2.5-72B-Instruct"),
