@@ -56,7 +56,7 @@ def main() -> int:
     gaps, wrong = list[float](), False
     for name in (name for name in rows(options.only) if name.startswith("zoo-latency/")):
         posed, value = problem(name), best[name]["value"]
-        quick = lower_bound(posed, work=0.0, go_on=lambda: False).value
+        quick = lower_bound(posed, work=0.0).value
         watch = Stopwatch(Budget())
         slow = [bound.value for bound in operator_bounds(posed, quick, work=options.seconds * WORK)]
         took = watch.elapsed

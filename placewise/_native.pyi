@@ -847,6 +847,18 @@ def last_ready_first(
     The position [n] of each node of an acyclic graph when what became ready last comes next, stage [n] by stage.
     """
 
+def biconnected_components(
+    offsets: NDArray[numpy.int64], others: NDArray[numpy.int32], edges: NDArray[numpy.int32], n_edges: int
+) -> NDArray[numpy.int32]:
+    """
+    The biconnected component of each undirected edge; rows of vertices hold the other end and the number of every edge.
+    """
+
+def unite_by_label(label: NDArray[numpy.int32], item: NDArray[numpy.int32], n_items: int) -> NDArray[numpy.int32]:
+    """
+    A dense number per item [n_items], the same for items that share a label in any row.
+    """
+
 class StageSearch:
     """
     Pipelines of units that may be split, repeated and recomputed: a dynamic program over ideals. Columns are those of placewise.model.ways.Ways, and are read in place.

@@ -28,7 +28,7 @@ from placewise.reporting.explanation import Choice, ForcedMove, OpExplanation
 from placewise.reporting.moves import match_interchangeable
 from placewise.reporting.pipeline import pipeline_line
 from placewise.reporting.sentences import value_name
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import bound_soon, judge_placement
 from placewise.simulate.blocks import held_storages, storage_bytes
 
 MAX_DEVICES = 64
@@ -81,7 +81,7 @@ def explain(
         device=problem.cluster.names[here],
         measure=value_name(problem.objective),
         value=judged.value,
-        lower_bound=lower_bound(problem, go_on=lambda: False).value,
+        lower_bound=bound_soon(problem).value,
         choices=tuple(choices.values()),
         forced=tuple(forced),
         notes=(*_list_notes(problem, placement, judged), *filter(None, [pipeline_line(judged.pipeline)])),

@@ -24,6 +24,7 @@ FIRST_SHARE, SPLIT_COST = 0.5, 4.0
 """Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
 
 NO_TIME = "there was no time for it"
+NO_BOUND = "no bound: interrupted"
 
 NOT_SAID = "the target cannot express it"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Event
 from typing import Any
 
-from placewise.core.baselines import BASELINES, Baselines, Judged, Project, collect_baselines
+from placewise.core.baselines import BASELINES, NO_BOUND, Baselines, Judged, Project, collect_baselines
 from placewise.core.place_stages import place_stages, result_with, result_without
 from placewise.core.place_step import place_step
 from placewise.errors import PlacerError
@@ -42,6 +42,8 @@ from placewise.placers.base import (
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.bounds.paths import WORK
 
+LAST_WAIT = 0.3
+"""Seconds that the first bound has after Ctrl-C."""
 BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
@@ -115,11 +117,10 @@ def _bound_and_compare(
     The bound is found in a thread of its own, so that Ctrl-C leaves what is proved so far. Of the time beside the naive
     answers, half counts: threads that share the interpreter get half as far.
     """
-    budget, begin, over, naive = watch.budget, Event(), Event(), Baselines()
+    budget, over, naive = watch.budget, Event(), Baselines()
     compared = math.inf if compare else 0.0
 
     def find_bound() -> Bound:
-        begin.wait()
         begun = watch.elapsed
 
         def go_on() -> bool:
@@ -129,23 +130,24 @@ def _bound_and_compare(
 
         return lower_bound(problem, work=_bound_work(problem, budget), go_on=go_on)
 
-    with ThreadPoolExecutor(1) as pool:
-        bounding = pool.submit(find_bound)
+    pool, bounding = ThreadPoolExecutor(1), Future[Bound]()
+    try:
         if budget.most_threads > 1:
-            begin.set()
-        try:
-            if compare:
-                naive = collect_baselines(problem, Budget(threads=budget.threads, stop=budget.stop), watch, project)
-            compared = watch.elapsed
-            begin.set()
-            if not naive.interrupted:
-                wait((bounding,))
-        except KeyboardInterrupt:
-            naive.interrupted = True
-        finally:
-            over.set()
-            begin.set()
-        return bounding.result(), naive
+            bounding = pool.submit(find_bound)
+        if compare:
+            naive = collect_baselines(problem, Budget(threads=budget.threads, stop=budget.stop), watch, project)
+        compared = watch.elapsed
+        if not naive.interrupted:
+            bounding = bounding if budget.most_threads > 1 else pool.submit(find_bound)
+            wait((bounding,))
+    except KeyboardInterrupt:
+        naive.interrupted = True
+    finally:
+        over.set()
+        pool.shutdown(wait=False)
+    if naive.interrupted:
+        wait((bounding,), LAST_WAIT)
+    return bounding.result() if bounding.done() else Bound(0.0, NO_BOUND), naive
 
 
 def _bound_work(problem: Problem, budget: Budget) -> float:

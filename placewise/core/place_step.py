@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.core.baselines import NO_TIME, Baselines, Judged, collect_baselines
+from placewise.core.baselines import NO_BOUND, NO_TIME, Baselines, Judged, collect_baselines
 from placewise.core.place_stages import result_with, result_without
 from placewise.errors import PlacerError
 from placewise.model.placement import Placement
@@ -58,9 +58,12 @@ def place_step(
     refusal = refuse_step(problem, method)
     if refusal:
         raise PlacerError(f"the placer {name!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = SearchContext(problem, watch.rest()).bound
+    naive, bound = _collect(problem, watch), Bound(0.0, NO_BOUND)
+    try:
+        bound = SearchContext(problem, watch.rest()).bound
+    except KeyboardInterrupt:
+        naive.interrupted = True
     on_progress(Progress(name, watch.elapsed, "bounded", None, bound.value))
-    naive = _collect(problem, watch)
     baselines, others = naive.judged, naive.others
     known = tuple(placement for placement, _ in baselines.values())
     hints = replace(hints, bound=bound, placements=(*hints.placements, *(known if automatic else ())))

@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from simulate_problems import random_problem, seeded
 
 from placewise import _native
-from placewise.core.baselines import collect_baselines
+from placewise.core.baselines import NO_BOUND, collect_baselines
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
@@ -72,6 +73,46 @@ def test_ctrl_c_during_the_bound(monkeypatch: pytest.MonkeyPatch, threads: int) 
     assert result.status.reason is Reason.INTERRUPTED and result.bound.method == "endless"
     assert result.value == min(judged.value for _, judged in result.baselines.values() if judged.valid)
     assert took < 0.5
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_while_the_bound_is_begun(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """Nothing waits for a bound that was told to begin, or that does not look at the clock."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def deaf_bound(*_: Any, **__: Any) -> Bound:
+        begun.set()
+        ended.wait(ENDLESS)
+        return Bound(0.0, "deaf")
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **named: Any) -> Any:
+            super().submit(*arguments, **named)
+            begun.wait(ENDLESS)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("placewise.core.place.lower_bound", deaf_bound)
+    monkeypatch.setattr("placewise.core.place.ThreadPoolExecutor", Pool)
+    try:
+        result = place(toy(), budget=Budget(threads=threads))
+    finally:
+        ended.set()
+    assert result.status.reason is Reason.INTERRUPTED and result.bound == Bound(0.0, NO_BOUND)
+    assert (result.placement is None) == (threads > 1)  # with one thread the naive answers come first
+
+
+def test_ctrl_c_during_the_bound_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The naive answers count."""
+
+    def interrupted(*_: object, **__: object) -> Bound:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placewise.placers.base.lower_bound", interrupted)
+    problem = build("zoo:bert-base", "2xP100", ProblemOptions(objective="step", graph="training"))
+    result = place(problem)
+    assert result.placement is not None and result.status.reason is Reason.INTERRUPTED
+    assert result.bound == Bound(0.0, NO_BOUND)
 
 
 @pytest.mark.usefixtures("quick")
