@@ -315,13 +315,6 @@ def fill_in_order(
     m-TOPO: groups in order fill the first `n_first` of `devices` up to `share` each, then the others; the devices [n_groups], −1 for none, and how many groups have one.
     """
 
-def match_favourites(
-    tail: NDArray[numpy.int32], head: NDArray[numpy.int32], order: NDArray[numpy.int64], n_ops: int
-) -> NDArray[numpy.int32]:
-    """
-    Favourite children [n_ops], −1 for none: of pairs [n_pairs] in `order` each whose ends are both free.
-    """
-
 class MoveSpace:
     """Blocks as moves see them, checked once and read in place."""
 
@@ -854,18 +847,6 @@ def last_ready_first(
     The position [n] of each node of an acyclic graph when what became ready last comes next, stage [n] by stage.
     """
 
-def biconnected_components(
-    offsets: NDArray[numpy.int64], others: NDArray[numpy.int32], edges: NDArray[numpy.int32], n_edges: int
-) -> NDArray[numpy.int32]:
-    """
-    The biconnected component of each undirected edge; rows of vertices hold the other end and the number of every edge.
-    """
-
-def unite_by_label(label: NDArray[numpy.int32], item: NDArray[numpy.int32], n_items: int) -> NDArray[numpy.int32]:
-    """
-    A dense number per item [n_items], the same for items that share a label in any row.
-    """
-
 class StageSearch:
     """
     Pipelines of units that may be split, repeated and recomputed: a dynamic program over ideals. Columns are those of placewise.model.ways.Ways, and are read in place.
@@ -1064,11 +1045,4 @@ def fractal_dimensions(
 ) -> NDArray[numpy.float64]:
     """
     The slope [n] of log N(v, r) over log r, N the nodes within r edges of v, seen on walks of `reach` nodes.
-    """
-
-def depth_first_numbers(
-    successor_offsets: NDArray[numpy.int64], successors: NDArray[numpy.int32]
-) -> NDArray[numpy.int64]:
-    """
-    The number [n] of each node depth first, a node after all that lead to it where there is no cycle.
     """

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from common import (
     MODELS,
     calm,
@@ -42,7 +43,7 @@ from placewise.profiling.profile import Profiling
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol, check_outputs, input_source, measure
-from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
+from placewise.runtimes.onnxruntime.runtime import OnnxRuntime
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 MIN_OF_REPLICAS, MIN_OVER_EVEN = 0.95, 1.3
@@ -61,6 +62,13 @@ def busy_core(core: int | None) -> Iterator[None]:
     finally:
         program.kill()
         program.wait()
+
+
+def replicas(job: Job) -> Job:
+    """The whole model on every device, with samples dealt in turn."""
+    ops, devices = job.problem.n_ops, job.problem.n_devices
+    everywhere = Placement(np.zeros(ops, np.int32), replicas=np.zeros(devices, np.int32))
+    return replace(job.on(everywhere), options={"pieces": "few"})
 
 
 def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, Any]:
@@ -84,7 +92,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
                 "one core": runtime.prepare(job.alone(0)),
                 "plan": runtime.prepare(job),
                 "even split": runtime.prepare(job.on(even_split(problem))),
-                "two replicas": replicas(job),
+                "two replicas": runtime.prepare(replicas(job)),
                 "two threads": runtime.prepare(Job(whole, Placement.on(0, whole.n_ops), bind(whole.cluster))),
             }
             for prepared in ready.values():

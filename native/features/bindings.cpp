@@ -7,13 +7,9 @@ using namespace nb::literals;
 
 namespace {
 
-Adjacency graph(const In<std::int64_t>& offsets, const In<std::int32_t>& targets) {
-    require(offsets.shape(0) > 0, "offsets have another length than their rows");
-    return neighbours(offsets, targets, static_cast<Index>(offsets.shape(0)) - 1);
-}
-
 auto dimensions(const In<std::int64_t>& offsets, const In<std::int32_t>& targets, Index reach) {
-    const Adjacency rows = graph(offsets, targets);
+    require(offsets.shape(0) > 0, "offsets have another length than their rows");
+    const Adjacency rows = neighbours(offsets, targets, static_cast<Index>(offsets.shape(0)) - 1);
     std::vector<double> slope;
     {
         nb::gil_scoped_release unlocked;
@@ -23,17 +19,11 @@ auto dimensions(const In<std::int64_t>& offsets, const In<std::int32_t>& targets
     return to_numpy(std::move(slope));
 }
 
-auto numbers(const In<std::int64_t>& offsets, const In<std::int32_t>& successors) {
-    return to_numpy(depth_first_numbers(graph(offsets, successors)));
-}
-
 }  // namespace
 
 void bind_features(nb::module_& m) {
     m.def("fractal_dimensions", &dimensions, "offsets"_a.noconvert(), "neighbours"_a.noconvert(), "reach"_a,
           "The slope [n] of log N(v, r) over log r, N the nodes within r edges of v, seen on walks of `reach` nodes.");
-    m.def("depth_first_numbers", &numbers, "successor_offsets"_a.noconvert(), "successors"_a.noconvert(),
-          "The number [n] of each node depth first, a node after all that lead to it where there is no cycle.");
 }
 
 }  // namespace placewise

@@ -53,32 +53,4 @@ std::vector<double> fractal_dimensions(const Adjacency& neighbours, Index reach,
     return slope;
 }
 
-std::vector<std::int64_t> depth_first_numbers(const Adjacency& successors) {
-    const Index n = successors.size();
-    std::vector<std::int32_t> missing(n), stack;
-    std::vector<std::int64_t> number(n, -1);
-    for (const std::int32_t head : successors.values) ++missing[head];
-    std::int64_t count = 0;
-    std::vector<std::int32_t> roots;
-    for (Index node = 0; node < n; ++node) {
-        if (missing[node] == 0) roots.push_back(static_cast<std::int32_t>(node));
-    }
-    for (const std::int32_t root : roots) {
-        stack.push_back(root);
-        while (!stack.empty()) {
-            const std::int32_t node = stack.back();
-            stack.pop_back();
-            number[node] = count++;
-            const auto heads = successors[node];
-            for (auto head = heads.rbegin(); head != heads.rend(); ++head) {
-                if (--missing[*head] == 0) stack.push_back(*head);
-            }
-        }
-    }
-    for (std::int64_t& place : number) {
-        if (place < 0) place = count++;
-    }
-    return number;
-}
-
 }  // namespace placewise

@@ -1,4 +1,4 @@
-// Walks through a graph of units that say where a unit stands, and how fast the graph grows around it.
+// Walks through a graph of units that say how fast it grows around each unit.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,5 @@ namespace placewise {
 // section 2.2): by least squares over r = 1, 2, …, until a walk has seen `reach` nodes; 0 where it sees fewer than two
 // distances.
 std::vector<double> fractal_dimensions(const Adjacency& neighbours, Index reach, Interrupt& interrupt);
-
-// The number [n] of each node depth first, a node after all that lead to it; nodes on cycles and behind them come last.
-std::vector<std::int64_t> depth_first_numbers(const Adjacency& successors);
 
 }  // namespace placewise

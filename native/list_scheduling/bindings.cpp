@@ -6,7 +6,6 @@
 #include "common/ndarrays.hpp"
 #include "judge/bindings.hpp"
 #include "list_scheduling/earliest_schedule.hpp"
-#include "list_scheduling/favourite_matching.hpp"
 #include "list_scheduling/insertion_schedule.hpp"
 #include "list_scheduling/sequential_fill.hpp"
 
@@ -124,15 +123,6 @@ TupleOf<Made<std::int32_t>, Index> fill_in_order(const BoundGroupNeeds& groups, 
     return nb::make_tuple(to_numpy(std::move(home)), placed);
 }
 
-auto favourites_by_matching(const In<std::int32_t>& tail, const In<std::int32_t>& head, const In<std::int64_t>& order,
-                            std::size_t n_ops) {
-    const auto most = static_cast<std::int64_t>(n_ops);
-    require(tail.shape(0) == head.shape(0) && within(view(tail), 0, most) && within(view(head), 0, most),
-            "a pair is no pair of ops");
-    require(within(view(order), 0, static_cast<std::int64_t>(tail.shape(0))), "no such pair");
-    return to_numpy(match_favourites(view(tail), view(head), view(order), n_ops));
-}
-
 }  // namespace
 
 void bind_list_scheduling(nb::module_& m) {
@@ -169,9 +159,6 @@ void bind_list_scheduling(nb::module_& m) {
           "share"_a, "stages"_a,
           "m-TOPO: groups in order fill the first `n_first` of `devices` up to `share` each, then the others; the "
           "devices [n_groups], −1 for none, and how many groups have one.");
-    m.def("match_favourites", &favourites_by_matching, "tail"_a.noconvert(), "head"_a.noconvert(),
-          "order"_a.noconvert(), "n_ops"_a,
-          "Favourite children [n_ops], −1 for none: of pairs [n_pairs] in `order` each whose ends are both free.");
 }
 
 }  // namespace placewise

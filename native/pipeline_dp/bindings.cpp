@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "common/interrupt.hpp"
-#include "common/union_find.hpp"
 #include "pipeline_dp/ideals.hpp"
 #include "pipeline_dp/orders.hpp"
 #include "pipeline_dp/path_segments.hpp"
@@ -196,26 +195,6 @@ auto bound_last_ready_first(const Longs& offsets, const Ints& successors, const 
     return to_numpy(last_ready_first(edges, view(sources), view(stage)));
 }
 
-auto bound_biconnected_components(const Longs& offsets, const Ints& others, const Ints& edges, Index n_edges) {
-    const HalfEdges graph = {edges_of(offsets, others), view(edges)};
-    require(0 <= n_edges && edges.shape(0) == others.shape(0) && within(graph.edges, 0, n_edges),
-            "half an edge has no number");
-    return to_numpy(biconnected_components(graph, n_edges));
-}
-
-auto unite_by_label(const Ints& label, const Ints& item, Index n_items) {
-    const auto labels = view(label), items = view(item);
-    require(labels.size() == items.size() && 0 <= n_items && within(items, 0, n_items), "every label has an item");
-    require(within(labels, 0, static_cast<Index>(labels.size())), "there are more labels than rows");
-    UnionFind sets(n_items);
-    std::vector<std::int32_t> first(labels.size(), -1);
-    for (std::size_t row = 0; row < labels.size(); ++row) {
-        if (first[labels[row]] < 0) first[labels[row]] = items[row];
-        sets.unite(first[labels[row]], items[row]);
-    }
-    return to_numpy(sets.labels().first);
-}
-
 void bind_ideals(nb::module_& m) {
     nb::class_<Ideals>(m, "Ideals",
                        "Ideals (sets of components closed under predecessors), each once, by size: the empty one is "
@@ -325,12 +304,6 @@ void bind_pipeline_dp(nb::module_& m) {
           "sources"_a.noconvert(), "stage"_a.noconvert(),
           "The position [n] of each node of an acyclic graph when what became ready last comes next, stage [n] by "
           "stage.");
-    m.def("biconnected_components", &bound_biconnected_components, "offsets"_a.noconvert(), "others"_a.noconvert(),
-          "edges"_a.noconvert(), "n_edges"_a,
-          "The biconnected component of each undirected edge; rows of vertices hold the other end and the number of "
-          "every edge.");
-    m.def("unite_by_label", &unite_by_label, "label"_a.noconvert(), "item"_a.noconvert(), "n_items"_a,
-          "A dense number per item [n_items], the same for items that share a label in any row.");
 }
 
 }  // namespace placewise

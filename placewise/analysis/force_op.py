@@ -13,6 +13,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, Rule
 from placewise.model.result import Judgement, Outcome, Result, Status
+from placewise.model.topology import sort_topologically
 from placewise.placers.base import Budget, Hints, OnProgress
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
@@ -102,13 +103,8 @@ def _move_chain(problem: Problem, placement: Placement, together: Bools, d: int)
 def _rank_stages(edges: tuple[Ints, Ints], device: Longs, count: int) -> Floats | None:
     """The position of each device in the chain of stages [count]; None if the stages form a cycle."""
     tails, heads = device[edges[0]], device[edges[1]]
-    leads = np.zeros((count, count), np.bool_)
-    leads[tails[tails != heads], heads[tails != heads]] = True
-    rank, left = np.full(count, -1.0), set(range(count))
-    while left:
-        first = [d for d in sorted(left) if not leads[sorted(left), d].any()]
-        if not first:
-            return None
-        rank[first[0]] = count - len(left)
-        left.remove(first[0])
-    return rank
+    before: list[set[int]] = [set() for _ in range(count)]
+    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
+        before[head].add(tail)
+    order = sort_topologically([nodes - {d} for d, nodes in enumerate(before)], range(count))
+    return np.argsort(order).astype(np.float64) if len(order) == count else None

@@ -295,8 +295,6 @@ def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
             remedy=f"it runs {', '.join(info.formats)}",
         )
     require_as_written(problem.graph)
-    if setting.protocol.in_flight > 1 and not info.pipelines:
-        raise InputError(f"the runtime {info.name!r} takes one sample at a time", remedy="leave out --in-flight")
     return runtime
 
 

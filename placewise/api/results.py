@@ -48,7 +48,7 @@ from placewise.reporting.plain import plain
 from placewise.reporting.slowest import TOP, slowest_modules, slowest_ops
 from placewise.reporting.split_explanation import PlanChoices, SplitExplanation, view_of
 from placewise.reporting.training_run import training_run_view
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import bound_soon, judge_placement
 from placewise.targets.kept import describe_kept, list_kept
 from placewise.training.train_result import Trained
 from placewise.training.train_result import lines as training_lines
@@ -578,7 +578,7 @@ def load_result(
     problem, placement = build_for_plan(source, path, devices, options, example_inputs=inputs)
     judgement = judge_placement(problem, placement)
     proof = file if file is not None and _answers(file, problem, judgement) else None
-    bound = lower_bound(problem) if proof is None else Bound(proof.lower_bound, proof.bound_method)
+    bound = bound_soon(problem) if proof is None else Bound(proof.lower_bound, proof.bound_method)
     optimal = judgement.valid and gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
     outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE if judgement.valid else Outcome.UNKNOWN
     reason = Reason.PROVED if optimal else Reason.FINISHED

@@ -43,8 +43,8 @@ class Units:
         return len(self.names)
 
 
-def group_units(graph: Graph, *, most: int = MOST_UNITS) -> Units:
-    """Group ops into at most about `most` units whose quotient graph is acyclic.
+def group_units(graph: Graph) -> Units:
+    """Group ops into at most about `MOST_UNITS` units whose quotient graph is acyclic.
 
     Forward ops decide: backward ops are in the units of their colocation groups, and phases share units. A colocation
     group is in one unit. Linear in ops and edges.
@@ -60,13 +60,13 @@ def group_units(graph: Graph, *, most: int = MOST_UNITS) -> Units:
         attached = _attach(graph, labels, tail, head)
         found = _contract(graph, attached, tail, head, _share_weights(graph))
         if best is None:
-            best = found if len(found) <= most else None
-        elif 1.5 * len(best) < len(found) <= most and _is_narrow(found, tail, head):
+            best = found if len(found) <= MOST_UNITS else None
+        elif 1.5 * len(best) < len(found) <= MOST_UNITS and _is_narrow(found, tail, head):
             best = found
         if best is not None and _largest_share(graph, best) <= LARGEST_SHARE:
             break
     if best is None or len(best) < FEWEST_LAYERS:
-        best = _contract(graph, _cut_order(graph, tail, head, most), tail, head)
+        best = _contract(graph, _cut_order(graph, tail, head), tail, head)
     return best
 
 
@@ -222,11 +222,11 @@ def _largest_share(graph: Graph, units: Units) -> float:
     return float(ops.max() / max(ops.sum(), 1))
 
 
-def _cut_order(graph: Graph, tail: Longs, head: Longs, most: int) -> list[int]:
+def _cut_order(graph: Graph, tail: Longs, head: Longs) -> list[int]:
     """The stretch of each forward op in topological order; cuts are where few tensors, and few bytes, are live."""
     forward = np.flatnonzero(~graph.ops.backward)
     n = len(forward)
-    wanted = int(max(1, min(most, STRETCHES, n // SHORTEST)))
+    wanted = int(max(1, min(STRETCHES, n // SHORTEST)))
     live, nbytes = _live_at_cuts(graph, forward, tail, head)
     label, length, start, stretch = np.zeros(graph.n_ops, np.int64), n / wanted, 0, 0
     place = np.zeros(n, np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
+from placewise.model.result import Judgement, Reason
 from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, OWN_THREADS, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.placers import registry
 from placewise.placers.base import Budget, Stopwatch, run_placer
@@ -33,24 +33,37 @@ Project = Callable[[Placement], Placement | None]
 
 @dataclass(slots=True)
 class Baselines:
-    """Naive answers that are placements, judged; the others as figures or with the reason why there is none; and the
-    seconds that the judge took for one.
+    """Naive answers that are placements, judged; the others as figures or with the reason why there is none; the
+    seconds that the judge took for one; and whether Ctrl-C came before all were made.
     """
 
     judged: dict[str, Judged] = field(default_factory=dict)
     others: dict[str, Baseline] = field(default_factory=dict)
     judging: float = 0.0
+    interrupted: bool = False
 
 
 def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, project: Project | None = None) -> Baselines:
     """Every naive answer to a problem, through `project` where one is given (see `place`).
 
-    What there is no time for, after the first, says so.
+    What there is no time for, after the first, says so. Ctrl-C ends it with those made so far.
     """
-    baselines, spent = Baselines(), 0.0
+    baselines = Baselines()
+    try:
+        _fill(baselines, problem, budget, watch, project)
+    except KeyboardInterrupt:
+        baselines.interrupted = True
+    baselines.others |= measured_threads(problem)
+    return baselines
+
+
+def _fill(baselines: Baselines, problem: Problem, budget: Budget, watch: Stopwatch, project: Project | None) -> None:
+    """Add one naive answer after the other, while there is time."""
+    spent = 0.0
     for name in (*BASELINES, EVEN_LAYERS):
         started = watch.elapsed
-        if baselines.judged and started + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds:
+        late = watch.stopped or started + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        if baselines.judged and late:
             baselines.others[name] = Baseline(math.inf, NO_TIME)
             continue
         placement, why = _propose(problem, name, budget)
@@ -64,10 +77,8 @@ def collect_baselines(problem: Problem, budget: Budget, watch: Stopwatch, projec
             baselines.judging = max(baselines.judging, watch.elapsed - proposed)
         spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
-        late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        late = watch.stopped or watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
         baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
-    baselines.others |= measured_threads(problem)
-    return baselines
 
 
 def measured_threads(problem: Problem) -> dict[str, Baseline]:
@@ -89,6 +100,10 @@ def _propose(problem: Problem, name: str, budget: Budget) -> tuple[Placement | N
     if refusal is not None:
         return None, refusal
     proposal = run_placer(placer, problem, budget)
+    if proposal.reason is Reason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if proposal.placement is None and proposal.reason is Reason.TIME_LIMIT:
+        return None, NO_TIME
     why = proposal.infeasible or "; ".join(proposal.notes)
     return proposal.placement, why.removeprefix("no single device can hold the model: ")
 

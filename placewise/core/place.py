@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -26,6 +26,7 @@ from placewise.model.result import (
 )
 from placewise.placers import registry
 from placewise.placers.base import (
+    BOUND_SHARE,
     NO_HINTS,
     Budget,
     Evaluate,
@@ -41,8 +42,6 @@ from placewise.placers.base import (
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.bounds.paths import WORK
 
-BOUND_SHARE = 0.15
-"""Of the time, for the first bound, where that can take long."""
 BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
@@ -89,7 +88,9 @@ def place(
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
-    proposal = _propose(method, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
+    proposal = Proposal(None, reason=Reason.INTERRUPTED)
+    if not naive.interrupted:
+        proposal = _propose(method, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
     if project is not None and proposal.placement is not None:
         proposal = replace(proposal, placement=project(proposal.placement))
     if proposal.infeasible and placer != PACKER:
@@ -109,27 +110,42 @@ def place(
 def _bound_and_compare(
     problem: Problem, watch: Stopwatch, project: Project | None, *, compare: bool
 ) -> tuple[Bound, Baselines]:
-    """The first bound, and the naive answers if asked for; at the same time where two threads may work."""
-    budget, over = watch.budget, Event()
+    """The first bound, and the naive answers if asked for; at the same time where two threads may work.
+
+    The bound is found in a thread of its own, so that Ctrl-C leaves what is proved so far. Of the time beside the naive
+    answers, half counts: threads that share the interpreter get half as far.
+    """
+    budget, begin, over, naive = watch.budget, Event(), Event(), Baselines()
+    compared = math.inf if compare else 0.0
 
     def find_bound() -> Bound:
+        begin.wait()
+        begun = watch.elapsed
+
         def go_on() -> bool:
-            return not over.is_set() and watch.elapsed < BOUND_SHARE * budget.seconds
+            now = watch.elapsed
+            beside = max(min(now, compared) - begun, 0.0)
+            return now - begun - beside / 2 < BOUND_SHARE * budget.seconds and not (over.is_set() or watch.stopped)
 
         return lower_bound(problem, work=_bound_work(problem, budget), go_on=go_on)
 
-    if not compare:
-        return find_bound(), Baselines()
-    own = Budget(threads=budget.threads)
-    if budget.most_threads == 1:
-        return find_bound(), collect_baselines(problem, own, watch, project)
     with ThreadPoolExecutor(1) as pool:
         bounding = pool.submit(find_bound)
+        if budget.most_threads > 1:
+            begin.set()
         try:
-            naive = collect_baselines(problem, own, watch, project)
-            return bounding.result(), naive
+            if compare:
+                naive = collect_baselines(problem, Budget(threads=budget.threads, stop=budget.stop), watch, project)
+            compared = watch.elapsed
+            begin.set()
+            if not naive.interrupted:
+                wait((bounding,))
+        except KeyboardInterrupt:
+            naive.interrupted = True
         finally:
             over.set()
+            begin.set()
+        return bounding.result(), naive
 
 
 def _bound_work(problem: Problem, budget: Budget) -> float:

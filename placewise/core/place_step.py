@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.core.baselines import NO_TIME, Judged, collect_baselines
+from placewise.core.baselines import NO_TIME, Baselines, Judged, collect_baselines
 from placewise.core.place_stages import result_with, result_without
 from placewise.errors import PlacerError
 from placewise.model.placement import Placement
@@ -18,8 +18,18 @@ from placewise.model.result import Bound, Judgement, Proposal, Reason, Result
 from placewise.model.verdict import REPLICAS, Baseline
 from placewise.model.ways import StageGroup
 from placewise.placers import registry
-from placewise.placers.base import Budget, Evaluate, Hints, OnProgress, Placer, Progress, Stopwatch, run_placer
-from placewise.simulate import judge_placement, lower_bound, why_infeasible
+from placewise.placers.base import (
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    Placer,
+    Progress,
+    SearchContext,
+    Stopwatch,
+    run_placer,
+)
+from placewise.simulate import judge_placement, why_infeasible
 from placewise.simulate.replicas import equal_devices
 from placewise.simulate.step.pipelines import pipeline_of, placement_of_pipeline
 from placewise.simulate.step.stage_costs import Pipeline
@@ -48,13 +58,16 @@ def place_step(
     refusal = refuse_step(problem, method)
     if refusal:
         raise PlacerError(f"the placer {name!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = lower_bound(problem)
+    bound = SearchContext(problem, watch.rest()).bound
     on_progress(Progress(name, watch.elapsed, "bounded", None, bound.value))
-    baselines, others = _collect(problem, watch)
+    naive = _collect(problem, watch)
+    baselines, others = naive.judged, naive.others
     known = tuple(placement for placement, _ in baselines.values())
     hints = replace(hints, bound=bound, placements=(*hints.placements, *(known if automatic else ())))
     started = watch.elapsed
-    proposal = run_placer(method, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+    proposal = Proposal(None, reason=Reason.INTERRUPTED)
+    if not naive.interrupted:
+        proposal = run_placer(method, problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
     history = tuple(replace(found, seconds=started + found.seconds) for found in proposal.history)
     proposal = replace(proposal, history=history)
     placement = None if proposal.placement is None else _settle_pipeline(problem, proposal.placement)
@@ -84,11 +97,12 @@ def _settle_pipeline(problem: Problem, placement: Placement) -> Placement:
     return placement_of_pipeline(pipeline) if isinstance(pipeline, Pipeline) else placement
 
 
-def _collect(problem: Problem, watch: Stopwatch) -> tuple[dict[str, Judged], dict[str, Baseline]]:
+def _collect(problem: Problem, watch: Stopwatch) -> Baselines:
     """The naive answers, judged as steps, and why others are missing; a pipeline takes its best schedule."""
     free = problem.with_(objective=Objective("throughput", memory=problem.objective.memory))
     short = Stopwatch(replace(watch.budget, seconds=BASELINE_SHARE * watch.budget.seconds))
-    naive = collect_baselines(free, Budget(seconds=short.left, threads=watch.budget.threads), short)
+    budget = Budget(seconds=short.left, threads=watch.budget.threads, stop=watch.budget.stop)
+    naive = collect_baselines(free, budget, short)
     judged: dict[str, Judged] = {}
     others = {name: baseline for name, baseline in naive.others.items() if name != REPLICAS}
     for name, (placement, _) in naive.judged.items():
@@ -101,7 +115,7 @@ def _collect(problem: Problem, watch: Stopwatch) -> tuple[dict[str, Judged], dic
     if problem.n_devices > 1 and problem.n_ops:
         copies = Baseline(math.inf, NO_TIME) if watch.out else _copy_model(problem)
         others[REPLICAS] = copies if isinstance(copies, Baseline) else _as_figures(problem, copies)
-    return judged, others
+    return Baselines(judged, others, interrupted=naive.interrupted)
 
 
 def _copy_model(problem: Problem) -> Placement | Baseline:

@@ -10,7 +10,7 @@ from placewise.coarsen.units import Units, group_units
 from placewise.core.options import ProblemOptions
 from placewise.core.precision import find_tf32
 from placewise.costing.roofline import allow_tf32
-from placewise.costing.sharding import SplitOptions, SplitWays, make_ways
+from placewise.costing.sharding import SplitOptions, make_ways
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError
 from placewise.model.placement import Placement
@@ -50,8 +50,8 @@ def add_ways(problem: Problem, work: OpWork | None, options: ProblemOptions) -> 
         replicas=0 if options.replicas is None else options.replicas,
         sequence_parallel=bool(options.sequence_parallel),
     )
-    made = _make(problem, constraints, units, microbatches, work)
-    return problem.with_(ways=made.ways, constraints=constraints, warnings=(*problem.warnings, *made.notes))
+    ways, notes = _make(problem, constraints, units, microbatches, work)
+    return problem.with_(ways=ways, constraints=constraints, warnings=(*problem.warnings, *notes))
 
 
 def remake_ways(problem: Problem, *, sequence_parallel: bool) -> Problem:
@@ -64,12 +64,14 @@ def remake_ways(problem: Problem, *, sequence_parallel: bool) -> Problem:
         raise InputError("the ways of this problem came with its file", remedy="leave sequence parallelism as it is")
     constraints = replace(constraints, sequence_parallel=sequence_parallel)
     work = allow_tf32(work_of(problem.graph), find_tf32(problem.graph))
-    made = _make(problem, constraints, Units(ways.unit, ways.unit_names), ways.microbatches, work)
-    return problem.with_(ways=made.ways, constraints=constraints)
+    ways, _ = _make(problem, constraints, Units(ways.unit, ways.unit_names), ways.microbatches, work)
+    return problem.with_(ways=ways, constraints=constraints)
 
 
-def _make(problem: Problem, rules: Constraints, units: Units, microbatches: int, work: OpWork | None) -> SplitWays:
-    """The ways of the units of a problem, as far as rules allow them."""
+def _make(
+    problem: Problem, rules: Constraints, units: Units, microbatches: int, work: OpWork | None
+) -> tuple[Ways, tuple[str, ...]]:
+    """The ways of the units of a problem, as far as rules allow them, and notes."""
     split = SplitOptions(
         degrees=_list_degrees(rules.tensor_parallel),
         recompute=rules.recompute,

@@ -77,7 +77,7 @@ def find_units(graph: Graph, modules: Modules) -> ModuleUnits:
     unit_of_tensor = _assign_units(modules)
     names = tuple(dict.fromkeys(unit_of_tensor.values()))
     number = {name: place for place, name in enumerate(names)}
-    by_scope = [_find_number(scope, number) for scope in graph.ops.scope.values]
+    by_scope = [find_number(scope, number) for scope in graph.ops.scope.values]
     of = np.array(by_scope, np.int32)[graph.ops.scope.codes] if by_scope else np.zeros(0, np.int32)
     main = graph.n_ops + len(names)
     pairs = [(op, graph.n_ops + unit) for op, unit in enumerate(of.tolist()) if unit >= 0]
@@ -120,7 +120,7 @@ def locate_ops(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
     Inputs of the model and of its phases are on `main`. Raises SplitInputsError if an op between modules has inputs on
     several devices.
     """
-    named = [_find_number(scope, keys) for scope in graph.ops.scope.values]
+    named = [find_number(scope, keys) for scope in graph.ops.scope.values]
     device = [named[code] for code in graph.ops.scope.codes.tolist()]
     keyed = [home >= 0 for home in device]
     weight = graph.weights.name
@@ -129,7 +129,7 @@ def locate_ops(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
         if keyed[op]:
             continue
         there = [device[maker] if maker >= 0 else main for maker in _list_makers(graph, op)]
-        there += [_find_number(weight[w], keys) for w in graph.weights_of(op)]
+        there += [find_number(weight[w], keys) for w in graph.weights_of(op)]
         known = set(there) - {-1}
         if len(known) > 1:
             read = [_describe_module(graph, keys, maker) for maker in _list_makers(graph, op)]
@@ -228,7 +228,7 @@ def list_prefixes(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def _find_number(path: str, numbers: Mapping[str, int]) -> int:
+def find_number(path: str, numbers: Mapping[str, int]) -> int:
     """The number of the first among a path and its ancestors, shortest first, that has one; −1 if none has."""
     return next((numbers[prefix] for prefix in ("", *list_prefixes(path)) if prefix in numbers), -1)
 

@@ -10,6 +10,7 @@ from placewise.core.parallel_plan import HUGGINGFACE, call_name, describe_module
 from placewise.errors import ExportError, MissingExtraError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues
 from placewise.exporters.equal_stages import find_equal_stages, require_disjoint
+from placewise.exporters.module_units import find_number
 from placewise.exporters.torch_sources import read_copy
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
@@ -250,7 +251,7 @@ class TorchExporter:
             raise ExportError(f"a module is in {PLAN} twice")
         graph, found = problem.graph, np.full(problem.n_ops, -1, np.int32)
 
-        where = [_find_stage(scope, module) for scope in graph.ops.scope]
+        where = [find_number(scope, module) for scope in graph.ops.scope]
         by_inputs = CONFIG in exported.files
         where = locate_calls(graph, where) if by_inputs else where
         for op in np.flatnonzero(~graph.ops.backward).tolist():
@@ -294,12 +295,3 @@ def _write_huggingface(graph: Graph, source: Source) -> dict[str, str]:
     }
     made = _HUGGINGFACE_MODEL.format(kind=kind, version=transformers.__version__, config=CONFIG, inputs=inputs)
     return {HUGGINGFACE_MODEL: made, CONFIG: json.dumps(values, indent=1) + "\n"}
-
-
-def _find_stage(scope: str, module: dict[str, int]) -> int:
-    """The stage of the outermost module around a scope that has one, else −1."""
-    if "" in module:
-        return module[""]
-    parts = scope.split(".")
-    paths = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return next((module[path] for path in paths if path in module), -1)

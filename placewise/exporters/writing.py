@@ -22,7 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.processes.abandoned import unlock
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import bound_soon, judge_placement
 from placewise.transform.precision import precision_of
 
 SMALLEST = 5e-4
@@ -133,7 +133,7 @@ def _note_precision(problem: Problem, info: ExportInfo) -> tuple[str, ...]:
 def result_of(export: Export, problem: Problem) -> Result:
     """The exported placement as a result, to be saved as a plan."""
     value = export.said.value
-    bound = lower_bound(problem) if problem.ways is None else Bound(0.0, "nothing")
+    bound = bound_soon(problem) if problem.ways is None else Bound(0.0, "nothing")
     notes = (f"projected for the target {export.info.name}",) if export.projected else ()
     reached = export.said.valid and gap_of(value, bound.value) <= OPTIMAL_GAP
     status = Status(Outcome.OPTIMAL if reached else Outcome.FEASIBLE, Reason.FINISHED)

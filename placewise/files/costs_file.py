@@ -1,4 +1,4 @@
-"""Cost table files: columnar (complete) or CSV (op seconds).
+"""Cost table files in the columnar format.
 
 Rows and columns are matched by name, so a table also serves a model or a cluster with another order of ops or devices.
 """

@@ -20,7 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Judgement, Proposal, Reason
 from placewise.placers.shared.calls import make_runnable
-from placewise.simulate import Evaluator, why_infeasible
+from placewise.simulate import Evaluator, lower_bound, why_infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class PlacerInfo:
 MAX_COUNT = 1 << 31
 """Seeds, iterations and evaluations stay below it: what every library here can count."""
 MAX_THREADS = 1 << 10
+BOUND_SHARE = 0.15
+"""Of the time, for the first bound, where that can take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Budget:
     """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed.
 
     `threads` may work at a time (None: one per core that this process may use); the answer depends on them only where
-    seconds end the search. `stop` is how another thread ends it. Raises InputError.
+    seconds end the search. `stop` is how another thread ends it. Where `seconds` are only a share, what would be lost
+    unless it ends may go on for `latest` seconds. Raises InputError.
     """
 
     seconds: float = math.inf
@@ -61,6 +64,7 @@ class Budget:
     seed: int = 0
     threads: int | None = None
     stop: _native.StopFlag | None = field(default=None, compare=False, repr=False)
+    latest: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("seconds", self.seconds), ("gap", self.gap)):
@@ -101,6 +105,12 @@ class Stopwatch:
         return 0.0 if self.stopped else max(0.0, self.budget.seconds - self.elapsed)
 
     @property
+    def last(self) -> float:
+        """The seconds left to what would be lost unless it ends."""
+        latest = self.budget.seconds if self.budget.latest is None else self.budget.latest
+        return 0.0 if self.stopped else max(0.0, latest - self.elapsed)
+
+    @property
     def stopped(self) -> bool:
         """Whether another thread has ended the search."""
         return self.budget.stop is not None and self.budget.stop.is_set()
@@ -117,7 +127,7 @@ class Stopwatch:
 
     def rest(self) -> Budget:
         """The budget that remains, for a placer that calls another."""
-        return replace(self.budget, seconds=self.left)
+        return replace(self.budget, seconds=self.left, latest=None if self.budget.latest is None else self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +201,14 @@ class SearchContext:
     def price(self) -> Evaluate:
         """Seconds [K] of placements [K, n_ops]: `evaluate` where one is given, else the judge's evaluator."""
         return self.evaluate or Evaluator(self.problem, threads=self.budget.threads)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The bound of the hints, or else one that is found in a share of the time."""
+        seconds = BOUND_SHARE * self.budget.seconds
+        return self.hints.bound or lower_bound(
+            self.problem, go_on=lambda: self.watch.elapsed < seconds and not self.watch.stopped
+        )
 
 
 def run_placer(

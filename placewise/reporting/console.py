@@ -34,7 +34,8 @@ from placewise.reporting.sentences import (
     verdict,
     whole_op_line,
 )
-from placewise.reporting.stages import stage_table
+from placewise.reporting.stages import COLUMNS as STAGE_COLUMNS
+from placewise.reporting.stages import cut_rows, stage_rows
 from placewise.simulate import MemoryPeak
 
 HASH_DIGITS = 12
@@ -157,7 +158,8 @@ def use_of_devices(problem: Problem, judgement: Judgement, placement: Placement 
     devices = sum(len(group.devices) for group in placement.stages)
     count = len(placement.stages)
     used = f"{count} {'stage' if count == 1 else 'stages'} on {devices} of {problem.n_devices} devices"
-    return [stage_table(problem, placement, judgement), shown_text(used, style="dim")]
+    rows = cut_rows(stage_rows(problem, placement, judgement))
+    return [rows_table(STAGE_COLUMNS, rows), shown_text(used, style="dim")]
 
 
 def _pipeline(judgement: Judgement) -> list[RenderableType]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from rich.table import Table
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.model.cluster import Cluster
@@ -13,26 +12,15 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, StageUse
 from placewise.model.ways import StageGroup, Ways
-from placewise.reporting.plain import shown_text
 from placewise.reporting.ranges import name_range
 
 _SHOWN = 40
 """Rows; a pipeline of more stages is cut in the middle."""
-_COLUMNS = ("stage", "holds", "devices", "split", "replicas", "recomputed", "time ", "of it collectives ", "memory ")
-
-
-def stage_table(problem: Problem, placement: Placement, judgement: Judgement) -> Table:
-    """A row per stage, with seconds per micro-batch and bytes of each of its devices."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in _COLUMNS:
-        table.add_column(shown_text(name.strip()), justify="right" if name.endswith(" ") else "left", overflow="fold")
-    for row in _cut(stage_rows(problem, placement, judgement)):
-        table.add_row(*(shown_text(cell) for cell in row))
-    return table
+COLUMNS = ("stage", "holds", "devices", "split", "replicas", "recomputed", "time ", "of it collectives ", "memory ")
 
 
 def stage_rows(problem: Problem, placement: Placement, judgement: Judgement) -> list[tuple[str, ...]]:
-    """The cells of the table, by stage."""
+    """The cells of a row per stage, with seconds per micro-batch and bytes of each of its devices."""
     ways, tokens = problem.require_ways(), ", tokens" if problem.constraints.sequence_parallel else ""
     rows: list[tuple[str, ...]] = []
     for s, (group, use) in enumerate(zip(placement.stages, judgement.stages, strict=True)):
@@ -101,7 +89,8 @@ def _describe_memory(problem: Problem, group: StageGroup, use: StageUse) -> str:
     return f"{format_bytes(use.peak)} of {format_bytes(capacity)}"
 
 
-def _cut(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def cut_rows(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """At most `_SHOWN` rows, and a line in the middle that counts the others."""
     if len(rows) <= _SHOWN:
         return rows
     half = _SHOWN // 2

@@ -25,11 +25,11 @@ from placewise.transform.precision import precision_of
 class RuntimeInfo:
     """The properties of a runtime; `execution` is the order of work for one sample that it realises (docs/judge.md).
 
-    `formats` are the model formats that it runs (`Source.format`), `pipelines` whether several samples can be in
-    flight, and `extra` the package extra to install. `remote`: its devices may be on other machines, so that they are
-    not bound to places of this one. A runtime of `stages` runs a line of them, one process each, from an empty pipeline
-    to an empty one; its transfers do not overlap with compute. A runtime that `emulates` needs neither the devices nor
-    the model, and follows the execution of the plan. `limits` are those of places that it can keep.
+    `formats` are the model formats that it runs (`Source.format`), and `extra` the package extra to install. `remote`:
+    its devices may be on other machines, so that they are not bound to places of this one. A runtime of `stages` runs a
+    line of them, one process each, from an empty pipeline to an empty one; its transfers do not overlap with compute. A
+    runtime that `emulates` needs neither the devices nor the model, and follows the execution of the plan. `limits` are
+    those of places that it can keep.
     """
 
     name: str
@@ -37,7 +37,6 @@ class RuntimeInfo:
     execution: Execution
     formats: tuple[str, ...]
     extra: str
-    pipelines: bool = True
     remote: bool = False
     stages: bool = False
     emulates: bool = False

@@ -92,18 +92,32 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
     A placement is a chain of ideals if and only if no component is split and the devices, joined by the edges of the
     components, form no cycle. Ops without a device (−1) are ignored.
     """
+    return _find_cycle(contraction.component, contraction.n, *contraction.edges(), device)
+
+
+def stage_cycle(problem: Problem, device: Ints) -> tuple[int, ...] | None:
+    """The same for the components of a problem, without sorting their edges: quicker for a single placement."""
+    component, n = components(problem)
+    of_block = np.empty(problem.n_blocks, np.int32)
+    of_block[problem.block] = component
+    tail, head = _block_edges(problem)
+    return _find_cycle(component, n, of_block[tail], of_block[head], device)
+
+
+def _find_cycle(component: Ints, n: int, tail: Ints, head: Ints, device: Ints) -> tuple[int, ...] | None:
+    """As `device_cycle`, for edges between components that may be repeated."""
     placed = device >= 0
-    where = np.full(contraction.n, -1, np.int64)
-    where[contraction.component[placed]] = device[placed]
-    split = placed & (where[contraction.component] != device)
+    where = np.full(n, -1, np.int64)
+    where[component[placed]] = device[placed]
+    split = placed & (where[component] != device)
     if split.any():
         op = int(np.argmax(split))
-        return int(device[op]), int(where[contraction.component[op]])
-    tail, head = (where[ends] for ends in contraction.edges())
-    crossing = (tail != head) & (tail >= 0) & (head >= 0)
+        return int(device[op]), int(where[component[op]])
+    source, target = where[tail], where[head]
+    crossing = (source != target) & (source >= 0) & (target >= 0)
     after: dict[int, set[int]] = {}
     width = int(where.max(initial=0)) + 1
-    for pair in distinct(tail[crossing] * width + head[crossing]).tolist():
+    for pair in distinct(source[crossing] * width + target[crossing]).tolist():
         after.setdefault(pair // width, set()).add(pair % width)
     return _cycle(after)
 

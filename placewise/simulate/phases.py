@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
 from placewise.model.costs import CostTable
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.judge.throughput import max_loads
-from placewise.simulate.problem_arrays import ProblemArrays
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem, to_native
 
 
 def two_phases(problem: Problem) -> bool:
@@ -28,12 +29,21 @@ def two_phases(problem: Problem) -> bool:
     return flushes and bool(problem.graph.ops.backward.any())
 
 
-def phase_arrays(problem: Problem, a: ProblemArrays) -> tuple[ProblemArrays, ...]:
-    """The arrays of each phase: the seconds of its ops, and its tensors."""
+class Phase(NamedTuple):
+    """The seconds of the ops of a phase, and its tensors: as arrays, and for the kernels."""
+
+    arrays: ProblemArrays
+    native: _native.Problem
+
+
+@cached_per_problem
+def list_phases(problem: Problem) -> tuple[Phase, ...]:
+    """The phases whose loads are separate: forward and backward, or one for both."""
+    a, backward = arrays_of(problem), problem.graph.ops.backward
     if not two_phases(problem):
-        return (a,)
-    backward = problem.graph.ops.backward
-    return tuple(_phase(a, backward == late, _made(a.producer, backward) == late) for late in (False, True))
+        return (Phase(a, native_problem(problem)),)
+    parts = [_select_phase(a, backward == late, _made(a.producer, backward) == late) for late in (False, True)]
+    return tuple(Phase(part, to_native(part)) for part in parts)
 
 
 def phase_problems(problem: Problem) -> tuple[Problem, ...]:
@@ -51,14 +61,12 @@ def phase_problems(problem: Problem) -> tuple[Problem, ...]:
     return tuple(phases)
 
 
-def summed_loads(
-    phases: Sequence[_native.Problem], placements: Ints, mode: str, first: int, last: int, values: Floats
-) -> None:
+def summed_loads(phases: Sequence[Phase], placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
     """Write the sums of the phases' max-loads of placements [K, n_ops], rows first to last, into `values` [K]."""
-    max_loads(phases[0], placements, mode, first, last, values)
+    max_loads(phases[0].native, placements, mode, first, last, values)
     for phase in phases[1:]:
         more = np.empty_like(values)
-        max_loads(phase, placements, mode, first, last, more)
+        max_loads(phase.native, placements, mode, first, last, more)
         values[first:last] += more[first:last]
 
 
@@ -67,7 +75,7 @@ def _made(producer: Ints, backward: Bools) -> Bools:
     return (producer >= 0) & backward[producer]
 
 
-def _phase(a: ProblemArrays, mine: Bools, carried: Bools) -> ProblemArrays:
+def _select_phase(a: ProblemArrays, mine: Bools, carried: Bools) -> ProblemArrays:
     used = carried[a.consumed]
     tensor = (np.cumsum(carried) - 1)[a.consumed[used]]
     return a._replace(

@@ -19,7 +19,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.judge.throughput import Loads, loads
-from placewise.simulate.problem_arrays import ProblemArrays
+from placewise.simulate.phases import Phase
+from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 
 def equal_devices(problem: Problem) -> Ints:
@@ -70,17 +71,20 @@ def ring_bandwidth(problem: Problem, members: Sequence[int]) -> float:
     return float(problem.cluster.class_bandwidth[classes].min(initial=np.inf))
 
 
-def replicated_loads(problem: Problem, a: ProblemArrays, placement: Placement, *, syncs: bool = True) -> Loads:
-    """The loads of a placement with replicas: each member of a stage has its share of the stage's load.
+def replicated_loads(problem: Problem, phase: Phase, placement: Placement, *, syncs: bool = True) -> Loads:
+    """The loads of a placement with replicas in a phase: each member of a stage has its share of the stage's load.
 
-    `a` may be the arrays of one phase; the synchronization counts only if it `syncs`. All pairs of members share the
-    transfers between two stages evenly.
+    The synchronization counts only if the phase `syncs`. All pairs of members share the transfers between two stages
+    evenly.
     """
+    a, native = phase
     if placement.replicas is None:
-        return loads(a, placement.device)
-    places = problem.n_devices + 1
-    apart = a._replace(wire=frozen(np.arange(places**2).reshape(places, places), np.int32), n_wires=places**2)
-    parts = loads(apart if a.n_wires else a, placement.device)
+        return loads(native, placement.device)
+    if a.n_wires:
+        places = problem.n_devices + 1
+        wire = frozen(np.arange(places**2).reshape(places, places), np.int32)
+        native = to_native(a._replace(wire=wire, n_wires=places**2))
+    parts = loads(native, placement.device)
     stage = placement.replicas
     share = 1 / np.bincount(stage, minlength=problem.n_devices)[stage]
     compute, send, receive = (column[stage] * share for column in (parts.compute, parts.send, parts.receive))

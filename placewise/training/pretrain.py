@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from importlib.metadata import version
 from os import PathLike
 from typing import Any
 
@@ -16,13 +15,12 @@ import numpy.typing as npt
 
 from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError, locate_errors
 from placewise.files.corpus_file import CorpusFile
-from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_path, save_policy
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
-from placewise.placers.learned.options import LearningOptions, option_values
+from placewise.placers.learned.options import LearningOptions
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog
@@ -33,7 +31,7 @@ try:
     from placewise.placers.learned.placer import LearnedPlacer
     from placewise.placers.learned.policy import Policy, untrained_policy
     from placewise.training.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
-    from placewise.training.resume import find_checkpoint, require_same_policy
+    from placewise.training.resume import budget_record, build_checkpoint, find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
     from placewise.training.workers.messages import CorpusWorkerSpec
     from placewise.training.workers.pools import DistributedPool, LocalPool, WorkerPool
@@ -171,7 +169,7 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
     require_same_policy(before, placer.info.name, setting.budget.seed)
     there, here = dict(header.corpus), recipe.model_dump(mode="json")
     kept = {name: value for name, value in header.options.items() if name != "checkpoint"}
-    mine = {name: value for name, value in option_values(placer.options).items() if name != "checkpoint"}
+    mine = {name: value for name, value in asdict(placer.options).items() if name != "checkpoint"}
     for name in sorted(there.keys() | here.keys()):
         old, new = there.get(name), here.get(name)
         if name == "training" and isinstance(old, dict) and isinstance(new, dict):
@@ -243,29 +241,22 @@ class PretrainCheckpointCallback:
             save_policy(*self._checkpoint(), self._setting.checkpoint)
 
     def _checkpoint(self) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
-        pretrainer, placer, budget = self._pretrainer, self._placer, self._setting.budget
-        figures, arrays = pretrainer.state()
-        if pretrainer.diverged:
-            arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
-        document = {
-            "policy": placer.info.name,
-            "options": {key: value for key, value in option_values(placer.options).items()
-                        if key not in ("checkpoint", "pretrained")},
-            "network": pretrainer.learner.policy.version,
-            "features": [{"name": key, "columns": width} for key, width in pretrainer.learner.policy.features.layout],
-            "devices": (),
-            "corpus": self._corpus.recipe.model_dump(mode="json"),
-            "score": pretrainer.score,
-            "seed": pretrainer.seed,
-            "budget": {"seconds": budget.seconds, "updates": budget.iterations, "evaluations": None},
-            "updates": figures.pop("updates"),
-            "asked": pretrainer.asked,
-            "seconds": time.monotonic() - pretrainer.began,
-            "figures": figures,
-            "diverged": pretrainer.diverged,
-            "tool": ToolRecord(name="placewise", version=version("placewise")),
-        }  # fmt: skip
-        return PolicyFile.model_validate(document), arrays
+        pretrainer, placer = self._pretrainer, self._placer
+        kept = asdict(placer.options).items()
+        return build_checkpoint(
+            pretrainer.learner.policy,
+            *pretrainer.state(),
+            policy=placer.info.name,
+            options={key: value for key, value in kept if key not in ("checkpoint", "pretrained")},
+            devices=(),
+            corpus=self._corpus.recipe.model_dump(mode="json"),
+            score=pretrainer.score,
+            seed=pretrainer.seed,
+            budget=budget_record(replace(self._setting.budget, evaluations=None)),
+            asked=pretrainer.asked,
+            seconds=time.monotonic() - pretrainer.began,
+            diverged=pretrainer.diverged,
+        )
 
     def close(self) -> None:
         """Close the log."""

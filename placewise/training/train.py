@@ -34,11 +34,11 @@ from placewise.training.training_log import TrainingLog
 from placewise.training.workers.config import Processes, RayCluster, WorkerConfig
 
 try:
-    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, dump_checkpoint
+    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint
     from placewise.placers.learned.placer import LearnedPlacer, Observer
     from placewise.placers.learned.trainer import Trainer, Update
     from placewise.training.distributed import train_with_workers
-    from placewise.training.resume import find_checkpoint, require_same_policy
+    from placewise.training.resume import dump_checkpoint, find_checkpoint, require_same_policy, restore_trainer
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -208,7 +208,7 @@ class TrainCheckpointCallback(Observer):
         self._trainer, self._began = trainer, time.monotonic()
         if self._before is None:
             return False
-        self._before.resume(trainer, self._name, self._setting.reward or SIMULATED)
+        restore_trainer(self._before, trainer, self._name, self._setting.reward or SIMULATED)
         self._spent, self._best = self._before.header.seconds, trainer.pricing.value
         return True
 

@@ -24,7 +24,7 @@ class TablePolicy(Policy):
     def __init__(self, problem: Problem, options: LearningOptions) -> None:
         super().__init__()
         view = build_view(problem, np.arange(problem.n_ops))
-        self.view, self.features = view, build_features(view, ("kind", "fractal"))
+        self.view, self.options, self.features = view, options, build_features(view, ("kind", "fractal"))
         self.logits = nn.Parameter(torch.zeros(view.n, view.n_devices))
         self.register_buffer("allowed", torch.from_numpy(view.allowed.copy()), persistent=False)
 

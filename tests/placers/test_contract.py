@@ -15,7 +15,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.contiguity import contract, depth_first, device_cycle, join, path_back
+from placewise.simulate.contiguity import contract, depth_first, device_cycle, join, path_back, stage_cycle
 
 
 def reach(n: int, edges: set[tuple[int, int]]) -> np.ndarray:
@@ -71,6 +71,7 @@ def test_device_cycle_is_the_definition(problem: Problem) -> None:
         home = np.array([*blocks, *[0] * (problem.n_blocks - len(blocks))], np.int32)
         device = home[problem.block]
         cycle = device_cycle(graph, device)
+        assert stage_cycle(problem, device) == cycle
         assert (cycle is None) == is_chain(edges, tuple(home.tolist()))
         if cycle is not None:
             closed = reach(problem.n_devices, {(int(home[u]), int(home[v])) for u, v in edges})

@@ -54,16 +54,12 @@ def test_lost_weights_are_drawn_by_their_role(tmp_path):
     assert found["var"].min() >= 1 and abs(found["scale"] - 1).max() < 0.2 and abs(found["mean"]).max() < 0.2
     assert 0.5 < found["k"].std() * np.sqrt(27) < 1.5
     assert notes == ("5 weights of the model are missing (lost.bin is not here): random numbers stand in for them",)
-    again, other = (
-        arrays(load_with_weights(normalized(tmp_path))[0]),
-        arrays(load_with_weights(normalized(tmp_path), seed=1)[0]),
-    )
+    again = arrays(load_with_weights(normalized(tmp_path))[0])
     assert all(np.array_equal(found[name], again[name]) for name in found)
-    assert not np.array_equal(found["k"], other["k"])
 
 
 def test_a_weight_is_the_same_whatever_is_around_it(tmp_path):
-    """It depends on its name and the seed, so that parts of a model can be filled one by one."""
+    """It depends on its name alone, so that parts of a model can be filled one by one."""
     whole = arrays(load_with_weights(normalized(tmp_path))[0])["k"]
     lost = outside(np.zeros(SHAPES["k"], np.float32), "k", "lost.bin")
     part = saved(tmp_path, [helper.make_node("Conv", ["x", "k"], ["y"], "conv")], [lost])

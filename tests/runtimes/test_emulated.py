@@ -26,7 +26,7 @@ from placewise.runtimes.emulated.program import ADMITTED, join_stages
 from placewise.runtimes.emulated.runtime import Emulated, PreparedEmulation
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.throughput import loads
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.problem_arrays import native_problem
 from tests.helpers.processes_seen import gone
 from tests.helpers.simulate_problems import random_placement, random_problem, seeded
 from tests.helpers.worked_examples import Op, make_problem
@@ -112,7 +112,7 @@ def test_pieces_end_when_the_judge_says(seed, execution, transfers):
 def test_engines_and_wires_are_busy_as_predicted(seed, mode):
     """Every engine of a device, and every wire, spends the judge's seconds per sample, one task after the other."""
     problem, placement = drawn(seed, Objective("throughput", communication=mode))
-    parts, samples = loads(arrays_of(problem), placement.device), 12
+    parts, samples = loads(native_problem(problem), placement.device), 12
     expected = parts.compute + parts.send + parts.receive
     with Emulated().prepare(Job(problem, placement, ())) as prepared:
         prepared.time([{}] * samples, in_flight=4)

@@ -78,7 +78,6 @@ def test_random_placements_run_equal_and_where_asked(model, alone, seed):
         assert np.array_equal(prepared.placement.device, device)
         assert prepared.realised.share == 1 and not prepared.realised.elsewhere and not prepared.realised.idle
         assert min(prepared.realised.pieces) >= 1
-        assert prepared.compile_seconds > 0
 
 
 def test_single_device_needs_no_hetero(model, alone):

@@ -8,7 +8,6 @@ import numpy as np
 
 from placewise.costing.sharding.backward import are_updates
 from placewise.model.columns import Bools, Floats, Longs
-from placewise.model.dtypes import BITS
 from placewise.model.graph import Graph
 from placewise.model.sharding import SUMMAND, Sharding
 
@@ -36,9 +35,9 @@ class UnitMemory:
 class MemoryTable:
     """What the memory of units depends on besides the sharding: read once for all degrees."""
 
-    def __init__(self, graph: Graph, unit: Longs, free: Bools, optimizer_bytes: float | None = None) -> None:
+    def __init__(self, graph: Graph, unit: Longs, free: Bools) -> None:
         self.graph, self.n_units = graph, int(unit.max(initial=-1)) + 1
-        self._unit, self._optimizer_bytes = unit.astype(np.int64), optimizer_bytes
+        self._unit = unit.astype(np.int64)
         self._root = _find_roots(graph, free)
         self._updates = self._find_updates()
 
@@ -52,14 +51,12 @@ class MemoryTable:
         inputs = self._pairs_read(root, by_backward=False)
         trained, home = self._updates
         gradients = np.maximum(graph.weights.bytes, 0) * of_weight
-        optimizer = self._count_optimizer(sharding, of_weight)
-        forward = ~graph.ops.backward
-        state = np.where(forward, graph.ops.state_bytes * sharding.share, 0.0)
+        late, state = graph.ops.backward, graph.ops.state_bytes * sharding.share
         return UnitMemory(
             self._weights(of_weight),
             self._sum(home, gradients[trained]),
-            optimizer,
-            self._sum(unit, state),
+            self._sum(unit, np.where(late, state, 0.0)),
+            self._sum(unit, np.where(late, 0.0, state)),
             self._sum(inputs // graph.n_tensors, size[inputs % graph.n_tensors]) if len(inputs) else self._zero(),
             self._sum(kept // graph.n_tensors, size[kept % graph.n_tensors]) if len(kept) else self._zero(),
             self._peaks(root, size, kept) + self._largest_gathered(sharding),
@@ -102,16 +99,6 @@ class MemoryTable:
             _, first = np.unique(graph.weights.storage[edges.value[rows]], return_index=True)
             rows = rows[first]
         return edges.value[rows].astype(np.int64), self._unit[edges.consumer[rows]]
-
-    def _count_optimizer(self, sharding: Sharding, of_weight: Floats) -> Floats:
-        graph = self.graph
-        trained, home = self._updates
-        if self._optimizer_bytes is not None:
-            bits = np.maximum(BITS[graph.weights.dtype], 1)
-            elements = np.maximum(graph.weights.bytes, 0) * 8 / bits
-            return self._sum(home, (elements * of_weight)[trained] * self._optimizer_bytes)
-        late = graph.ops.backward
-        return self._sum(self._unit, np.where(late, graph.ops.state_bytes * sharding.share, 0.0))
 
     def _tensor_factors(self, sharding: Sharding) -> tuple[Floats, Longs]:
         """The part [n_tensors] of each tensor that a device has, and the tensor whose memory each one shares."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -49,8 +48,6 @@ class SplitOptions:
     sequence_parallel : bool
         Whether what lies between split products is split by tokens. A given degree that does not divide the tokens is
         an error; by default there are no ways with it. Default: false.
-    optimizer_bytes : float, optional
-        Bytes that the optimizer keeps per element of a weight that trains. Default: what the graph's updates keep.
     in_flight : {"1f1b", "gpipe"}
         The order of a training step's micro-batches, which says how many a stage holds. Default: 1f1b.
 
@@ -60,7 +57,6 @@ class SplitOptions:
     recompute: str = "auto"
     microbatches: int = 1
     sequence_parallel: bool = False
-    optimizer_bytes: float | None = None
     in_flight: str = "1f1b"
 
     def __post_init__(self) -> None:
@@ -72,21 +68,6 @@ class SplitOptions:
                 raise InputError(f"a tensor-parallel degree is {degree!r}", remedy=remedy)
         if self.degrees is not None and not self.degrees:
             raise InputError("no tensor-parallel degree is allowed", remedy="give at least one")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SplitWays:
-    """Ways, and the layouts behind them: a `Sharding` per degree.
-
-    `reserve` maps a degree to the bytes that every stage of that degree needs once (the ways' `workspace`): those of a
-    typical unit at work, since units run one after the other. The part "workspace" of what the ways hold is what a unit
-    needs beyond it. `notes` say what stays whole.
-    """
-
-    ways: Ways
-    shardings: Mapping[int, Sharding]
-    reserve: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -113,13 +94,16 @@ def make_ways(
     *,
     work: OpWork | None = None,
     unit_names: tuple[str, ...] = (),
-) -> SplitWays:
-    """The ways to run the units of a graph on the devices of a cluster.
+) -> tuple[Ways, tuple[str, ...]]:
+    """The ways to run the units of a graph on the devices of a cluster, and notes that say what stays whole.
 
     `unit` [n_ops] numbers units in topological order of the forward ops (`coarsen.group_units`). `costs` are those of
     whole ops, from the roofline or measured: a split op takes the same fraction of them that its share takes in the
     roofline. `capacity` [n_devices] bytes tells devices apart. A split stays inside a node: equal devices that are
     joined by their fastest links. `work` avoids counting the work again.
+
+    The `workspace` of a degree is what every stage of that degree needs once: the bytes of a typical unit at work,
+    since units run one after the other. The part "workspace" of what the ways hold is what a unit needs beyond it.
 
     Raises InputError for a degree that no node has devices for, or that does not divide heads or experts; CostError,
     ModelFileError as the cost table does.
@@ -144,7 +128,7 @@ def make_ways(
     pricing = SplitSeconds(
         graph, cluster, costs, work, device_class, node, np.asarray(unit, np.int64), options.microbatches
     )
-    memory = MemoryTable(graph, np.asarray(unit, np.int64), work.op_class.equals("free"), options.optimizer_bytes)
+    memory = MemoryTable(graph, np.asarray(unit, np.int64), work.op_class.equals("free"))
     rows, reserve = _WayColumns(), dict[int, float]()
     for degree, sharding in shardings.items():
         reserve[degree] = _add_rows(rows, pricing, memory.measure(sharding), sharding, trains, options.recompute)
@@ -154,8 +138,7 @@ def make_ways(
     ]
     notes += dict.fromkeys(said for sharding in shardings.values() for said in describe_refusals(sharding))
     ways = _assemble(graph, rows, pricing, trains, options, unit_names)
-    ways = replace(ways, workspace=np.array([reserve[degree] for degree in ways.degrees.tolist()]))
-    return SplitWays(ways, MappingProxyType(shardings), MappingProxyType(reserve), tuple(notes))
+    return replace(ways, workspace=np.array([reserve[degree] for degree in ways.degrees.tolist()])), tuple(notes)
 
 
 def _list_degrees(options: SplitOptions, device_class: Ints, node: Ints) -> list[int]:

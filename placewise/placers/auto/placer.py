@@ -23,7 +23,6 @@ from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, make_sound, run_placer
 from placewise.placers.registry import create
-from placewise.simulate import lower_bound
 
 QUICK_PACE = 8e-6
 """Seconds per op of a quick placer on a large graph, on a busy machine."""
@@ -37,6 +36,9 @@ FIRST_SLICE, SLICES, SLICE_PER_OP = 0.5, 24, 3e-5
 """The first slice of a search has at least this many seconds, this part of the time, and this many seconds per op."""
 MIN_TURN = 3.0
 """A placer runs only if the remaining time is more than this many judgements take."""
+KEPT_TURNS = 2.0
+"""A placer leaves the time of so many judgements: of its placement, and of the best in the end, which may take longer
+than that of an even split."""
 LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
@@ -86,7 +88,7 @@ class _Portfolio:
     """One call of the placer."""
 
     def __init__(self, search: SearchContext) -> None:
-        self.problem, self.hints, self.watch = search.problem, search.hints, search.watch
+        self._context, self.problem, self.hints, self.watch = search, search.problem, search.hints, search.watch
         self.timed = bool(np.isfinite(search.budget.seconds))
         self.history = History(
             self.problem, search.price, self.watch, search.on_progress, self.timed, judging=search.hints.judging
@@ -128,7 +130,7 @@ class _Portfolio:
         self._passes += 1
 
     def _take_hints(self) -> None:
-        self.history.bounds.append(self.hints.bound or lower_bound(self.problem))
+        self.history.bounds.append(self._context.bound)
         for name, (placement, judgement) in self.hints.baselines.items():
             self.history.record(name, Proposal(placement), judgement)
         makers = chain(self.hints.by, repeat("a hint"))
@@ -177,6 +179,7 @@ class _Portfolio:
 
     def _search(self, turns: Sequence[Turn]) -> None:
         """Run searches, then proofs, then searches again until the time is over."""
+        self._check_time()
         proofs = strategy.proofs(self.problem)
         if not self.timed:
             for turn in (*turns, *proofs):
@@ -284,19 +287,24 @@ class _Portfolio:
         """What the placer of a turn is asked to solve."""
         return with_shape(self.problem, turn.shape) if turn.shape else self.problem
 
-    def _take(self, turn: Turn, seconds: float) -> bool:
-        """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
-        history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
+    def _check_time(self) -> None:
+        """Raise `_RunOver` where no placer could run, and its placement be judged, any more."""
+        history = self.history
         if history.turns and self.watch.left <= (MIN_TURN * history.judging if history.best is not None else 0.0):
             history.reason = Reason.TIME_LIMIT
             raise _RunOver
+
+    def _take(self, turn: Turn, seconds: float) -> bool:
+        """Run a placer for some seconds; whether it improved on the best. Raises `_RunOver`."""
+        history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
+        self._check_time()
         placer, rest, counts = self._placer(turn), self.watch.rest(), turn.placer in strategy.COUNTING
         if placer is None or (self._passes and not counts) or (self._work == 0 and counts):
             return False
         work = self._work if turn.work is None else turn.work
         seed = (rest.seed + 7919 * (history.turns if self.timed else self._passes)) % (1 << 31)
-        most = max(rest.seconds - history.judging, 0.0)
-        budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
+        most = max(rest.seconds - KEPT_TURNS * history.judging, 0.0)
+        budget = replace(rest, seconds=min(seconds, most), latest=most, iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
         known = history.placements if turn.hinted or not turn.shape else ()
         looser = turn.shape == "any"

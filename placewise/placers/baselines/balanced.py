@@ -131,9 +131,8 @@ def _split_order(
     def split(room: Floats, loads: Floats) -> LineSplit:
         if not allowed.all():
             loads[~allowed] = np.inf
-        return find_best_split(
-            _build_load_problem(problem, graph, sealed(loads)), group, order, room, lambda *_: not watch.out
-        )
+        alike = _build_load_problem(problem, graph, sealed(loads))
+        return find_best_split(alike, group, order, room, lambda *_: not watch.out).heard()
 
     if not host.any() or held.sum() <= capacity[~host].sum():
         alone = split(capacity, np.where(host, np.inf, amounts))

@@ -16,12 +16,11 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placewise.model.columns import Floats
-from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import Progress, SearchContext
 from placewise.placers.cp_sat import sequential_model
-from placewise.placers.shared.interchangeable import interchangeable
+from placewise.placers.shared.fit import shrink_capacity
 from placewise.placers.shared.schedule_models import operator_model, subgraph_model
 from placewise.placers.shared.schedule_models.assignment import OpGroups, canonical_assignment, op_groups
 from placewise.placers.shared.schedule_models.incumbent import Incumbent, find_incumbent
@@ -147,7 +146,7 @@ class _LatencySolver:
             if rejected < REJECTIONS:
                 _exclude(model, solved.solver)
             elif rejected < REJECTIONS + SHRINKINGS:
-                proof, capacity = False, _shrink(problem, placement, capacity)
+                proof, capacity = False, shrink_capacity(problem, capacity, *device_memory(problem, placement))
                 model = self._build(capacity)
             else:
                 return
@@ -202,17 +201,6 @@ class _LatencySolver:
 def _terms(problem: Problem) -> int:
     """An upper limit for the costs that add up to a value: ops and calls, and hops of tensors through the host."""
     return 2 * problem.n_ops + 4 * (len(problem.graph.consumers) + problem.graph.n_tensors)
-
-
-def _shrink(problem: Problem, placement: Placement, capacity: Floats) -> Floats:
-    """Capacity [n_devices] less the bytes that activations exceed it by; the same on interchangeable devices."""
-    resident, peak = device_memory(problem, placement)
-    kind, smaller = interchangeable(problem), capacity.copy()
-    for d in np.flatnonzero(peak > problem.capacity).tolist():
-        same = kind == kind[d]
-        room = resident[d] - (peak[d] - problem.capacity[d])
-        smaller[same] = np.maximum(np.minimum(capacity[same], room), 0.0)
-    return smaller
 
 
 def _exclude(model: Any, solver: cp_model.CpSolver) -> None:

@@ -23,7 +23,7 @@ from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel_placement
 from placewise.placers.shared.objective_value import objective_value
 from placewise.placers.shared.starting_placements import find_starting_placements, keeps_rules
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import judge_placement
 
 SOLVERS: dict[bool, tuple[tuple[str, dict[str, int]], ...]] = {
     True: (("dp", {"max_ideals": 60_000}), ("cpsat", {})),
@@ -77,7 +77,7 @@ class ThroughputWindows:
 
     def __init__(self, search: SearchContext, *, size: int, together: int) -> None:
         self._search, self._problem, self._watch = search, search.problem, search.watch
-        self._bound, self._together = search.hints.bound or lower_bound(search.problem), together
+        self._bound, self._together = search.bound, together
         self._chained = search.problem.constraints.contiguous
         self._rng, self._stop = np.random.default_rng(search.budget.seed), _native.StopFlag()
         self._size = dict.fromkeys(KINDS, float(size))

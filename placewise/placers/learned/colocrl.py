@@ -87,7 +87,7 @@ class ColocRLPolicy(SequencePolicy):
     def _encode(self, *, explore: bool = True) -> EncoderMemory:
         """Encode the groups, with or without exploration."""
         groups = torch.cat((self.kind(self.get_buffer("kinds")), self.get_buffer("others")), dim=1)[None]
-        share = self.exploration_share(self.options.explore, self.view.n) if explore else 0.0
+        share = self.exploration_share(self.view.n) if explore else 0.0
         return self.sequencer.encode(groups, share)
 
 

@@ -19,18 +19,10 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import build_features, link_pace, time_scale, to_single
-from placewise.placers.learned.options import LARGEST, PLAIN, Baseline, LearningOptions, require_at_least, require_share
+from placewise.placers.learned.options import LARGEST, PLAIN, Baseline, LearningOptions, require_at_least
 from placewise.placers.learned.partial_schedules import STATE, PartialSchedules, schedule_graph
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.policy import (
-    Policy,
-    Price,
-    Rollout,
-    best_so_far,
-    mix_exploration,
-    paths_of,
-    score_choices,
-)
+from placewise.placers.learned.policy import Policy, Price, Rollout, paths_of, score_choices
 from placewise.placers.learned.view import build_view, coarse_labels
 
 SECTIONS = ("work", "levels")
@@ -72,8 +64,7 @@ class DopplerOptions(LearningOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, imitation=0, moves=1, most_units=1, rounds=0, hidden=2)
-        require_share("epsilon", self.epsilon)
-        require_share("moving", self.moving)
+        self.require_shares("epsilon", "moving")
 
 
 class Encoder(nn.Module):
@@ -99,6 +90,7 @@ class Encoder(nn.Module):
 class Doppler(Policy):
     """Selects units and places them. Its parameters fit any graph and any devices."""
 
+    options: DopplerOptions
     any_devices: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, options: DopplerOptions) -> None:
@@ -121,7 +113,7 @@ class Doppler(Policy):
         """Draw whole placements; or, in a share `moving` of calls, some devices of the best placement so far."""
         moving = float(torch.rand((), generator=generator)) < self.options.moving
         price(self.suggestions())
-        start = best_so_far(self.view, price) if moving else None
+        start = self.best_so_far(price) if moving else None
         choices, device = self._episodes(count, generator, start)
         if start is None:
             return Rollout(choices, price(self.view.placements(device)))
@@ -175,8 +167,7 @@ class Doppler(Policy):
     def _devices(self, order: Tensor, unit: Tensor, held: Tensor, state: Tensor, *, moving: bool) -> Tensor:
         """Log p [..., D] of the devices of units `order` [...]; `held` [..., D, narrow] is the mean of who is there."""
         scores = self.score(_leaky(unit[order].unsqueeze(-2) + held + self.device(state))).squeeze(-1)
-        share = self.exploration_share(self.options.explore, self.options.moves if moving else self.view.n)
-        return mix_exploration(scores, self.allowed[order], share)
+        return self.explore(scores, self.allowed[order], self.options.moves if moving else self.view.n)
 
     @torch.no_grad()
     def _episodes(
@@ -215,11 +206,10 @@ class Doppler(Policy):
                 held = (on @ there) / on.sum(dim=2, keepdim=True).clamp_min(1.0)
                 rows = torch.from_numpy(unit), unit_part, held, torch.from_numpy(state[:, step])
                 places = self._devices(*rows, moving=start is not None).double().exp().numpy()
-            chosen = (
-                _choose(places, draw[2:], None if drawn else epsilon)
-                if given is None
-                else given[row, unit].astype(np.int64)
-            )
+            if given is None:
+                chosen = _choose(places, draw[2:], None if drawn else epsilon)
+            else:
+                chosen = given[row, unit].astype(np.int64)
             if start is not None:
                 chosen = np.where(anew[row, unit], chosen, start.numpy()[unit])
             device[:, step], on[row, chosen, unit] = chosen, 1.0

@@ -168,9 +168,8 @@ def _levels(view: View) -> Floats:
 
 def _all_degrees(view: View) -> Floats:
     """Logarithms of in- and out-degrees."""
-    return np.stack(
-        [np.log1p(np.bincount(ends, minlength=view.n)) / DEGREES for ends in (view.head, view.tail)], axis=1
-    )
+    columns = [np.log1p(np.bincount(ends, minlength=view.n)) / DEGREES for ends in (view.head, view.tail)]
+    return np.stack(columns, axis=1)
 
 
 def _work(view: View) -> Floats:
@@ -272,15 +271,22 @@ def _share_before(work: Floats, key: Floats) -> Floats:
 
 def _lanes(view: View, work: Floats) -> Floats:
     """The share of a bucket's work before the middle of each unit, in depth-first order."""
-    walk = _native.depth_first_numbers(offsets_of(view.tail, view.n), view.head.astype(np.int32))
     bucket = path_buckets(view)
-    order = np.lexsort((walk, bucket))
+    order = np.lexsort((_depth_first_numbers(view), bucket))
     sorted_work = work[order]
     whole = sums(work, bucket, BUCKETS)
     start = np.concatenate((np.zeros(1), np.cumsum(whole)))[bucket[order]]
     place = np.empty(view.n)
     place[order] = (np.cumsum(sorted_work) - sorted_work / 2 - start) / np.where(whole > 0, whole, 1.0)[bucket[order]]
     return np.clip(place, 0.0, 1.0)
+
+
+def _depth_first_numbers(view: View) -> Longs:
+    """The position [n_units] of each unit depth first, after all that lead to it; those on cycles come last."""
+    heads = view.head[np.lexsort((-view.head, view.tail))]
+    sources = np.setdiff1d(np.arange(view.n), view.head)[::-1].copy()
+    number = _native.last_ready_first(offsets_of(view.tail, view.n), heads, sources, np.zeros(view.n, np.int32))
+    return np.where(number < 0, view.n, number)
 
 
 _SECTIONS: dict[str, Callable[[View], Floats]] = {
@@ -328,10 +334,6 @@ class GdpFeatures:
     @property
     def n(self) -> int:
         return len(self.allowed)
-
-    @property
-    def n_devices(self) -> int:
-        return self.allowed.shape[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,20 +22,9 @@ from placewise.placers.base import Budget, PlacerInfo, run_placer
 from placewise.placers.learned.checkpoint import read_checkpoint
 from placewise.placers.learned.features import build_features
 from placewise.placers.learned.gdp_network import Embedded, GdpNetwork
-from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
-from placewise.placers.learned.placer import LearnedPlacer, Observer
-from placewise.placers.learned.policy import (
-    Policy,
-    Price,
-    Rollout,
-    best_so_far,
-    draw,
-    draw_segment,
-    entropy_of,
-    mix_exploration,
-    move_log_p,
-    position_ranks,
-)
+from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least
+from placewise.placers.learned.placer import LearnedPlacer
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, draw_segment, entropy_of, position_ranks
 from placewise.placers.learned.pricing import BudgetExhausted, always_fits
 from placewise.placers.learned.view import build_view, coarse_labels
 from placewise.placers.registry import create
@@ -106,8 +95,8 @@ class GdpOptions(LearningOptions):
         require_at_least(self, prior_sets=1, refinements=0, regions=1)
         if self.hidden % self.heads:
             raise PlacerError(f"hidden is {self.hidden}", remedy=f"give a multiple of the {self.heads} heads")
-        require_share("moving", self.moving)
-        require_number("prior", self.prior)
+        self.require_shares("moving")
+        self.require_numbers("prior")
 
 
 class Gdp(GdpNetwork):
@@ -117,9 +106,8 @@ class Gdp(GdpNetwork):
     version: ClassVar[int] = 2
 
     def __init__(self, problem: Problem, options: GdpOptions) -> None:
-        view = build_view(
-            problem, coarse_labels(problem, options.most_units if options.units == "coarse" else problem.n_blocks)
-        )
+        most = options.most_units if options.units == "coarse" else problem.n_blocks
+        view = build_view(problem, coarse_labels(problem, most))
         super().__init__(view, build_features(view, SECTIONS, hashed=True), options)
         self.fits = always_fits(problem)
         self.rank = position_ranks(self.facts.place)
@@ -127,8 +115,7 @@ class Gdp(GdpNetwork):
     def logits(self) -> Tensor:
         """Log p [n, D] of every unit's device."""
         scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
-        share = self.exploration_share(self.options.explore, self.view.n)
-        return mix_exploration(scores, self.inputs.allowed, share)
+        return self.explore(scores, self.inputs.allowed, self.view.n)
 
     def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
         """Draw `count` whole placements; or, in a share `moving` of calls, moves of regions."""
@@ -144,10 +131,10 @@ class Gdp(GdpNetwork):
         likeliest = logits.argmax(dim=1)
         masks, moves, path = [], [], []
         for _ in range(count):
-            best = best_so_far(self.view, price)
+            best = self.best_so_far(price)
             start = likeliest if best is None else best
             mask = torch.stack([draw_segment(self.rank, generator) for _ in range(self.options.regions)])
-            move = draw(self._move_log_p(logits, mask), generator)
+            move = draw(self.move_log_p(logits, mask, self.inputs.allowed, self.options.regions), generator)
             row = start
             for region, device in zip(mask, move, strict=True):
                 row = torch.where(region & self.inputs.allowed[:, device], device, row)
@@ -157,15 +144,11 @@ class Gdp(GdpNetwork):
         seconds = np.stack(path)
         return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
 
-    def _move_log_p(self, logits: Tensor, mask: Tensor) -> Tensor:
-        """Log p [..., D] of the target device of regions [..., n]."""
-        share = self.exploration_share(self.options.explore, self.options.regions)
-        return move_log_p(logits, mask, self.inputs.allowed, share)
-
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""
         if "move" in choices:
-            log_p, device = self._move_log_p(self.logits(), choices["region"]), choices["move"]
+            log_p = self.move_log_p(self.logits(), choices["region"], self.inputs.allowed, self.options.regions)
+            device = choices["move"]
             return log_p.gather(-1, device.unsqueeze(-1)).squeeze(-1), entropy_of(log_p)
         log_p, device = self.logits(), choices["device"]
         log_prob = log_p[torch.arange(self.view.n), device]
@@ -266,8 +249,8 @@ class GdpPlacer(LearnedPlacer):
     Options: ClassVar[type[LearningOptions]] = GdpOptions
     network: ClassVar[type[Policy]] = Gdp
 
-    def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
-        super().__init__(options, observer)
+    def __init__(self, options: LearningOptions | None = None) -> None:
+        super().__init__(options)
         if self.trained is None and getattr(self.options, "pretrained", False) and SHIPPED.is_dir():
             shipped = read_checkpoint(SHIPPED)
             _require_shape(self.options, shipped.header.options)

@@ -170,6 +170,8 @@ def _vary_priors(priors: Tensor, spread: float, generator: torch.Generator) -> T
 class GdpNetwork(Policy):
     """The scores of all devices for all units."""
 
+    options: GdpOptions
+
     def __init__(self, view: View, features: Features, options: GdpOptions) -> None:
         super().__init__()
         self.view, self.options, self.segment = view, options, options.segment

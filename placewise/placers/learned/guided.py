@@ -17,16 +17,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import (
-    Budget,
-    Hints,
-    OnProgress,
-    PlacerInfo,
-    Progress,
-    SearchContext,
-    Stopwatch,
-    run_placer,
-)
+from placewise.placers.base import Budget, Hints, PlacerInfo, Progress, SearchContext, run_placer
 from placewise.placers.learned.options import RENAMED, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer, build_proposal
 from placewise.placers.learned.pricing import BudgetExhausted, Pricing
@@ -83,13 +74,12 @@ class GuidedPlacer:
 
     def propose(self, search: SearchContext) -> Proposal:
         """The proposal of the search, with a note on what the policy alone reached."""
-        problem = search.problem
-        watch, name = search.watch, self._policy.info.name
+        problem, watch, name = search.problem, search.watch, self._policy.info.name
         search.on_progress(Progress("guided", 0.0, f"asking {name}"))
         trainer: Trainer | None = None
         try:
             trainer = self._policy.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
-            hints = self._collect_hints(problem, trainer, watch, search.hints)
+            hints = self._collect_hints(search, trainer)
         except KeyboardInterrupt:
             if trainer is None:
                 return Proposal(None, reason=Reason.INTERRUPTED)
@@ -100,10 +90,11 @@ class GuidedPlacer:
         start, rest, price = watch.elapsed, watch.rest(), trainer.pricing
         if rest.evaluations is not None:
             rest = replace(rest, evaluations=max(rest.evaluations - price.evaluations, 0))
-        on_progress = _delay_progress(search.on_progress, start)
-        proposal = run_placer(
-            self._search, problem, rest, hints=hints, evaluate=search.evaluate, on_progress=on_progress
-        )
+
+        def report(state: Progress) -> None:
+            search.on_progress(replace(state, seconds=start + state.seconds))
+
+        proposal = run_placer(self._search, problem, rest, hints=hints, evaluate=search.evaluate, on_progress=report)
         history = tuple(replace(step, seconds=start + step.seconds) for step in proposal.history)
         if proposal.placement is None and not proposal.infeasible and price.best is not None:
             proposal = replace(proposal, placement=Placement(price.best))
@@ -112,8 +103,9 @@ class GuidedPlacer:
         notes = (*proposal.notes, *trainer.policy.notes, f"{name} alone: {alone}")
         return replace(proposal, history=history, notes=notes)
 
-    def _collect_hints(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:
+    def _collect_hints(self, search: SearchContext, trainer: Trainer) -> Hints:
         """Put the policy's best placements before the given ones, and add its probabilities."""
+        problem, watch, hints = search.problem, search.watch, search.hints
         policy, price, record = trainer.policy, trainer.pricing, _RecordedPricing(trainer.pricing)
         most, updates = watch.budget.evaluations, self._policy.options.updates
         try:
@@ -175,8 +167,3 @@ class _RecordedPricing:
         counts = np.stack([(rows == device).sum(axis=0) for device in range(n_devices)], axis=1) + PRIOR_COUNT
         shares: Floats = counts / counts.sum(axis=1, keepdims=True)
         return shares
-
-
-def _delay_progress(on_progress: OnProgress, seconds: float) -> OnProgress:
-    """A listener that adds seconds to the progress of the search."""
-    return lambda state: on_progress(replace(state, seconds=seconds + state.seconds))

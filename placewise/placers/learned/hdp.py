@@ -20,7 +20,7 @@ from placewise.model.columns import Ints, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import Features, Singles, build_features, order_positions
-from placewise.placers.learned.options import LearningOptions, require_at_least, require_number
+from placewise.placers.learned.options import LearningOptions, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.policy import Policy, Price, Rollout, position_ranks, score_choices
 from placewise.placers.learned.sequence import PAPER, EncoderMemory, SequenceOptions, SequencePolicy, Sequencer
@@ -51,7 +51,7 @@ class HDPOptions(SequenceOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, groups=0, grouper_width=1, neighbours=0)
-        require_number("nearness", self.nearness)
+        self.require_numbers("nearness")
 
     def n_groups(self, n_units: int, n_devices: int) -> int:
         """The number of groups for a problem."""
@@ -105,7 +105,7 @@ class HDPPolicy(SequencePolicy):
         return logits[0][group[0]]
 
     def _encode(self, columns: Tensor) -> EncoderMemory:
-        return self.sequencer.encode(columns, self.exploration_share(self.options.explore, self.n_groups))
+        return self.sequencer.encode(columns, self.exploration_share(self.n_groups))
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         group = choices["group"]
@@ -182,15 +182,10 @@ def _grouper_features(view: View, basic: Features, options: HDPOptions) -> Featu
     share = (np.arange(view.n) + 0.5) / max(view.n, 1)
     angle = 2 * np.pi * share[:, None] * np.arange(1, WAVES + 1)
     place = np.concatenate((share[:, None], np.sin(angle), np.cos(angle)), axis=1).astype(np.float32)
-    parts, layout = [basic.matrix, place], [*basic.layout, ("place", place.shape[1])]
-    if options.neighbours:
-        near = np.concatenate(
-            [_neighbour_places(share, ends, others, view.n, options.neighbours)
-             for ends, others in ((view.head, view.tail), (view.tail, view.head))], axis=1
-        )  # fmt: skip
-        parts.append(near)
-        layout.append(("neighbours", near.shape[1]))
-    return Features(np.concatenate(parts, axis=1), tuple(layout))
+    near = [_neighbour_places(share, ends, others, view.n, options.neighbours)
+            for ends, others in ((view.head, view.tail), (view.tail, view.head))]  # fmt: skip
+    layout = (*basic.layout, ("place", place.shape[1]), ("neighbours", 2 * options.neighbours))
+    return Features(np.concatenate((basic.matrix, place, *near), axis=1), layout)
 
 
 def _neighbour_places(share: np.ndarray, ends: Ints, others: Ints, n: int, most: int) -> Singles:

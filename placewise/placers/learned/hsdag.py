@@ -21,15 +21,7 @@ from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import build_features
-from placewise.placers.learned.options import (
-    LARGEST,
-    PLAIN,
-    Baseline,
-    LearningOptions,
-    require_at_least,
-    require_number,
-    require_share,
-)
+from placewise.placers.learned.options import LARGEST, PLAIN, Baseline, LearningOptions, require_at_least
 from placewise.placers.learned.parsing import (
     best_edges,
     edges_between,
@@ -39,17 +31,7 @@ from placewise.placers.learned.parsing import (
     unit_edges,
 )
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.policy import (
-    Policy,
-    Price,
-    Rollout,
-    best_so_far,
-    draw,
-    mask_logits,
-    mix_exploration,
-    paths_of,
-    score_choices,
-)
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, mask_logits, paths_of, score_choices
 from placewise.placers.learned.view import build_view, chain_labels
 
 SECTIONS = ("kind", "shape", "in_degree", "out_degree", "fractal", "position", "place")
@@ -112,8 +94,8 @@ class HsdagOptions(LearningOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, steps=1, rounds=1, hidden=1, moves=0)
-        require_share("dropout", self.dropout, below_one=True)
-        require_number("jitter", self.jitter)
+        self.require_shares("dropout", below_one=True)
+        self.require_numbers("jitter")
 
 
 class ParsedState(NamedTuple):
@@ -127,6 +109,7 @@ class ParsedState(NamedTuple):
 class HsdagPolicy(Policy):
     """Decisions are the devices of groups. Rows of a rollout are in the order of its states."""
 
+    options: HsdagOptions
     x: Tensor
     edges: Tensor
     allowed: Tensor
@@ -157,7 +140,7 @@ class HsdagPolicy(Policy):
         steps = min(self.options.steps, count)
         seed = int(torch.randint(LARGEST_SEED, (), generator=generator))
         which = np.arange(count) * steps // count
-        moves = bool(self.options.moves) and best_so_far(self.view, price) is not None
+        moves = bool(self.options.moves) and self.best_so_far(price) is not None
         drawn, kept, paths = [], [], []
         with torch.no_grad():
             for number, state in enumerate(self._walk(steps, seed=seed)):
@@ -184,7 +167,7 @@ class HsdagPolicy(Policy):
         self, state: ParsedState, count: int, generator: torch.Generator, price: Price
     ) -> tuple[dict[str, Tensor], Floats]:
         """Draw moves from the best placement so far; return the seconds [count, 2] before and after them too."""
-        start = best_so_far(self.view, price)
+        start = self.best_so_far(price)
         assert start is not None
         log_p = self._move_log_p(state, start)
         move = draw(log_p.expand(count, self.options.moves, -1), generator)
@@ -224,8 +207,7 @@ class HsdagPolicy(Policy):
 
     def _device_log_p(self, state: ParsedState) -> Tensor:
         """Log p [groups, devices] with exploration."""
-        share = self.exploration_share(self.options.explore, len(state.logits))
-        return mix_exploration(state.logits, torch.isfinite(state.logits), share)
+        return self.explore(state.logits, torch.isfinite(state.logits), len(state.logits))
 
     def _move_log_p(self, state: ParsedState, start: Tensor) -> Tensor:
         """Log p [groups · devices] of moves, by the logits of the new device minus those of the devices `start` [n].
@@ -236,8 +218,7 @@ class HsdagPolicy(Policy):
         share = there / there.sum(dim=1, keepdim=True)
         now = (share * state.logits.masked_fill(share == 0, 0.0)).sum(dim=1, keepdim=True)
         may = torch.isfinite(state.logits) & (share < 1)
-        exploration = self.exploration_share(self.options.explore, self.options.moves)
-        return mix_exploration((state.logits - now).flatten(), may.flatten(), exploration)
+        return self.explore((state.logits - now).flatten(), may.flatten(), self.options.moves)
 
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement of every state, the likeliest first."""

@@ -29,31 +29,12 @@ PLAIN: Mapping[str, Any] = {
 """The part of `paper` presets that all policies share: plain policy gradients on whole placements."""
 
 
-def option_values(options: LearningOptions) -> dict[str, Any]:
-    """Options as plain values, by name."""
-    return {field.name: getattr(options, field.name) for field in fields(options)}
-
-
 def require_at_least(options: object, **least: int) -> None:
     """Raise PlacerError for the first option below its least value."""
     words = {0: "zero", 1: "one"}
     for name, bound in least.items():
         if getattr(options, name) < bound:
             raise PlacerError(f"{name} is {getattr(options, name)}", remedy=f"give {words.get(bound, bound)} or more")
-
-
-def require_share(name: str, value: float, *, below_one: bool = False) -> None:
-    """Raise PlacerError unless 0 ≤ value ≤ 1; with `below_one`, unless 0 ≤ value < 1."""
-    if not (0 <= value <= 1) or (below_one and value == 1):
-        remedy = "give a share from 0 to below 1" if below_one else "give a share from 0 to 1"
-        raise PlacerError(f"{name} is {value}", remedy=remedy)
-
-
-def require_number(name: str, value: float, *, above_zero: bool = False) -> None:
-    """Raise PlacerError unless 0 ≤ value ≤ LARGEST; with `above_zero`, unless 0 < value."""
-    if not (0 <= value <= LARGEST) or (above_zero and not value):
-        lowest = "above" if above_zero else "from"
-        raise PlacerError(f"{name} is {value}", remedy=f"give a number {lowest} zero{AT_MOST}")
 
 
 @dataclass(frozen=True)
@@ -139,9 +120,23 @@ class LearningOptions:
                 object.__setattr__(self, name, self.paper[name])
         require_at_least(self, samples=1, epochs=1, updates=0, invalid_grace=0, patience=0, restart_after=0)
         require_at_least(self, greedy_every=0)
-        for name in ("clip_norm", "failure_penalty", "clip"):
-            require_number(name, getattr(self, name), above_zero=True)
-        for name in ("rate", "decay", "discount", "entropy", "explore", "extra_exploration", "final_rate"):
-            require_number(name, getattr(self, name))
+        self.require_numbers("clip_norm", "failure_penalty", "clip", above_zero=True)
+        self.require_numbers("rate", "decay", "discount", "entropy", "explore", "extra_exploration", "final_rate")
         if not 0 < self.elite <= 1:
             raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")
+
+    def require_shares(self, *names: str, below_one: bool = False) -> None:
+        """Raise PlacerError for the first option that is not from 0 to 1, or with `below_one` from 0 to below 1."""
+        for name in names:
+            value = getattr(self, name)
+            if not (0 <= value <= 1) or (below_one and value == 1):
+                remedy = "give a share from 0 to below 1" if below_one else "give a share from 0 to 1"
+                raise PlacerError(f"{name} is {value}", remedy=remedy)
+
+    def require_numbers(self, *names: str, above_zero: bool = False) -> None:
+        """Raise PlacerError for the first option that is not from 0 (or above it) to LARGEST."""
+        for name in names:
+            value = getattr(self, name)
+            if not (0 <= value <= LARGEST) or (above_zero and not value):
+                lowest = "above" if above_zero else "from"
+                raise PlacerError(f"{name} is {value}", remedy=f"give a number {lowest} zero{AT_MOST}")

@@ -12,16 +12,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Improvement, Proposal, Reason
-from placewise.placers.base import (
-    NO_HINTS,
-    Evaluate,
-    Hints,
-    OnProgress,
-    PlacerInfo,
-    Progress,
-    SearchContext,
-    Stopwatch,
-)
+from placewise.placers.base import NO_HINTS, Evaluate, Hints, PlacerInfo, Progress, SearchContext
 from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, untrained_policy
@@ -54,8 +45,8 @@ class LearnedPlacer:
     Options: ClassVar[type[LearningOptions]] = LearningOptions
     network: ClassVar[Callable[..., Policy]]
 
-    def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
-        self.options, self.observer = options or self.Options(), observer or Observer()
+    def __init__(self, options: LearningOptions | None = None) -> None:
+        self.options, self.observer = options or self.Options(), Observer()
         self.trained: Checkpoint | None = None
         self.make_trainer: MakeTrainer | None = None
         if self.options.checkpoint:
@@ -90,7 +81,7 @@ class LearnedPlacer:
             trainer = self.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
             if not self.observer.begin(trainer):
                 trainer.begin(self.starts(problem, search.hints))
-            reason = trainer.run(watch.rest(), self._listener(trainer, watch, search.on_progress))
+            reason = trainer.run(watch.rest(), self._listener(trainer, search))
         except KeyboardInterrupt:
             pass
         except (MemoryError, RuntimeError) as error:
@@ -112,10 +103,11 @@ class LearnedPlacer:
         best = None if self.trained is None else self.trained.best(problem)
         return np.array([*rows, *([] if best is None else [best])], np.int32).reshape(-1, problem.n_ops)
 
-    def _listener(self, trainer: Trainer, watch: Stopwatch, on_progress: OnProgress) -> Callable[[Update], None]:
+    def _listener(self, trainer: Trainer, search: SearchContext) -> Callable[[Update], None]:
         def report(update: Update) -> None:
             self.observer.update(trainer, update)
-            on_progress(Progress(self.info.name, watch.elapsed, format_update(update), update.best, None))
+            message = format_update(update)
+            search.on_progress(Progress(self.info.name, search.watch.elapsed, message, update.best, None))
 
         return report
 

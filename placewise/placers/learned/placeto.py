@@ -22,16 +22,7 @@ from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.features import build_features
 from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.policy import (
-    Policy,
-    Price,
-    Rollout,
-    best_so_far,
-    draw,
-    mask_logits,
-    mix_exploration,
-    score_choices,
-)
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, mask_logits, score_choices
 from placewise.placers.learned.view import build_view, chain_labels, colocation_labels
 from placewise.placers.learned.walk import GROUPS, WalkGraph, walk_graph
 
@@ -108,6 +99,7 @@ class Placeto(Policy):
     descendants and parallel units (their mean, and the part on the device), and on the cost of the unit there.
     """
 
+    options: PlacetoOptions
     any_devices: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, options: PlacetoOptions) -> None:
@@ -141,8 +133,7 @@ class Placeto(Policy):
         costs = self._costs(device, unit, on, load)
         apart = torch.cat((costs, means.transpose(1, 2).flatten(2), pools[..., -1].transpose(1, 2)), dim=-1)
         scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1) + self.options.stay * costs[..., -1]
-        exploration = self.exploration_share(self.options.explore, walk.n)
-        return mix_exploration(scores, walk.allowed[unit], exploration)
+        return self.explore(scores, walk.allowed[unit], walk.n)
 
     def _state(self, device: Tensor, step: Tensor, unit: Tensor, load: Tensor) -> Tensor:
         """Inputs of nodes [2n, B, known + STATE]."""
@@ -169,11 +160,11 @@ class Placeto(Policy):
     @torch.no_grad()
     def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
         device = start = self._starts(count, generator, price)
-        path = [self._price(device, price)]
+        path = [price(self.view.placements(device.numpy()))]
         for step in range(len(self.walk.order)):
             drawn = draw(self.logits(device, torch.full((count,), step)), generator)
             device = device.index_copy(1, self.walk.order[step : step + 1], drawn[:, None])
-            path.append(self._price(device, price))
+            path.append(price(self.view.placements(device.numpy())))
         choices = {"start": start, "moved": device[:, self.walk.order]}
         return Rollout(choices, path[-1], np.stack(path, axis=1))
 
@@ -212,15 +203,11 @@ class Placeto(Policy):
         device = torch.from_numpy(self.view.devices(placements)).long()
         return {"start": self._single().expand(len(device), -1), "moved": device[:, self.walk.order]}
 
-    def _price(self, device: Tensor, price: Price) -> np.ndarray:
-        return price(self.view.placements(device.numpy()))
-
     def _starts(self, count: int, generator: torch.Generator, price: Price) -> Tensor:
         """The devices at which episodes start [count, n]."""
         if self.options.start == "random":
-            return draw(
-                mask_logits(torch.zeros(self.walk.allowed.shape), self.walk.allowed).expand(count, -1, -1), generator
-            )
+            logits = mask_logits(torch.zeros(self.walk.allowed.shape), self.walk.allowed)
+            return draw(logits.expand(count, -1, -1), generator)
         start = self._best(price) if self.options.start == "best" else self._single()
         return start[:1].expand(count, -1)
 
@@ -235,7 +222,7 @@ class Placeto(Policy):
 
     def _best(self, price: Price) -> Tensor:
         """The best placement so far, or the single device."""
-        best = best_so_far(self.view, price)
+        best = self.best_so_far(price)
         return self._single() if best is None else best[None]
 
 

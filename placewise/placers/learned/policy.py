@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional
 from placewise.model.columns import Floats, Ints, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features
+from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.view import View
 
 P = TypeVar("P", bound="Policy")
@@ -56,15 +57,42 @@ class Policy(nn.Module):
 
     view: View
     features: Features
+    options: LearningOptions
     any_devices: ClassVar[bool] = False
     version: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
     extra_decisions: float = 0.0
     progress: float = 0.0
 
-    def exploration_share(self, explore: float, n: int) -> float:
+    def exploration_share(self, n: int) -> float:
         """The share of n decisions that is uniformly random."""
-        return (explore + self.extra_decisions) / max(n, 1)
+        return (self.options.explore + self.extra_decisions) / max(n, 1)
+
+    def explore(self, logits: Tensor, allowed: Tensor, n: int) -> Tensor:
+        """Log p [..., devices] of decisions of which that share of n is uniformly random."""
+        return mix_exploration(logits, allowed, self.exploration_share(n))
+
+    def move_log_p(self, logits: Tensor, segments: Tensor, useful: Tensor, n: int) -> Tensor:
+        """Log p [..., D] of the targets of n segments [..., n_units], from mean logits [n_units, D] of their units.
+
+        `useful` [n_units, D] marks moves that change a unit. A segment may go where one of its units may.
+        """
+        weight = segments.to(logits.dtype)
+        mean = (weight @ logits.clamp_min(MIN_LOG_P)) / weight.sum(dim=-1, keepdim=True).clamp_min(1)
+        may = (weight @ useful.to(logits.dtype)) > 0
+        return self.explore(mean, may | ~may.any(dim=-1, keepdim=True), n)
+
+    def best_so_far(self, price: Price) -> Tensor | None:
+        """The device [n_units] of every unit in the best placement since the last restart (`Pricing.base`).
+
+        A unit's device is that of its first op, or its fastest one if that is not allowed.
+        """
+        base, view = getattr(price, "base", None), self.view
+        if base is None:
+            return None
+        device = base[firsts_of(view.unit)].astype(np.int64)
+        fastest = view.seconds.argmin(axis=1)
+        return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))
 
     @abstractmethod
     def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
@@ -100,8 +128,12 @@ def untrained_policy(kind: Callable[[Problem, Any], P], problem: Problem, option
 
 def draw(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Draw one index per row of logits [..., n] with the Gumbel trick."""
-    waits = (-torch.log(torch.rand(logits.shape, generator=generator))).clamp_min(1e-20)
-    return (logits - torch.log(waits)).argmax(dim=-1)
+    return (logits + draw_gumbel(logits.shape, generator)).argmax(dim=-1)
+
+
+def draw_gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Gumbel noise: the largest of logits plus noise is a sample of their distribution."""
+    return -torch.log((-torch.log(torch.rand(shape, generator=generator))).clamp_min(1e-20))
 
 
 def score_choices(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,44 +171,12 @@ def copy_parameters(policy: Policy) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
-def best_so_far(view: View, price: Price) -> Tensor | None:
-    """The device [n_units] of every unit in the best placement since the last restart (`Pricing.base`).
-
-    A unit's device is that of its first op, or its fastest one if that is not allowed.
-    """
-    base = getattr(price, "base", None)
-    if base is None:
-        return None
-    device = base[firsts_of(view.unit)].astype(np.int64)
-    fastest = view.seconds.argmin(axis=1)
-    return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))
-
-
-class Moves(NamedTuple):
-    """K moves from one placement: units [K, n], target devices [K], and placements [1 + K, n], the old one first."""
-
-    segment: Tensor
-    device: Tensor
-    placements: Tensor
-
-
 def segment_of(rank: Tensor, draws: Tensor) -> Tensor:
     """A segment [n] of an order with ranks [n]. `draws` are two numbers from 0 to 1, for its length and its place."""
     n = len(rank)
     half = (n * LONGEST + 1) ** float(draws[0]) / 2
     inside: Tensor = (rank - draws[1] * n).abs() < max(half, 0.51)
     return inside
-
-
-def move_log_p(logits: Tensor, segments: Tensor, useful: Tensor, exploration: float) -> Tensor:
-    """Log p [..., D] of the target device of segments [..., n]: from the mean logits of their units, and exploration.
-
-    `logits` [n, D]; `useful` [n, D] marks moves that change a unit. A segment may go where one of its units may.
-    """
-    weight = segments.to(logits.dtype)
-    mean = (weight @ logits.clamp_min(MIN_LOG_P)) / weight.sum(dim=-1, keepdim=True).clamp_min(1)
-    may = (weight @ useful.to(logits.dtype)) > 0
-    return mix_exploration(mean, may | ~may.any(dim=-1, keepdim=True), exploration)
 
 
 def open_moves(allowed: Tensor, current: Tensor) -> Tensor:
@@ -193,23 +193,6 @@ def draw_segment(rank: Tensor, generator: torch.Generator) -> Tensor:
     """Draw a segment [n] of one of the orders with ranks [n, orders]."""
     draws = torch.rand(3, generator=generator)
     return segment_of(rank[:, int(draws[0] * rank.shape[1])], draws[1:])
-
-
-def draw_moves(
-    logits: Tensor,
-    allowed: Tensor,
-    current: Tensor,
-    rank: Tensor,
-    exploration: float,
-    count: int,
-    generator: torch.Generator,
-) -> Moves:
-    """Draw `count` moves from the devices `current` [n], each of one segment of one of the orders."""
-    segments = torch.stack([draw_segment(rank, generator) for _ in range(count)])
-    device = draw(move_log_p(logits, segments, open_moves(allowed, current), exploration), generator)
-    goes = segments & allowed[:, device].T
-    placements = torch.cat((current[None], torch.where(goes, device[:, None], current)))
-    return Moves(segments, device, placements)
 
 
 def paths_of(seconds: Floats) -> Floats:

@@ -157,9 +157,8 @@ class Pricing:
         good: Bools = np.asarray(problem.allowed[np.arange(problem.n_ops), rows].all(axis=1))
         good &= (rows == rows[:, self._first][:, problem.block]).all(axis=1)
         for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
-            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not find_broken_rule(
-                problem, rows[k]
-            )
+            fits = (resident_bytes(problem, rows[k]) <= problem.capacity).all()
+            good[k] = fits and not find_broken_rule(problem, rows[k])
         if not good.all():
             self.failure = find_broken_rule(problem, rows[int(np.argmin(good))])
         return good

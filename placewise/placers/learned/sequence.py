@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from placewise.errors import PlacerError
-from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least, require_number, require_share
+from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least
 from placewise.placers.learned.policy import (
     Policy,
     Price,
     Rollout,
-    best_so_far,
-    draw_moves,
+    draw,
+    draw_gumbel,
+    draw_segment,
     mask_logits,
     mix_exploration,
-    move_log_p,
     open_moves,
     paths_of,
     score_choices,
@@ -69,9 +69,9 @@ class SequenceOptions(LearningOptions):
         require_at_least(self, hidden=1, device_width=1)
         if self.both_ways and self.hidden % 2:
             raise PlacerError(f"hidden is {self.hidden}", remedy="give an even number for a bidirectional encoder")
-        require_share("moving", self.moving)
-        require_number("temperature", self.temperature, above_zero=True)
-        require_number("tanh_constant", self.tanh_constant)
+        self.require_shares("moving")
+        self.require_numbers("temperature", above_zero=True)
+        self.require_numbers("tanh_constant")
 
 
 class SequencePolicy(Policy):
@@ -86,7 +86,7 @@ class SequencePolicy(Policy):
 
     def draw_start(self, price: Price, generator: torch.Generator) -> Tensor | None:
         """The devices [n_units] from which this update moves segments; None if it draws whole placements."""
-        start = best_so_far(self.view, price)
+        start = self.best_so_far(price)
         moves = start is not None and float(torch.rand((), generator=generator)) < self.options.moving
         return start if moves else None
 
@@ -94,16 +94,17 @@ class SequencePolicy(Policy):
         self, logits: Tensor, start: Tensor, count: int, generator: torch.Generator, price: Price
     ) -> Rollout:
         """Draw and price `count` moves from the devices `start` [n_units]."""
-        share = self.exploration_share(self.options.explore, 1)
-        moves = draw_moves(logits, self.allowed, start, self.rank, share, count, generator)
-        path = paths_of(price(self.view.placements(moves.placements.numpy())))
-        choices = {"segment": moves.segment, "move": moves.device, "start": start.expand(count, -1)}
+        segments = torch.stack([draw_segment(self.rank, generator) for _ in range(count)])
+        device = draw(self.move_log_p(logits, segments, open_moves(self.allowed, start), 1), generator)
+        moved = torch.where(segments & self.allowed[:, device].T, device[:, None], start)
+        path = paths_of(price(self.view.placements(torch.cat((start[None], moved)).numpy())))
+        choices = {"segment": segments, "move": device, "start": start.expand(count, -1)}
         return Rollout(choices, path[:, 1], path)
 
     def score_segments(self, logits: Tensor, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, 1] of moves."""
         useful = open_moves(self.allowed, choices["start"][0])
-        log_p = move_log_p(logits, choices["segment"], useful, self.exploration_share(self.options.explore, 1))
+        log_p = self.move_log_p(logits, choices["segment"], useful, 1)
         return score_choices(log_p[:, None], choices["move"][:, None])
 
 
@@ -161,7 +162,7 @@ class Sequencer(nn.Module):
     def decide(self, memory: EncoderMemory, allowed: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         """Decide devices [count, n], group after group: drawn with `generator`, or the likeliest without it."""
         n = memory.states.shape[1]
-        noise = None if generator is None else _gumbel((n, count, self.n_devices), generator)
+        noise = None if generator is None else draw_gumbel((n, count, self.n_devices), generator)
         may = allowed.transpose(0, 1)
         keys, values = self._keys(memory).transpose(1, 2), self.value(memory.states)
         of_device, of_group = self._gates(memory)
@@ -208,11 +209,6 @@ def _explore(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
 def _join_directions(state: Tensor) -> Tensor:
     """Concatenate the last states of the encoder's directions [d, B, hidden / d]: [B, hidden]."""
     return state.transpose(0, 1).reshape(state.shape[1], -1)
-
-
-def _gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Gumbel noise: the largest of logits plus noise is a sample."""
-    return -torch.log((-torch.log(torch.rand(shape, generator=generator))).clamp_min(1e-20))
 
 
 def _attend_once(hidden: Tensor, keys: Tensor, values: Tensor) -> Tensor:

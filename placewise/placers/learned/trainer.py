@@ -16,7 +16,7 @@ import torch
 from placewise.model.columns import Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
+from placewise.placers.learned.objectives import Diverged, Learner, TrainStats, to_tensors
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, copy_parameters
 from placewise.placers.learned.pricing import CACHE_SIZE, BudgetExhausted, Pricing, single_device_rows
@@ -212,11 +212,7 @@ class Trainer:
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         known = {name: value for name in COUNTERS if (value := figures.get(name)) is not None}
         self._counts = {**COUNTERS, **known}
-        self._best_run = {
-            name.removeprefix("best_run/"): torch.from_numpy(np.array(value))
-            for name, value in arrays.items()
-            if name.startswith("best_run/")
-        }
+        self._best_run = to_tensors(arrays, "best_run/")
         self.policy.extra_decisions = float(figures.get("extra_decisions", 0.0))
 
     def _end_reason(self, watch: Stopwatch) -> Reason | None:

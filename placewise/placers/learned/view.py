@@ -119,27 +119,22 @@ def chain_labels(problem: Problem) -> Ints:
     Duan et al., NeurIPS 2024, appendix G: v_j, the sole child of v_i, and v_i, the sole parent of v_j, are merged.
     """
     view = build_view(problem, np.arange(problem.n_ops))
-    wanted = (_children(view)[view.tail] == 1) & (_parents(view)[view.head] == 1)
-    return _join_edges(view, wanted)[view.unit]
+    return _join_edges(view, _has_sole_reader(view) & (np.bincount(view.head)[view.head] == 1))[view.unit]
 
 
-def colocation_labels(problem: Problem, *, scopes: bool = True) -> Ints:
+def colocation_labels(problem: Problem) -> Ints:
     """Labels by the rules of Mirhoseini et al., ICML 2017: groups of the graph, parts of a model, sole readers.
 
-    The graph's own groups stay whole (a layer's gradients are in its group). With `scopes`, ops of one step of a
-    recurrent layer, of one branch, or of one part of a numbered layer are one unit. A unit joins its sole reader, along
-    the whole tree of sole readers, unless their scopes differ. The paper repeats its rule on the merged graph, which
-    would turn any graph that ends in one op into one unit; here the readers in the original graph count.
+    The graph's own groups stay whole (a layer's gradients are in its group). Ops of one step of a recurrent layer, of
+    one branch, or of one part of a numbered layer are one unit. A unit joins its sole reader, along the whole tree of
+    sole readers, unless their scopes differ. The paper repeats its rule on the merged graph, which would turn any graph
+    that ends in one op into one unit; here the readers in the original graph count.
     """
-    label = np.arange(problem.n_ops)
-    view = build_view(problem, label)
-    part = np.full(view.n, -1, np.int64)
-    if scopes:
-        view = build_view(problem, _part_labels(view, _part_codes(view))[view.unit])
-        part = _part_codes(view)
+    view = build_view(problem, np.arange(problem.n_ops))
+    view = build_view(problem, _part_labels(view, _part_codes(view))[view.unit])
+    part = _part_codes(view)
     of_tail, of_head = part[view.tail], part[view.head]
-    wanted = (_children(view)[view.tail] == 1) & ((of_tail < 0) | (of_tail == of_head))
-    return _join_edges(view, wanted)[view.unit]
+    return _join_edges(view, _has_sole_reader(view) & ((of_tail < 0) | (of_tail == of_head)))[view.unit]
 
 
 def model_part(scope: str) -> str:
@@ -158,12 +153,9 @@ def model_part(scope: str) -> str:
     return "" if first is None else ".".join(words[: first + 2])
 
 
-def _children(view: View) -> Longs:
-    return np.bincount(view.tail, minlength=view.n)
-
-
-def _parents(view: View) -> Longs:
-    return np.bincount(view.head, minlength=view.n)
+def _has_sole_reader(view: View) -> Bools:
+    """Whether each edge [n_edges] is the only one that leaves its tail."""
+    return np.asarray(np.bincount(view.tail)[view.tail] == 1)
 
 
 def _join_edges(view: View, wanted: Bools) -> Ints:

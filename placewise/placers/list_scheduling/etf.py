@@ -86,15 +86,17 @@ class EtfPlacer:
 
     def _prepare(self, problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
         child, note = find_favourite_children(problem, watch) if self.options.favourites else (None, "")
-        return partial(schedule_earliest, problem, by=self.options.by, child=child), (note,) if note else ()
+        schedule = partial(schedule_earliest, problem, watch=watch, by=self.options.by, child=child)
+        return schedule, (note,) if note else ()
 
 
 def schedule_earliest(
-    problem: Problem, capacity: Floats, plan: Ints | None, *, by: By, child: Ints | None = None
+    problem: Problem, capacity: Floats, plan: Ints | None, *, watch: Stopwatch, by: By, child: Ints | None = None
 ) -> tuple[Ints, int]:
     """One list schedule within `capacity` [n_devices]: the devices [n_ops] and how many ops have one. See `Schedule`.
 
     `child` [n_ops] is the favourite child of each op, −1 for none. Without it no device is reserved.
     """
     priority, weight = upward_ranks(problem), 1.0 if by == "finish" else 0.0
-    return _native.schedule_earliest(*build_list_arguments(problem, priority, capacity, plan), child, weight)
+    arguments = build_list_arguments(problem, priority, capacity, plan)
+    return _native.schedule_earliest(*arguments, child, weight, watch.last, watch.budget.stop)

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ortools.linear_solver import pywraplp
 
-from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
@@ -80,8 +79,17 @@ def find_favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, s
     length = down[pairs.tail] + seconds[pairs.tail] + pairs.seconds + up[pairs.head]
     rows = np.flatnonzero(pairs.seconds > 0)
     order = rows[np.argsort(-length[rows], kind="stable")]
-    child = _native.match_favourites(pairs.tail, pairs.head, order, problem.n_ops)
-    return child, f"{count:,} pairs are too many for the linear program in this time: favourites were matched greedily"
+    note = f"{count:,} pairs are too many for the linear program in this time: favourites were matched greedily"
+    return match_greedily(pairs, order, problem.n_ops), note
+
+
+def match_greedily(pairs: Pairs, order: Longs, n: int) -> Ints:
+    """The favourite child [n] of every op: of the pairs in `order`, each whose ends are both free."""
+    child, has_parent = np.full(n, -1, np.int32), np.zeros(n, np.bool_)
+    for tail, head in zip(pairs.tail[order].tolist(), pairs.head[order].tolist(), strict=True):
+        if child[tail] < 0 and not has_parent[head]:
+            child[tail], has_parent[head] = head, True
+    return child
 
 
 def select_favourites(sent: Floats) -> Longs:

@@ -74,7 +74,7 @@ class HeftPlacer:
 
 def _prepare_heft(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
     anywhere = np.full(problem.n_ops, -1, np.int32)
-    return _schedule_by_insertion(problem, upward_ranks(problem), anywhere), ()
+    return _schedule_by_insertion(problem, upward_ranks(problem), anywhere, watch), ()
 
 
 def _prepare_critical_path(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
@@ -86,10 +86,10 @@ def _prepare_critical_path(problem: Problem, watch: Stopwatch) -> tuple[Schedule
         able = problem.allowed[path]
         seconds = np.where(able, problem.costs.op_seconds[path], 0.0).sum(axis=0)
         preferred[path] = min(range(problem.n_devices), key=lambda d: (-able[:, d].sum(), seconds[d], d))
-    return _schedule_by_insertion(problem, up + downward_ranks(problem), preferred), ()
+    return _schedule_by_insertion(problem, up + downward_ranks(problem), preferred, watch), ()
 
 
-def _schedule_by_insertion(problem: Problem, priority: Floats, preferred: Ints) -> Schedule:
+def _schedule_by_insertion(problem: Problem, priority: Floats, preferred: Ints, watch: Stopwatch) -> Schedule:
     """The insertion schedule: of the ready ops the one with the highest `priority` [n_ops] is next.
 
     It goes to its `preferred` device [n_ops] if its group fits there, else (−1, or no room) to where it finishes first.
@@ -97,7 +97,7 @@ def _schedule_by_insertion(problem: Problem, priority: Floats, preferred: Ints) 
 
     def schedule(capacity: Floats, plan: Ints | None) -> tuple[Ints, int]:
         arguments = build_list_arguments(problem, priority, capacity, plan)
-        return _native.schedule_by_insertion(*arguments, preferred)
+        return _native.schedule_by_insertion(*arguments, preferred, watch.last, watch.budget.stop)
 
     return schedule
 

@@ -114,7 +114,9 @@ def schedule_within_memory(search: SearchContext, prepare: Prepare, devices: int
             placement = None if device is None else Placement(relabel(problem, device))
             return Proposal(placement, notes=(*notes, note) if note else notes)
         tried = [*notes]
-        device, shrunk = fit_memory(smaller, partial(_schedule_all, smaller, schedule, tried))
+        device, shrunk = fit_memory(smaller, partial(_schedule_all, smaller, schedule, tried, watch))
+        if device is None and watch.last <= 0:
+            return Proposal(None, reason=Reason.TIME_LIMIT, notes=tuple(tried))
         if device is None or (shrunk and watch.left > watch.elapsed):
             device, proof = _repair_schedule(smaller, schedule, device, search, tried)
             if proof and smaller is problem:
@@ -126,13 +128,16 @@ def schedule_within_memory(search: SearchContext, prepare: Prepare, devices: int
     return Proposal(Placement(relabel(problem, device)), notes=tuple(tried))
 
 
-def _schedule_all(problem: Problem, schedule: Schedule, tried: list[str], room: Floats) -> Ints | None:
+def _schedule_all(
+    problem: Problem, schedule: Schedule, tried: list[str], watch: Stopwatch, room: Floats
+) -> Ints | None:
     """The schedule [n_ops] within `room` [n_devices], or None; then `tried` says how far it came."""
     device, placed = schedule(room, None)
     if placed == problem.n_ops:
-        return device
+        return relabel(problem, device)  # before its memory is measured, which the judge then need not do again
+    what = "time" if watch.last <= 0 else "memory"
     others = [note for note in tried if not note.startswith("list scheduling")]
-    tried[:] = [*others, f"list scheduling ran out of memory after {placed:,} of {problem.n_ops:,} ops"]
+    tried[:] = [*others, f"list scheduling ran out of {what} after {placed:,} of {problem.n_ops:,} ops"]
     return None
 
 
@@ -144,11 +149,10 @@ def _repair_schedule(
     pace = watch.elapsed
     fitting = _list_fitting(problem, schedule, device, watch)
     if not fitting:
-        packer = create("pack")
-        if packer.supports(problem) is not None:
+        if create("pack").supports(problem) is not None:
             tried.append("neither repairing the unlimited schedule nor filling in topological order fits")
             return None, ""
-        packed = run_placer(packer, problem, watch.rest())
+        packed = _ask("pack", problem, watch)
         if packed.placement is None:
             tried += ["neither repairing it, nor filling in topological order, nor packing fits", *packed.notes]
             return None, packed.infeasible
@@ -164,15 +168,24 @@ def _repair_schedule(
     return list(choices.values())[best], ""
 
 
+def _ask(name: str, problem: Problem, watch: Stopwatch) -> Proposal:
+    """What another placer proposes; raises KeyboardInterrupt again where that ended it."""
+    proposal = run_placer(create(name), problem, watch.rest())
+    if proposal.reason is Reason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return proposal
+
+
 def _list_fitting(problem: Problem, schedule: Schedule, device: Ints | None, watch: Stopwatch) -> dict[str, Ints]:
     """Placements that fit, by how they came about: `device` if there is one, a repair, and a fill."""
     if device is not None and problem.n_ops > MANY_OPS:
         return {SHRUNK: device}
-    unlimited, _ = schedule(np.full(problem.n_devices, np.inf), None)
-    filled = run_placer(create("topo"), problem, watch.rest()).placement
+    unlimited, placed = schedule(np.full(problem.n_devices, np.inf), None)
+    moved = repair(problem, unlimited, watch=watch) if placed == problem.n_ops else None
+    filled = _ask("topo", problem, watch).placement
     candidates = {
         SHRUNK: device,
-        "what fitted nowhere was moved": repair(problem, unlimited, watch=watch),
+        "what fitted nowhere was moved": moved,
         "memory was filled in topological order": None if filled is None else filled.device,
     }
     return {note: placed for note, placed in candidates.items() if placed is not None}
@@ -196,7 +209,9 @@ def _chain_schedule(problem: Problem, schedule: Schedule, price: Evaluate, watch
     """
     device, placed = schedule(problem.capacity, None)
     if placed < problem.n_ops:
-        device, _ = schedule(np.full(problem.n_devices, np.inf), None)
+        device, placed = schedule(np.full(problem.n_devices, np.inf), None)
+    if placed < problem.n_ops:
+        return None, "there was no time for a schedule"
     selector = CandidateSelector(problem, price, watch)
     if not find_broken_rule(problem, device):
         selector.consider(device, checked=True)
@@ -205,7 +220,7 @@ def _chain_schedule(problem: Problem, schedule: Schedule, price: Evaluate, watch
     selector.add_parts(assignment)
     if selector.best is not None:
         return selector.best, "" if np.array_equal(selector.best, device) else CHAINED
-    filled = run_placer(create("topo"), problem, watch.rest())
+    filled = _ask("topo", problem, watch)
     if filled.placement is not None:
         return filled.placement.device, FILLED
     return None, f"neither the schedule nor a fill in topological order makes a chain: {selector.rejections[0]}"

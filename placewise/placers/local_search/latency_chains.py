@@ -79,21 +79,24 @@ def run_chains(
                 leader = min(chains, key=lambda chain: float(chain.best_value))
                 if leader.best_value < value:
                     best, value = leader.best, leader.best_value
-                if count_seconds() <= 0:
-                    yield TemperingState(best, value, work)
-                    continue
-                for cold, warm in exchanges(np.array([chain.value for chain in chains]), temperatures, rng):
-                    chains[cold], chains[warm] = chains[warm], chains[cold]
-                simulated = sum(chain.n_simulated for chain in chains)
-                if simulated >= next_catch_up:
-                    next_catch_up = simulated + CATCH_UP_WORK
-                    for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
-                        behind = chain.value > value + max(BEHIND * temperature, FAR * value)
-                        if behind and not chain.awaits_verdict:
-                            chain.begin(best)
+                if count_seconds() > 0:
+                    for cold, warm in exchanges(np.array([chain.value for chain in chains]), temperatures, rng):
+                        chains[cold], chains[warm] = chains[warm], chains[cold]
+                    simulated = sum(chain.n_simulated for chain in chains)
+                    if simulated >= next_catch_up:
+                        next_catch_up = simulated + CATCH_UP_WORK
+                        _restart_chains_behind(chains, temperatures, best, value)
                 yield TemperingState(best, value, work)
         finally:
             stop.set()
+
+
+def _restart_chains_behind(chains: list[_native.LatencyChain], temperatures: Floats, best: Ints, value: float) -> None:
+    """Let chains that are far above the best placement start from it again."""
+    for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
+        behind = chain.value > value + max(BEHIND * temperature, FAR * value)
+        if behind and not chain.awaits_verdict:
+            chain.begin(best)
 
 
 def _run_chain(

@@ -26,7 +26,7 @@ from placewise.placers.shared.move_space import build_move_space
 from placewise.placers.shared.priors import match_labels, read_priors
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.starting_placements import StartingPlacements, find_starting_placements
-from placewise.simulate import Evaluator, lower_bound
+from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts
 from placewise.simulate.judge.memory import resident_bytes
 
@@ -84,7 +84,7 @@ def _prove_bound(search: SearchContext, starts: StartingPlacements, reason: Reas
     placer = create(BOUNDING)
     if problem.objective.execution != "subgraph":
         if problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds):
-            starts.bound = lower_bound(problem)
+            starts.bound = search.bound
     elif reason is not Reason.INTERRUPTED and placer.supports(problem) is None:
         budget = replace(watch.rest(), seconds=BOUND_SHARE * watch.left)
         proposal = run_placer(placer, problem, budget, evaluate=search.price, on_progress=search.on_progress)

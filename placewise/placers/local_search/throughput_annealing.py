@@ -17,6 +17,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.base import Progress, SearchContext
+from placewise.placers.shared.fit import shrink_capacity
 from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.priors import match_labels, read_priors
 from placewise.placers.shared.stages.stage_costs import NEVER
@@ -158,11 +159,7 @@ class _Annealing:
             resident, peak = device_memory(problem, Placement(device))
             self.check_seconds = max(self.check_seconds, watch.elapsed - started)
             if (peak > problem.capacity).any():
-                kind, capacity = interchangeable(problem), capacity.copy()
-                for d in np.flatnonzero(peak > problem.capacity).tolist():
-                    same, room = kind == kind[d], problem.capacity[d] - (peak - resident)[d]
-                    capacity[same] = np.maximum(np.minimum(capacity[same], room), 0.0)
-                return capacity
+                return shrink_capacity(problem, capacity, resident, peak)
         self.valid.append(device)
         self.value = min(self.value, value)
         return capacity

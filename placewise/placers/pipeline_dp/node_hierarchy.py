@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
+from placewise.model.topology import sort_topologically
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import (
     MAX_CELLS,
@@ -64,11 +66,10 @@ def list_partitions(problem: Problem) -> list[Ints]:
 
 def _connect_devices(linked: Bools) -> Ints:
     """The connected component of each vertex [n], numbered by its first."""
-    group = np.arange(len(linked), dtype=np.int32)
-    for one, other in zip(*np.nonzero(linked), strict=True):
-        low, high = sorted((group[one], group[other]))
-        group[group == high] = low
-    return np.unique(group, return_inverse=True)[1].astype(np.int32)
+    sets = DisjointSets(len(linked))
+    for one, other in np.argwhere(linked).tolist():
+        sets.join(one, other)
+    return np.unique(sets.roots(), return_inverse=True)[1].astype(np.int32)
 
 
 class _DeviceRole(NamedTuple):
@@ -298,15 +299,11 @@ def assign_devices(roles: PricedRoles, graph: Contraction, stand_in: Ints) -> In
 
 
 def sort_stages(graph: Contraction, stage: Ints) -> list[int]:
-    """The stages in topological order."""
-    tail, head = (stage[ends] for ends in graph.edges())
-    before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}
-    width = int(stage.max(initial=0)) + 1
-    for pair in distinct(tail[tail != head].astype(np.int64) * width + head[tail != head]).tolist():
-        before[pair % width].add(pair // width)
-    order: list[int] = []
-    while before:
-        ready = min((s for s, needs in before.items() if needs <= set(order)), key=lambda s: int(np.argmax(stage == s)))
-        order.append(ready)
-        del before[ready]
+    """The stages in topological order; those that are free together, by their first components."""
+    used, first, place = np.unique(stage, return_index=True, return_inverse=True)
+    tail, head = (place[ends] for ends in graph.edges())
+    before: list[set[int]] = [set() for _ in used]
+    for one, other in zip(tail[tail != head].tolist(), head[tail != head].tolist(), strict=True):
+        before[other].add(one)
+    order: list[int] = used[sort_topologically(before, first.tolist())].tolist()
     return order

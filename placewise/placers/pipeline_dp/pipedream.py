@@ -9,13 +9,14 @@ and goes to one device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from placewise import _native
-from placewise.model.columns import Bools, Ints, Longs, distinct, frozen, offsets_of
+from placewise.model.columns import Bools, Ints, Longs, distinct
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import PlacerInfo, SearchContext
@@ -72,18 +73,52 @@ def coarsen_blocks(problem: Problem) -> Problem:
     low, high = np.minimum(tail, head), np.maximum(tail, head)
     n = 2 * problem.n_blocks
     ends, edge = np.unique(low.astype(np.int64) * max(n, 1) + high, return_inverse=True)
-    low, high = ends // max(n, 1), ends % max(n, 1)
-    near = np.concatenate((low, high))
-    by_end = np.argsort(near, kind="stable")
-    number = np.tile(np.arange(len(ends)), 2)[by_end]
-    component = _native.biconnected_components(
-        frozen(offsets_of(near[by_end], n), np.int64),
-        frozen(np.concatenate((high, low))[by_end], np.int32),
-        frozen(number, np.int32),
-        len(ends),
-    )
-    fused = _native.unite_by_label(frozen(component[edge], np.int32), frozen(tail // 2, np.int32), problem.n_blocks)
+    component = _find_biconnected(n, list(zip((ends // max(n, 1)).tolist(), (ends % max(n, 1)).tolist(), strict=True)))
+    sets, first = DisjointSets(problem.n_blocks), dict[int, int]()
+    for number, block in zip(edge.tolist(), (tail // 2).tolist(), strict=True):
+        sets.join(first.setdefault(component[number], block), block)
+    fused = np.unique(sets.roots(), return_inverse=True)[1].astype(np.int32)
     return problem.with_(graph=replace(problem.graph, ops=replace(problem.graph.ops, group=fused[problem.block])))
+
+
+def _find_biconnected(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """The biconnected component of each undirected edge (Hopcroft and Tarjan 1973, without recursion)."""
+    around: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for edge, (one, other) in enumerate(edges):
+        around[one].append((other, edge))
+        around[other].append((one, edge))
+    component, taken = [-1] * len(edges), [False] * len(edges)
+    reached, lowest = [-1] * n, [0] * n
+    waiting: list[int] = []  # edges whose component is not known yet
+    clock = found = 0
+    for root in range(n):
+        path = [(root, -1)] if reached[root] < 0 else []  # vertices, and the edges that led to them
+        while path:
+            vertex, via = path[-1]
+            if reached[vertex] < 0:
+                reached[vertex] = lowest[vertex] = clock
+                clock += 1
+            if around[vertex]:
+                other, edge = around[vertex].pop()
+                if taken[edge]:
+                    continue
+                taken[edge] = True
+                waiting.append(edge)
+                if reached[other] < 0:
+                    path.append((other, edge))
+                else:
+                    lowest[vertex] = min(lowest[vertex], reached[other])
+                continue
+            path.pop()
+            if not path:
+                continue
+            above = path[-1][0]
+            lowest[above] = min(lowest[above], lowest[vertex])
+            if lowest[vertex] >= reached[above]:  # nothing below leads past the vertex above
+                while component[via] < 0:
+                    component[waiting.pop()] = found
+                found += 1
+    return component
 
 
 def _list_edges(problem: Problem) -> tuple[Ints, Ints]:

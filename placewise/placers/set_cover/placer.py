@@ -26,7 +26,6 @@ from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.placers.shared.starting_placements import find_starting_placements
 from placewise.placers.shared.throughput_search.annealing import WALKS, Annealer, AnnealingRound, clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
-from placewise.simulate import lower_bound
 from placewise.simulate.blocks import block_firsts
 from placewise.simulate.bounds.assignment import round_down
 
@@ -214,7 +213,7 @@ class CoverPlacer:
         run = _CoverSearch(search, self.options)
         placements: list[Ints] = []
         try:
-            run.floor = (search.hints.bound or lower_bound(problem)).value
+            run.floor = search.bound.value
             starts = find_starting_placements(search, quick_share=_START_SHARE)
             if starts.infeasible:
                 return Proposal(None, reason=Reason.PROVED, infeasible=starts.infeasible)

@@ -16,6 +16,15 @@ from placewise.simulate.judge.memory import device_memory
 ROUNDS = 10
 
 
+def shrink_capacity(problem: Problem, capacity: Floats, resident: Floats, peak: Floats) -> Floats:
+    """The capacity [n_devices] less the bytes by which peaks exceed memory; the same on interchangeable devices."""
+    kind, smaller = interchangeable(problem), capacity.copy()
+    for d in np.flatnonzero(peak > problem.capacity).tolist():
+        same, room = kind == kind[d], resident[d] - (peak[d] - problem.capacity[d])
+        smaller[same] = np.maximum(np.minimum(smaller[same], room), 0.0)
+    return smaller
+
+
 def fit_memory(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Ints | None, bool]:
     """A placement [n_ops] whose memory peaks fit, and whether capacities had to shrink for it.
 
@@ -26,8 +35,7 @@ def fit_memory(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tu
     """
     if not problem.n_ops:
         return np.zeros(0, np.int32), False
-    kind = interchangeable(problem)
-    capacity = problem.capacity.copy()
+    capacity = problem.capacity
     last: Ints | None = None
     for round_ in range(ROUNDS):
         device = propose(capacity)
@@ -35,12 +43,9 @@ def fit_memory(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tu
             break
         last = device
         resident, peak = device_memory(problem, Placement(device))
-        over = np.maximum(peak - problem.capacity, 0.0)
-        if not over.any():
+        if (peak <= problem.capacity).all():
             return device, round_ > 0
-        for d in np.flatnonzero(over > 0):
-            same = kind == kind[d]
-            capacity[same] = np.maximum(np.minimum(capacity[same], resident[d] - over[d]), 0.0)
+        capacity = shrink_capacity(problem, capacity, resident, peak)
     if last is None:
         return None, False
     return None if problem.constraints.shaped else repair(problem, last, measured=False), True

@@ -8,7 +8,7 @@ from placewise._util.units import format_bytes
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.contiguity import contract, device_cycle, out_of_order, path_back
+from placewise.simulate.contiguity import contract, out_of_order, path_back, stage_cycle
 from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 
@@ -26,7 +26,7 @@ def find_broken_rule(problem: Problem, device: Ints) -> str:
     if torn.any():
         return f"the colocation group of op {problem.graph.ops.name[int(np.argmax(torn))]!r} is on several devices"
     if problem.constraints.contiguous:
-        cycle = device_cycle(contract(problem), device)
+        cycle = stage_cycle(problem, device)
         if cycle is not None:
             return f"the stages are no chain: {' → '.join(names[d] for d in (*cycle, cycle[0]))}"
         back = out_of_order(contract(problem), device) if problem.constraints.ordered else None

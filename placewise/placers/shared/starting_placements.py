@@ -19,7 +19,7 @@ from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, SearchCo
 from placewise.placers.registry import create
 from placewise.placers.shared.priors import draw_placements, read_priors
 from placewise.placers.shared.rules import find_broken_rule
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import judge_placement
 
 QUICK: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "throughput": (
@@ -134,7 +134,7 @@ class _StartFinder:
         problem, watch, hints = self.search.problem, self.search.watch, self.search.hints
         seconds, latency = share * watch.left, problem.objective.kind == "latency"
         limit = SEARCH_EVALUATIONS if latency and not np.isfinite(seconds) else None
-        bound = self.starts.bound or lower_bound(problem)
+        bound = self.starts.bound or self.search.bound
         found = Hints(tuple(self.starts.placements), probabilities=hints.probabilities, bound=bound)
         self.run(SEARCH, {}, seconds, hints=found, evaluations=limit, on_progress=self.search.on_progress)
 
@@ -153,7 +153,13 @@ class _StartFinder:
         placer = create(name, options)
         if placer.supports(problem) is not None:
             return
-        budget: Budget = replace(search.watch.rest(), seconds=seconds, iterations=None, evaluations=evaluations)
+        budget: Budget = replace(
+            search.watch.rest(),
+            seconds=seconds,
+            latest=search.watch.last,
+            iterations=None,
+            evaluations=evaluations,
+        )
         starts.asked.append(name)
         proposal = run_placer(placer, problem, budget, hints=hints, evaluate=search.evaluate, on_progress=on_progress)
         starts.interrupted |= proposal.reason is Reason.INTERRUPTED

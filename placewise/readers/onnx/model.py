@@ -87,19 +87,19 @@ _SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormal
 
 
 def load_with_weights(
-    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, keep_external: bool = False
+    path: Path, dims: Mapping[str, int] | None = None, *, keep_external: bool = False
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model in `path` with embedded weights and inlined functions, and notes.
 
     Node indices match `origin` (`read_onnx`); the IR version is the oldest possible (`oldest_ir`). `dims` replace
-    symbolic dimensions. External data is loaded; missing weights are drawn from `seed` and their names, scaled so that
+    symbolic dimensions. External data is loaded; missing weights are drawn, always the same for a name, scaled so that
     activations stay finite, and a note reports this. With `keep_external`, external data stays external. Raises
     ModelFileError, naming the file.
     """
     with locate_errors(path):
         model = _parse(path)
         normalize_domains(model)
-        notes = () if keep_external else _fill_weights(model, path.parent, seed)
+        notes = () if keep_external else _fill_weights(model, path.parent)
         if model.functions:
             model = inline_functions(model)
         if dims is not None:
@@ -122,7 +122,7 @@ def _parse(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
+def _fill_weights(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:
     """Load external weights, and draw missing ones."""
     roles, n_drawn, missing_file = _first_readers(model.graph), 0, ""
     for tensor in _weights(model.graph):
@@ -140,7 +140,7 @@ def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str,
                 problem = f"the weight {tensor.name!r} is missing, and its texts cannot be drawn"
                 raise ModelFileError(problem, remedy="give the model with its weights")
             try:
-                values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)), seed)
+                values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)))
             except (MemoryError, ValueError):
                 problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} is too large to draw"
                 raise ModelFileError(problem, remedy="give the model with its weights") from None
@@ -176,12 +176,12 @@ def _first_readers(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
     return roles
 
 
-def _draw_weight(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
+def _draw_weight(tensor: onnx.TensorProto, role: tuple[str, int]) -> npt.NDArray[Any]:
     """Integers are 0, a valid index of every table; booleans are true; floats are drawn by their role."""
     dims, dtype = tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if tensor.data_type == onnx.TensorProto.BOOL or np.dtype(dtype).kind in "iu":
         return np.full(dims, tensor.data_type == onnx.TensorProto.BOOL, dtype)
-    rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
+    rng = np.random.default_rng((0, zlib.crc32(tensor.name.encode())))
     size = math.prod(dims)
     values = np.resize(rng.standard_normal(min(size, _LONGEST_DRAW), np.float32), dims)
     kind, position = role

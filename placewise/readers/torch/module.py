@@ -28,7 +28,6 @@ def trace_module(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dims: Mapping[str, int] | None = None,
-    name: str = "",
 ) -> ImportedModel:
     """The raw view of one forward pass of `module`, in its current mode (training or evaluation).
 
@@ -44,7 +43,7 @@ def trace_module(
     except ImportError:
         raise MissingExtraError("reading PyTorch models", "torch") from None
     module = example.unwrap_module(module)
-    label = name or type(module).__name__
+    label = type(module).__name__
     dims = dict(dims or {})
     try:
         of_data = {key: number for key, number in dims.items() if is_data_dependent(key)}

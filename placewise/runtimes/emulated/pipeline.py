@@ -9,8 +9,7 @@ from placewise.model.placement import Placement
 from placewise.runtimes.emulated.builder import ProgramBuilder
 from placewise.runtimes.emulated.latency import collect_output
 from placewise.simulate.judge.sequential import cut_pieces
-from placewise.simulate.phases import phase_arrays
-from placewise.simulate.problem_arrays import arrays_of
+from placewise.simulate.phases import list_phases, two_phases
 from placewise.simulate.replicas import replicated_loads
 
 ENGINES = {
@@ -26,9 +25,9 @@ _SEND, _RECEIVE, _COMPUTE = 0, 1, 2
 def require_plain(b: ProgramBuilder, placement: Placement) -> None:
     """Raise RunError for what this pipeline does not do: flushes, and the synchronization of weights."""
     problem = b.problem
-    if len(phase_arrays(problem, arrays_of(problem))) > 1:
+    if two_phases(problem):
         raise RunError("a pipeline that flushes (--schedule gpipe) cannot be emulated: give --schedule 1f1b")
-    if placement.replicas is not None and replicated_loads(problem, arrays_of(problem), placement).sync.any():
+    if placement.replicas is not None and replicated_loads(problem, list_phases(problem)[0], placement).sync.any():
         raise RunError("the synchronization of replicated stages in training cannot be emulated")
 
 

@@ -38,8 +38,7 @@ _POLL, _NANO = 5e-5, 1e-9
 class Dataflow(Closing):
     """Pieces in their workers, ready to run: `PreparedPlacement` of the runtime `onnxruntime`.
 
-    `weights` are the bytes of weights that each worker holds, by device. If a worker dies, hangs or fails, the
-    measurement fails, and all workers are restarted for the next one.
+    If a worker dies, hangs or fails, the measurement fails, and all workers are restarted for the next one.
     """
 
     def __init__(self, graph: Graph, spec: DataflowSpec, notes: tuple[str, ...], seconds: float) -> None:
@@ -114,7 +113,6 @@ class Dataflow(Closing):
     def _take(self, spec: DataflowSpec, notes: tuple[str, ...]) -> None:
         self._spec, self.notes = spec, notes
         self._layout = 0, 0, 0
-        self.weights = dict(zip(spec.names, spec.weights, strict=True))
 
     def _start(self) -> tuple[str, ...]:
         """Start every worker and load its pieces; the nodes that run elsewhere than asked."""

@@ -31,7 +31,6 @@ from placewise.runtimes.onnxruntime.worker_specs import (
     thread_count,
     with_tf32,
 )
-from placewise.transform.pieces import Pieces
 
 HAND_OVER, CALL = 5e-6, 4e-6
 """Seconds from the end of a piece to the start of a piece on another device that waits for it, and seconds of a call
@@ -84,20 +83,6 @@ class PreparedPieces(Dataflow):
         self.realised = _realise(job, spec, self.elsewhere)
 
 
-def replicas(job: Job) -> Dataflow:
-    """The whole model at every place of a job, with samples dealt in turn: the baseline of plans for throughput.
-
-    The placement of the job is ignored. Raises as `OnnxRuntime.prepare`.
-    """
-    _check_job(job)
-    alone, everywhere = job.alone(0), tuple(range(len(job.places)))
-    pieces = cut(alone.problem, alone.placement, "few")
-    spec, notes = _specify_pieces(job, pieces, [everywhere] * len(pieces))
-    dataflow = Dataflow(job.problem.graph, spec, notes, job.seconds)
-    dataflow.realised = _realise(job, spec, dataflow.elsewhere)
-    return dataflow
-
-
 def _check_job(job: Job) -> None:
     unknown = next((name for name in job.options if name not in _OPTIONS), None)
     if unknown is not None:
@@ -130,13 +115,9 @@ def _stage_members(placement: Placement, device: int) -> tuple[int, ...]:
 
 def _specify(job: Job) -> tuple[DataflowSpec, tuple[str, ...]]:
     """The workers that run a placement, and notes."""
-    pieces = cut(job.problem, job.placement, job.options.get("pieces", ""), hand_over=HAND_OVER, overhead=CALL)
-    return _specify_pieces(job, pieces, [_stage_members(job.placement, device) for device in pieces.device.tolist()])
-
-
-def _specify_pieces(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[DataflowSpec, tuple[str, ...]]:
-    """The workers that run these pieces, each piece on its members, and notes."""
     graph = job.problem.graph
+    pieces = cut(job.problem, job.placement, job.options.get("pieces", ""), hand_over=HAND_OVER, overhead=CALL)
+    members = [_stage_members(job.placement, device) for device in pieces.device.tolist()]
     parts, notes = sub_models(graph, pieces)
     unused = [parts]  # until the first load; restarted workers read the file again
 

@@ -40,8 +40,8 @@ class DataflowSpec:
     """Everything that is needed to start, and restart, the workers.
 
     `devices` are the device numbers of the workers, `places` where they are. `tasks` are the pieces of each worker
-    without their models, which `load_models` adds. `weights` are the bytes of weights of each worker, `needs` the most
-    bytes that it is predicted to hold. `tensors` are those in shared memory. `last` are the counters of the pieces that
+    without their models, which `load_models` adds. `needs` are the most bytes that each
+    worker is predicted to hold. `tensors` are those in shared memory. `last` are the counters of the pieces that
     end a sample, in groups of members.
     """
 
@@ -49,7 +49,6 @@ class DataflowSpec:
     places: tuple[Place, ...]
     tasks: Tasks
     load_models: Callable[[Tasks], AbstractContextManager[Tasks]]
-    weights: tuple[int, ...]
     needs: tuple[int, ...]
     tensors: Mapping[str, TensorSpec]
     n_counters: int
@@ -107,12 +106,11 @@ def specify_workers(
     devices = sorted({device for part, own in zip(parts, members, strict=True) if part.makes for device in own})
     rows = [[devices.index(device) for device in own if device in devices] for own in members]
     tasks, last, n_counters = _assign_tasks(parts, rows, len(devices))
-    weights = tuple(sum(parts[task.number].weight_bytes for task in own) for own in tasks)
     used = tuple(places[device] for device in devices)
     for place in used:
         thread_count(place)
     return DataflowSpec(
-        tuple(devices), used, tasks, load_models, weights, tuple(needs[device] for device in devices),
+        tuple(devices), used, tasks, load_models, tuple(needs[device] for device in devices),
         _specify_tensors(graph, parts), n_counters, last, options,
     )  # fmt: skip
 

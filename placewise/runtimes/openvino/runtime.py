@@ -75,8 +75,7 @@ def own_split(job: Job) -> Placement:
 class CompiledPlacement(Closing):
     """A compiled placement.
 
-    `placement` is what really ran, `devices` OpenVINO's name of each used device, and `compile_seconds` the duration of
-    the compilation.
+    `placement` is what really ran, and `devices` are OpenVINO's names of the used devices.
     """
 
     def __init__(self, job: Job, worker: Worker, used: list[int], automatic: bool) -> None:
@@ -134,7 +133,6 @@ class CompiledPlacement(Closing):
             first = np.full(problem.n_ops, min(self.devices), np.int32)
             device = _devices_run_on(split, self._belongs, self.devices, first)
         ran = _devices_run_on(split, self._belongs, self.devices, device)
-        self.compile_seconds = split.seconds
         self.placement = Placement(ran)
         self.realised = _realise(problem, split, self.devices, device, ran)
         self.notes = (*self._open_notes, *_warnings(self.realised))

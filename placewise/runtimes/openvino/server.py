@@ -40,13 +40,12 @@ _NO_WORK = frozenset({"Const", "Constant", "Input", "Output", "Parameter", "Resu
 class HeteroSplit:
     """What HETERO did with the ops: the device ("" if unknown) and the piece (−1 if unknown) of each.
 
-    `busy` are the devices on which kernels run; `seconds` is how long compilation took.
+    `busy` are the devices on which kernels run.
     """
 
     device: tuple[str, ...]
     piece: tuple[int, ...]
     busy: frozenset[str]
-    seconds: float
 
 
 class HeteroServer:
@@ -88,16 +87,14 @@ class HeteroServer:
         if affinity is not None and len(names) > 1:
             for op, name in zip(self._ops, affinity, strict=True):
                 op.get_rt_info()["affinity"] = name
-        began = time.perf_counter()
         with scratch_folder() as folder, chdir(folder):
             compile_model = partial(self._core.compile_model, self._model, target)
             self._compiled = call_openvino(compile_model, f"compile for {target}")
-            seconds = time.perf_counter() - began
             drawing = Path(f"hetero_subgraphs_{_MODEL}.dot")
             split = parse_split(drawing.read_text()) if drawing.exists() else {}
         self._request = self._compiled.create_infer_request()
         self._runs = 0
-        return self._read_back(names, split, seconds)
+        return self._read_back(names, split)
 
     def run(self, inputs: Arrays, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """The outputs by name: under one of `names` if the output has it."""
@@ -168,17 +165,17 @@ class HeteroServer:
         for key, value in {**device.properties, **(properties or {})}.items():
             call_openvino(partial(self._core.set_property, device.name, {key: value}), f"set {device.name}")
 
-    def _read_back(self, devices: Sequence[str], split: Mapping[int, tuple[int, str]], seconds: float) -> HeteroSplit:
+    def _read_back(self, devices: Sequence[str], split: Mapping[int, tuple[int, str]]) -> HeteroSplit:
         count = len(self._ops)
         if len(devices) == 1:
             self._op_device = [devices[0]] * count
-            return HeteroSplit(tuple(self._op_device), (0,) * count, frozenset(devices), seconds)
+            return HeteroSplit(tuple(self._op_device), (0,) * count, frozenset(devices))
         unknown = -1, ""
         self._op_device = [split.get(row, unknown)[1] for row in range(count)]
         pieces = tuple(split.get(row, unknown)[0] for row in range(count))
         listed = list_kernels(self._compiled.get_runtime_model()).values()
         busy = {self._device_of(ops) for kind, ops in listed if kind not in _NO_WORK}
-        return HeteroSplit(tuple(self._op_device), pieces, frozenset(busy - {""}), seconds)
+        return HeteroSplit(tuple(self._op_device), pieces, frozenset(busy - {""}))
 
     def _device_of(self, ops: Sequence[int]) -> str:
         return next((self._op_device[op] for op in ops if self._op_device[op]), "")

@@ -25,16 +25,29 @@ def round_down(value: float, terms: int) -> float:
     return value * (1 - 4 * sys.float_info.epsilon * (terms + 1000))
 
 
-def block_prices_bound(times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs) -> float:
+def block_prices_bound(
+    times: Floats,
+    usable: Bools,
+    weight: Floats,
+    capacity: Floats,
+    machines: Longs,
+    go_on: Callable[[], bool] = lambda: True,
+) -> float:
     """The fractional assignment of blocks with `times` [n_blocks, n_classes] and `weight` bytes, in seconds.
 
-    A class has `machines` of equal devices that hold `capacity` bytes together; `usable` pairs may occur.
+    A class has `machines` of equal devices that hold `capacity` bytes together; `usable` pairs may occur. It is weaker
+    where `go_on` ends it early.
     """
-    return price_blocks(times, usable, weight, capacity, machines)[0]
+    return price_blocks(times, usable, weight, capacity, machines, go_on)[0]
 
 
 def price_blocks(
-    times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs
+    times: Floats,
+    usable: Bools,
+    weight: Floats,
+    capacity: Floats,
+    machines: Longs,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> tuple[float, Floats]:
     """The same bound, and the prices of a second on a device of each class [n_classes] that prove it."""
     priced = np.flatnonzero(np.isfinite(capacity))
@@ -51,7 +64,8 @@ def price_blocks(
         held = np.bincount(choice, weights=weight, minlength=len(machines))[priced].astype(np.float64)
         return round_down(float(reduced[rows, choice].sum()), len(times)), seconds, held
 
-    value, prices = find_prices(spread, machines, capacity[priced], scale, max(float(weight.sum()), 1.0))
+    unit = max(float(weight.sum()), 1.0)
+    value, prices = find_prices(spread, machines, capacity[priced], scale, unit, go_on=go_on)
     return value, prices[: len(machines)]
 
 

@@ -13,7 +13,9 @@ execution the sum of best times and a minimum cut to the host (`host_cut.py`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -50,6 +52,15 @@ from placewise.simulate.problem_arrays import native_problem
 from placewise.simulate.replicas import equal_devices
 from placewise.simulate.step.bound import step_bound
 
+SOON = 5.0
+"""Seconds for the bound of a placement that is only judged."""
+
+
+def bound_soon(problem: Problem) -> Bound:
+    """The best lower bound found within `SOON`."""
+    end = time.monotonic() + SOON
+    return lower_bound(problem, go_on=lambda: time.monotonic() < end)
+
 
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
     """The best lower bound, in seconds, on the value of any valid placement.
@@ -62,7 +73,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     if problem.ways is not None:
         return stages_bound(problem)
     if problem.objective.kind == "step":
-        return step_bound(problem, lower_bound)
+        return step_bound(problem, partial(lower_bound, work=work, go_on=go_on))
     classes = device_classes(problem)
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():
@@ -75,8 +86,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     if objective.kind == "throughput":
         alone = (times / _sharers(problem, classes)).min(axis=1)
         candidates.append(Bound(round_down(float(alone.max()), problem.n_ops), "largest group"))
-        candidates.append(_assignment_bound(problem, classes, times, classes.count))
-        candidates += _phase_bounds(problem)
+        candidates.append(_assignment_bound(problem, classes, times, classes.count, go_on))
+        candidates += _phase_bounds(problem, go_on)
         if problem.max_replicas == 1:
             candidates += _crossing_bounds(problem, classes, times, candidates, work, go_on)
     else:
@@ -93,7 +104,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
                 candidates.append(cut_bound(problem, classes, times, go_on))
         elif objective.op_by_op or not problem.cluster.is_host.any():
             width = streams if objective.op_by_op else np.ones_like(streams)
-            candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
+            candidates.append(_assignment_bound(problem, classes, times, classes.count * width, go_on))
         if objective.op_by_op and work > 0 and go_on():
             above = max(bound.value for bound in candidates)
             candidates += operator_bounds(problem, above, work=work, go_on=go_on)
@@ -168,14 +179,14 @@ def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
     return np.minimum(most, problem.max_replicas)
 
 
-def _phase_bounds(problem: Problem) -> list[Bound]:
+def _phase_bounds(problem: Problem, go_on: Callable[[], bool]) -> list[Bound]:
     """The sum of the fractional assignments of forward and backward ops, where their loads add up."""
     phases = phase_problems(problem)
     if len(phases) < 2:
         return []
     each = [device_classes(phase) for phase in phases]
     bounds = [
-        _assignment_bound(phase, own, block_seconds(phase, own.example), own.count).value
+        _assignment_bound(phase, own, block_seconds(phase, own.example), own.count, go_on).value
         for phase, own in zip(phases, each, strict=True)
     ]
     return [Bound(round_down(sum(bounds), 2), "fractional assignment, phase by phase")]
@@ -192,22 +203,26 @@ def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> f
     return float((before + seconds).max())
 
 
-def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, machines: Longs) -> Bound:
+def _assignment_bound(
+    problem: Problem, classes: DeviceClasses, times: Floats, machines: Longs, go_on: Callable[[], bool]
+) -> Bound:
     """The fractional-assignment bound, sharpened by bisection: values of T above it are refuted."""
     weight = unshared_bytes(problem)
     capacity = problem.capacity[classes.example] * classes.count
     usable = np.isfinite(times)
     width = machines / classes.count * _sharers(problem, classes)
-    known = {int(usable.sum()): block_prices_bound(times, usable, weight, capacity, machines)}
+    known = {int(usable.sum()): block_prices_bound(times, usable, weight, capacity, machines, go_on)}
     best = max(*known.values(), float((times / width).min(axis=1).max()))
     if problem.objective.kind == "throughput" and times.size <= 200_000 and np.isfinite(best):
         low, high = best, 2 * best
         for _ in range(16):
+            if not go_on():
+                break
             middle = (low + high) / 2
             allowed = times / width <= middle
             refuted = not allowed.any(axis=1).all()
             if not refuted and (count := int(allowed.sum())) not in known:  # fewer ops are allowed for a smaller T
-                known[count] = block_prices_bound(times, allowed, weight, capacity, machines)
+                known[count] = block_prices_bound(times, allowed, weight, capacity, machines, go_on)
             if refuted or known[count] > middle:
                 low = middle
             else:

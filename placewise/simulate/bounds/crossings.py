@@ -71,15 +71,15 @@ def parting_bound(
     """
     if above <= 0 or len(arrays_of(problem).consumers) > LARGEST or not go_on():
         return Bound(0.0, METHOD)
-    test = _Parting(problem, classes, times)
+    test = _Parting(problem, classes, times, go_on)
     return Bound(find_refuted(above, test.refutes, go_on, steepest=_STEEP), METHOD)
 
 
 class _Parting:
     """Groups that share a device if some placement keeps a max-load, and whether that is impossible."""
 
-    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats) -> None:
-        a = arrays_of(problem)
+    def __init__(self, problem: Problem, classes: DeviceClasses, times: Floats, go_on: Callable[[], bool]) -> None:
+        a, self._go_on = arrays_of(problem), go_on
         uses = find_crossing_uses(problem)
         self._tensor = a.consumed[uses].astype(np.int64)
         self._maker = problem.block[a.producer[self._tensor]].astype(np.int64)
@@ -90,11 +90,11 @@ class _Parting:
         self._blocking = problem.objective.communication == "blocking"
 
     def refutes(self, most: float) -> bool:
-        """Whether no placement has a max-load of at most `most` seconds."""
+        """Whether no placement has a max-load of at most `most` seconds; no once the time is over."""
         over, n = most * _SURE, len(self._times)
         sets = np.arange(n)
         maker, reader, tensor = self._maker, self._reader, self._tensor
-        while True:
+        while self._go_on():
             number = np.unique(sets, return_inverse=True)[1]
             times = np.stack([np.bincount(number, weights=column) for column in self._times.T], axis=1).astype(
                 np.float64
@@ -109,6 +109,8 @@ class _Parting:
             if not joined.any():
                 break
             sets = join_sets(sets, maker[joined], reader[joined])
+        else:
+            return False
         if len(times) == n or times.size > LARGEST:
             return False
         room = self._capacity * self._count

@@ -39,7 +39,7 @@ from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
 from placewise.simulate.bounds.assignment import round_down
 from placewise.simulate.bounds.crossings import Route, list_routes
-from placewise.simulate.bounds.host_cut import Choice, Fees, Sides, list_traffic
+from placewise.simulate.bounds.host_cut import Choice, Fees, HostCut, Sides, list_traffic
 from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 METHOD = "fractional assignment and transfers"
@@ -156,6 +156,14 @@ class _Way:
         ]
 
 
+class _HostWays(NamedTuple):
+    """The cut between accelerators and the host, and the routes of the tensors that it sends out and takes in."""
+
+    cut: HostCut
+    out: _Way
+    into: _Way
+
+
 def transfer_bound(
     problem: Problem,
     classes: DeviceClasses,
@@ -202,10 +210,9 @@ class TransferProgram:
                 route._replace(sends=np.where(a.output, 0.0, route.sends), wires=np.where(a.output, 0.0, route.wires))
                 for route in between
             ]
-        cut = self.sides.cut is not None and bool(out) and bool(into)
-        self._out = _Way(self.loads, out) if cut else None
-        self._into = _Way(self.loads, into) if cut else None
-        self._between = _Way(self.loads, between or [*out, *into]) if between or cut else None
+        ways = _Way(self.loads, out), _Way(self.loads, into)
+        self._host = _HostWays(self.sides.cut, *ways) if self.sides.cut is not None and out and into else None
+        self._between = _Way(self.loads, between or [*out, *into]) if between or self._host is not None else None
         together = np.where(on_host, max(int(host.sum()), 1), 1)
         self._seconds: Floats = (times / together).min(axis=1)
         location = np.unique(problem.cluster.location, return_inverse=True)[1]
@@ -297,11 +304,11 @@ class TransferProgram:
         """What tensors [n_tensors] cost between accelerators, and at least to or from the host; fees, and routes."""
         none = np.zeros(self._problem.graph.n_tensors)
         between, route = self._between.price(prices) if self._between is not None else (none, none.astype(np.int64))
-        if self._out is None or self._into is None or self.sides.cut is None:
+        if self._host is None:
             return between, none if self._has_host else between, None, [route]
-        (out, left), (into, entered) = self._out.price(prices), self._into.price(prices)
-        fees, crossing = self.sides.cut.list_fees(out, into), none
-        crossing[self.sides.cut.tensors] = np.minimum(fees.out, fees.into)
+        (out, left), (into, entered) = self._host.out.price(prices), self._host.into.price(prices)
+        fees, crossing = self._host.cut.list_fees(out, into), none
+        crossing[self._host.cut.tensors] = np.minimum(fees.out, fees.into)
         return between, np.minimum(crossing, between), fees, [route, left, entered]
 
     def _prove(self, point: PricePoint) -> float:
@@ -330,9 +337,9 @@ class TransferProgram:
             credit = np.bincount(
                 edges.edge_nodes, weights=np.repeat(above, np.diff(edges.edge_offsets)), minlength=len(credit)
             ).astype(np.float64)
-            if fees is not None and sides.cut is not None:
+            if fees is not None and self._host is not None:
                 share = (carried - above) / np.maximum(least, 1e-300)
-                taken = np.where(edges.of >= 0, crossing * share[edges.of], 0.0)[sides.cut.tensors]
+                taken = np.where(edges.of >= 0, crossing * share[edges.of], 0.0)[self._host.cut.tensors]
                 fees = fees._replace(out=np.maximum(fees.out - taken, 0), into=np.maximum(fees.into - taken, 0))
         prices, per_byte = point.prices[: self.loads.n_classes], point.memory * unit / sides.unit
         choice = sides.choose(prices, fees, per_byte, credit if self._has_host else 0.0)
@@ -345,14 +352,14 @@ class TransferProgram:
 
     def _add_cut(self, choice: Choice, routes: list[Longs]) -> None:
         """Add the row of an assignment: the least price is no more than what it loads."""
-        n, cut = len(self._prices), self.sides.cut
+        n = len(self._prices)
         loads = np.zeros(n)
         loads[: self.loads.n_classes] = choice.seconds
-        if self._out is not None and self._into is not None and cut is not None:
-            _, left, entered = routes
-            loads += self._out.sum_loads(n, cut.tensors[choice.sent & ~cut.stays], left)
-            loads += self._out.sum_loads(n, cut.leaving[choice.left], left)
-            loads += self._into.sum_loads(n, cut.tensors[choice.received], entered)
+        if self._host is not None:
+            (cut, out, into), (_, left, entered) = self._host, routes
+            loads += out.sum_loads(n, cut.tensors[choice.sent & ~cut.stays], left)
+            loads += out.sum_loads(n, cut.leaving[choice.left], left)
+            loads += into.sum_loads(n, cut.tensors[choice.received], entered)
         key = (choice.on_host.tobytes(), loads.tobytes(), choice.held.tobytes())
         if key in self._known:
             return
@@ -395,12 +402,13 @@ class TransferProgram:
         self._limits = self._add_limits([(load, edges.sum_tensors(seconds)) for load, seconds in limits])
         if self._has_host:
             lower = [(load, np.where(crossing < between, 0.0, seconds)) for load, seconds in limits]
-            if fees is not None and self.sides.cut is not None and self._out is not None and self._into is not None:
+            if fees is not None and self._host is not None:
+                cut, out, into = self._host
                 leaves, enters = np.zeros((2, len(between)), np.bool_)
-                cheaper = crossing[self.sides.cut.tensors] < between[self.sides.cut.tensors]
-                leaves[self.sides.cut.tensors] = cheaper & ~self.sides.cut.stays & (fees.out <= fees.into)
-                enters[self.sides.cut.tensors] = cheaper & (fees.into < fees.out)
-                for way, route, chosen in ((self._out, routes[1], leaves), (self._into, routes[2], enters)):
+                cheaper = crossing[cut.tensors] < between[cut.tensors]
+                leaves[cut.tensors] = cheaper & ~cut.stays & (fees.out <= fees.into)
+                enters[cut.tensors] = cheaper & (fees.into < fees.out)
+                for way, route, chosen in ((out, routes[1], leaves), (into, routes[2], enters)):
                     lower += [(load, np.where(chosen, seconds, 0.0)) for load, seconds in way.list_loads(route)]
             self._lower = self._add_limits([(load, edges.sum_tensors(seconds)) for load, seconds in lower])
             self._credits = [self._solver.NumVar(0.0, self._solver.infinity(), "") for _ in self._lower]

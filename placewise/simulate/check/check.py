@@ -18,7 +18,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
 from placewise.simulate.check.memory import check_memory
-from placewise.simulate.contiguity import contract, device_cycle, out_of_order, path_back
+from placewise.simulate.contiguity import contract, out_of_order, path_back, stage_cycle
 
 _SHOWN = 5
 
@@ -134,7 +134,7 @@ def _order(problem: Problem, placement: Placement) -> list[Violation]:
 
 
 def _contiguity(problem: Problem, placement: Placement) -> list[Violation]:
-    cycle = device_cycle(contract(problem), placement.device)
+    cycle = stage_cycle(problem, placement.device)
     if cycle is None:
         return []
     names = " → ".join(problem.cluster.names[d] for d in (*cycle, cycle[0]))

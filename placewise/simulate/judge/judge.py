@@ -24,8 +24,8 @@ from placewise.simulate.judge import schedule, sequential, subgraph, throughput
 from placewise.simulate.judge.memory import device_memory, piece_numbers
 from placewise.simulate.judge.stages import judge_stages
 from placewise.simulate.judge.waits import longest_waits
-from placewise.simulate.phases import phase_arrays, summed_loads
-from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem, to_native
+from placewise.simulate.phases import list_phases, summed_loads
+from placewise.simulate.problem_arrays import native_problem
 from placewise.simulate.replicas import replicated_loads
 from placewise.simulate.step.judge import judge_step
 
@@ -45,7 +45,7 @@ class Evaluator:
 
     def __init__(self, problem: Problem, *, threads: int | None = None) -> None:
         self.problem, self._threads = problem, threads or usable_cores()
-        self._rows = _rows_of(problem, arrays_of(problem))
+        self._rows = _rows_of(problem)
 
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(np.atleast_2d(placements), np.int32)
@@ -73,15 +73,13 @@ class Evaluator:
         return values
 
 
-def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
+def _rows_of(problem: Problem) -> Rows:
     objective = problem.objective
     if objective.kind == "step":
         return partial(_price_steps, problem)
     if objective.kind == "throughput":
-        phases = [to_native(phase) for phase in phase_arrays(problem, a)]
-        return lambda rows, first, last, values: summed_loads(
-            phases, rows, objective.communication, first, last, values
-        )
+        phases, mode = list_phases(problem), objective.communication
+        return lambda rows, first, last, values: summed_loads(phases, rows, mode, first, last, values)
     if objective.op_by_op:
         return partial(schedule.makespans, schedule.schedule_inputs(problem))
     if objective.execution == "subgraph":
@@ -128,7 +126,7 @@ def _latency(problem: Problem, placement: Placement) -> tuple[float, Timeline]:
 
 def _judge_throughput(problem: Problem, placement: Placement) -> Judgement:
     mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
-    phases = phase_arrays(problem, arrays_of(problem))
+    phases = list_phases(problem)
     parts = [replicated_loads(problem, phase, placement, syncs=phase is phases[-1]) for phase in phases]
     loads = np.array([throughput.combine(part, mode) for part in parts])
     wires = np.array([part.wires for part in parts])

@@ -15,7 +15,6 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints
-from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
@@ -30,10 +29,10 @@ class Loads(NamedTuple):
     sync: Floats  # [n_devices] synchronization of the weights of replicas
 
 
-def loads(a: ProblemArrays, device: Ints) -> Loads:
+def loads(problem: _native.Problem, device: Ints) -> Loads:
     """The loads of one placement [n_ops], before they are combined by a communication mode."""
-    places = len(a.location)
-    compute, send, receive, wires = _native.pipeline_loads(to_native(a), device)
+    places = problem.n_devices
+    compute, send, receive, wires = _native.pipeline_loads(problem, device)
     return Loads(compute[:places], send[:places], receive[:places], wires, np.zeros(places))
 
 

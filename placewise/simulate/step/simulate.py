@@ -46,7 +46,7 @@ class StepRun:
     """A simulated step: its seconds, inf if it cannot run, and its copies.
 
     By place along the pipeline: `sync` seconds of summing the gradients of the copies, `update` seconds of the
-    optimizer, and `updated`, when it ends; of copies that do not disturb each other the first stands for all.
+    optimizer. Of copies that do not disturb each other the first stands for all.
     """
 
     value: float
@@ -55,7 +55,6 @@ class StepRun:
     copies: tuple[CopyRun, ...]
     sync: Floats
     update: Floats
-    updated: Floats
 
 
 def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, blocking: bool = False) -> StepRun:
@@ -68,7 +67,7 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     costs = cost_stages(problem, pipeline)
     nothing = np.zeros(count)
     if not costs.runs or not np.isfinite(costs.seconds).all() or not np.isfinite(costs.update).all():
-        return StepRun(np.inf, own, pipeline, (), nothing, nothing, nothing)
+        return StepRun(np.inf, own, pipeline, (), nothing, nothing)
     costs = block_transfers(costs) if blocking else costs
     sync, update = sync_seconds(problem, pipeline), sum_by(places, costs.update, count)
     shares, copies = bool(problem.cluster.wires) and not blocking, [costs]
@@ -78,8 +77,8 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     ]
     links = {hop.link for one in copies for hops in (one.passed, one.gradients, one.renewals) for hop in hops.hops}
     if len({int(problem.cluster.queue[link]) for link in links}) < len(links):
-        value, runs, updated = _run_together(problem, pipeline, copies, programs, sync, update)
-        return StepRun(value, own, pipeline, runs, sync, update, updated)
+        value, runs = _run_together(problem, pipeline, copies, programs, sync, update)
+        return StepRun(value, own, pipeline, runs, sync, update)
     runs = tuple(_run_alone(one, program) for one, program in zip(copies, programs, strict=True))
     done = np.zeros(count)
     free: dict[tuple[int, int], float] = {}
@@ -93,7 +92,7 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     renewed = _exchange(costs.renewals, updated, free, places)
     ends = [float(run.ends.max(initial=0.0)) for run in runs]
     value = max(*ends, float(updated.max()), float(renewed.max()), 0.0)
-    return StepRun(value, own, pipeline, runs, sync, update, updated)
+    return StepRun(value, own, pipeline, runs, sync, update)
 
 
 def _run_alone(costs: StageCosts, program: Program) -> CopyRun:
@@ -174,24 +173,22 @@ class _SharedItems:
 def _run_together(
     problem: Problem, pipeline: Pipeline, copies: Sequence[StageCosts], programs: Sequence[Program],
     sync: Floats, update: Floats,
-) -> tuple[float, tuple[CopyRun, ...], Floats]:  # fmt: skip
-    """Seconds, copies, and the ends of updates [n_devices along the pipeline] where links share wires."""
+) -> tuple[float, tuple[CopyRun, ...]]:  # fmt: skip
+    """Seconds and copies where links share wires."""
     items, places, rows = _SharedItems(problem.cluster.wire), pipeline.stage_places(), range(len(copies))
     own = [items.add_program(copy, copies[copy], programs[copy], places) for copy in rows]
     arrived = [items.add_exchange(copy, copies[copy].gradients, places) for copy in rows]
-    updates: list[int] = []
     for place in range(len(pipeline.devices)):
         ready = [items.tasks[copy, place][-1] for copy in rows]
         ready += [item for there in arrived for item in there.get(place, ())]
         for copy in rows:
             items.add_task(copy, place, float(sync[place]), ready)
             items.add_task(copy, place, float(update[place]), ())
-        updates.append(items.tasks[0, place][-1])
     for copy in rows:
         items.add_exchange(copy, copies[copy].renewals, places)
     starts, ends = serve_wires(items.duration, items.wire, items.before, items.rank)
     runs = tuple(CopyRun(copies[copy], programs[copy], starts[own[copy]], ends[own[copy]]) for copy in rows)
-    return float(ends.max()), runs, ends[updates]
+    return float(ends.max()), runs
 
 
 def _exchange(hops: Hops, done: Floats, free: dict[tuple[int, int], float], places: Sequence[int]) -> Floats:

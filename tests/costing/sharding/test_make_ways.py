@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,12 +12,14 @@ from split_graphs import Draft, bert_layer, llama_layer
 
 from placewise.coarsen.units import group_units
 from placewise.costing.roofline import cost_table
-from placewise.costing.sharding import SplitOptions, make_ways
+from placewise.costing.sharding import SplitOptions, make_ways, shard_graph
 from placewise.costing.sharding.collectives import GroupLink, collective_seconds
 from placewise.costing.sharding.memory import MemoryTable
 from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
+from placewise.model.sharding import Sharding
+from placewise.model.ways import Ways
 from placewise.transform.training import to_training
 from placewise.zoo.registry import generate
 
@@ -36,12 +38,25 @@ def cluster_of(*counts, transfers="direct", overhead=0.0):
     return Cluster(tuple(made), tuple(links), transfers)
 
 
+@dataclass
+class Made:
+    """Ways, notes on what stays whole, and the layouts behind the ways by degree."""
+
+    ways: Ways
+    notes: tuple[str, ...]
+    shardings: dict[int, Sharding]
+
+
 def ways_of(graph, cluster, **options):
     units = group_units(graph)
     costs = cost_table(graph, cluster)
     capacity = np.array([device.memory for device in cluster])
-    made = make_ways(graph, cluster, costs, capacity, units.unit, SplitOptions(**options), unit_names=units.names)
-    return made, costs, units
+    ways, notes = make_ways(
+        graph, cluster, costs, capacity, units.unit, SplitOptions(**options), unit_names=units.names
+    )
+    tokens = options.get("sequence_parallel", False)
+    shardings = {t: shard_graph(graph, t, unit=units.unit, sequence_parallel=tokens) for t in ways.degrees.tolist()}
+    return Made(ways, notes, shardings), costs, units
 
 
 def transformer(layer=llama_layer, layers=3, words=128):
@@ -232,8 +247,8 @@ def test_workspace():
     """A stage's reserve and what its units need beyond it cover the unit that needs most."""
     graph = to_training(transformer(words=4096))
     made, _, units = ways_of(graph, cluster_of(2))
-    for degree, reserve in made.reserve.items():
-        assert made.ways.workspace_of(degree) == reserve
+    for degree in made.ways.degrees.tolist():
+        reserve = made.ways.workspace_of(degree)
         beyond = column(made.ways, "held_bytes", degree)[:, 4]
         assert reserve > 0
         assert beyond[len(units) - 1] > 0  # scores of a vocabulary
@@ -284,8 +299,8 @@ def test_measured_costs_are_scaled():
     units, costs = group_units(graph), cost_table(graph, cluster)
     capacity = np.full(2, 1e12)
     tripled = type(costs)(3 * costs.op_seconds, costs.transfer_seconds, costs.op_source, costs.sources)
-    once = make_ways(graph, cluster, costs, capacity, units.unit).ways
-    thrice = make_ways(graph, cluster, tripled, capacity, units.unit).ways
+    once, _ = make_ways(graph, cluster, costs, capacity, units.unit)
+    thrice, _ = make_ways(graph, cluster, tripled, capacity, units.unit)
     compute = once.seconds - once.collective_seconds
     np.testing.assert_allclose(thrice.seconds - thrice.collective_seconds, 3 * compute, rtol=1e-9)
 

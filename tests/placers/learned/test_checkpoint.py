@@ -21,10 +21,11 @@ from placewise.model.cluster import Cluster
 from placewise.model.problem import Constraints, Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.checkpoint import dump_checkpoint, problem_digest, read_checkpoint
+from placewise.placers.learned.checkpoint import problem_digest, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import RENAMED_KEYS, Trainer, Update
 from placewise.simulate import judge_placement
+from placewise.training.resume import dump_checkpoint, restore_trainer
 
 
 def wide_problem() -> Problem:
@@ -57,7 +58,7 @@ def test_a_training_goes_on_from_its_file_as_if_nothing_had_been(tmp_path: Path)
     problem = wide_problem()
     whole = trained(problem, 12)
     again = TablePlacer().trainer(problem, None, 0)
-    read_checkpoint(kept(trained(problem, 6, of=12), tmp_path)).resume(again, "table", "simulated")
+    restore_trainer(read_checkpoint(kept(trained(problem, 6, of=12), tmp_path)), again, "table", "simulated")
     again.run(Budget(iterations=12))
     figures, arrays = whole.state()
     others, twins = again.state()
@@ -139,7 +140,7 @@ def test_weights_without_the_rest_are_refused_for_going_on(tmp_path: Path) -> No
     header, arrays = dump_checkpoint(trainer, "table", reward="simulated", budget=Budget(), spent=0.0)
     save_policy(header, {name: array for name, array in arrays.items() if name.startswith("policy/")}, tmp_path)
     with pytest.raises(ModelFileError, match="lacks what training goes on from"):
-        read_checkpoint(tmp_path).resume(TablePlacer().trainer(problem, None, 0), "table", "simulated")
+        restore_trainer(read_checkpoint(tmp_path), TablePlacer().trainer(problem, None, 0), "table", "simulated")
     read_checkpoint(tmp_path).load_weights(TablePlacer().policy(problem, 0), "table")
 
 
@@ -158,24 +159,24 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(kept(trained(problem, 1), tmp_path))
     trainer = TablePlacer().trainer(problem, None, 0)
     with pytest.raises(PlacerError, match=r"policy\.json: is of the policy 'table', not 'hsdag'"):
-        checkpoint.resume(trainer, "hsdag", "simulated")
+        restore_trainer(checkpoint, trainer, "hsdag", "simulated")
     with pytest.raises(PlacerError, match="was trained on the reward 'simulated', not 'torch'"):
-        checkpoint.resume(trainer, "table", "torch")
+        restore_trainer(checkpoint, trainer, "table", "torch")
     other = TablePlacer().trainer(random_problem(seeded(77), max_ops=12, max_devices=3), None, 0)
     with pytest.raises(PlacerError, match="was trained on another graph"):
-        checkpoint.resume(other, "table", "simulated")
+        restore_trainer(checkpoint, other, "table", "simulated")
     elsewhere = TablePlacer().trainer(renamed(problem), None, 0)
     with pytest.raises(
         PlacerError, match=rf"devices {problem.cluster.names[0]}.*not for my-{problem.cluster.names[0]}"
     ):
-        checkpoint.resume(elsewhere, "table", "simulated")
+        restore_trainer(checkpoint, elsewhere, "table", "simulated")
     with pytest.raises(PlacerError, match="was trained for the devices"):
         checkpoint.load_weights(elsewhere.policy, "table")
     elsewhere.policy.__class__ = type("Careless", (elsewhere.policy.__class__,), {"any_devices": True})
     checkpoint.load_weights(elsewhere.policy, "table")
     slower = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))
     with pytest.raises(PlacerError, match="was trained with other costs, another objective or other rules"):
-        checkpoint.resume(TablePlacer().trainer(slower, None, 0), "table", "simulated")
+        restore_trainer(checkpoint, TablePlacer().trainer(slower, None, 0), "table", "simulated")
     checkpoint.load_weights(TablePlacer().policy(slower, 0), "table")
 
     sections = checkpoint.header.features

@@ -321,11 +321,11 @@ def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
     options = LearningOptions(samples=4, extra_exploration=0.5)
     trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
     trainer.begin()
-    assert trainer.policy.exploration_share(1.0, 10) == 0.1
+    assert trainer.policy.exploration_share(10) == 0.1
     for number in (1, 2, 3):
         trainer._adjust_exploration(0)
         assert trainer.policy.extra_decisions == 0.5 * number
-    assert trainer.policy.exploration_share(1.0, 10) == 0.25
+    assert trainer.policy.exploration_share(10) == 0.25
     figures, arrays = trainer.state()
     again = Trainer(table(problem, options, 0), options, Pricing(problem))
     again.restore(figures, arrays)

@@ -33,7 +33,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned import gdp as module
-from placewise.placers.learned.checkpoint import dump_checkpoint
 from placewise.placers.learned.gdp import Gdp, GdpOptions, GdpPlacer, _device_counts
 from placewise.placers.learned.gdp_network import SegmentAttention
 from placewise.placers.learned.policy import untrained_policy
@@ -43,6 +42,7 @@ from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
+from placewise.training.resume import dump_checkpoint
 from placewise.zoo.random import random_graph
 
 gdp = partial(untrained_policy, Gdp)

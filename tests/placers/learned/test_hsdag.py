@@ -110,7 +110,6 @@ def test_colocation_keeps_parts_apart_that_scopes_tell() -> None:
     scopes = ["", "rnn.step.0.gate", "rnn.step.0", "rnn.step.1.gate", "rnn.step.1", ""]
     problem = wired([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], scopes)
     assert partition(colocation_labels(problem)) == {frozenset({0, 1, 2}), frozenset({3, 4}), frozenset({5})}
-    assert partition(colocation_labels(problem, scopes=False)) == {frozenset(range(6))}
 
 
 def test_units_lose_no_device() -> None:

@@ -9,6 +9,7 @@ from strategies import problems
 from twins.plain import Plain
 
 from placewise.model.problem import Problem
+from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.list_scheduling.etf import schedule_earliest
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
 from placewise.simulate.contiguity import contract
@@ -124,6 +125,6 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
 def test_list_scheduling_is_the_plain_one(problem: Problem) -> None:
     """The heaps choose what looking at every pair chooses, by finish and by start."""
     for by in ("finish", "start"):
-        device, placed = schedule_earliest(problem, problem.capacity, None, by=by)  # type: ignore[arg-type]
+        device, placed = schedule_earliest(problem, problem.capacity, None, watch=Stopwatch(Budget()), by=by)  # type: ignore[arg-type]
         expected = list_schedule(problem, 1.0 if by == "finish" else 0.0)
         assert (device.tolist() if placed == problem.n_ops else None) == expected

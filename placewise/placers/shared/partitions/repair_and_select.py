@@ -109,7 +109,7 @@ class CandidateSelector:
         split = find_best_split(
             plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out, segments=segments
         )
-        return split.device
+        return split.heard().device
 
     def swap_devices(self) -> None:
         """Swap the parts of unlike devices, pair by pair, as long as that helps."""

@@ -13,7 +13,7 @@ from placewise.placers.base import Evaluate, SearchContext
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.objective_value import objective_value
 from placewise.placers.shared.starting_placements import find_starting_placements
-from placewise.simulate import judge_placement, lower_bound
+from placewise.simulate import judge_placement
 
 
 def value_of(problem: Problem, placement: Placement, evaluate: Evaluate | None) -> float:
@@ -81,7 +81,7 @@ def find_incumbent(search: SearchContext, search_share: float) -> Incumbent:
     gap = max(search.budget.gap, OPTIMAL_GAP)
     incumbent = Incumbent(problem, search.evaluate, Bound(0.0, "nonnegative costs"), gap=gap)
     try:
-        incumbent.prove(search.hints.bound or lower_bound(problem))
+        incumbent.prove(search.bound)
         for hint in search.hints.placements:
             incumbent.offer(hint)
         if not incumbent.optimal:

@@ -40,6 +40,12 @@ class LineSplit(NamedTuple):
     groups: Groups = ()
     prepared: float = 0.0
 
+    def heard(self) -> LineSplit:
+        """The split, for those who do not read its reason: raises KeyboardInterrupt again if that ended the search."""
+        if self.reason is Reason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return self
+
 
 def find_best_split(
     problem: Problem,
