@@ -170,10 +170,11 @@ def missing_room(result: Result, asked: Problem) -> float:
     return max(need - judged.devices[main].free - kept, 0.0)
 
 
-def leave_room(problem: Problem, name: str, bytes_more: float) -> Problem:
-    """The problem with so many more bytes of a device kept free."""
-    rules, kept = problem.constraints, _spare_bytes(problem, problem.cluster.index(name))
-    free = Headroom(name, bytes=kept + float(np.ceil(bytes_more)))
+def leave_room(problem: Problem, bytes_more: float) -> Problem:
+    """The problem with so many more bytes of the first accelerator kept free."""
+    main, rules = main_accelerator(problem), problem.constraints
+    name = problem.cluster.names[main]
+    free = Headroom(name, bytes=_spare_bytes(problem, main) + float(np.ceil(bytes_more)))
     others = tuple(spare for spare in rules.spare if spare.device != name)
     return problem.with_(constraints=replace(rules, spare=(*others, free)))
 

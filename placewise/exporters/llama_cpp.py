@@ -123,7 +123,10 @@ class LlamaCppExporter:
         return Space(lines=tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1)))
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
-        return Placement(_device_of(*_find_line(problem, placement)))
+        """See `RunningExporter`. As in `space`, experts that leave their layers are those of the first ones."""
+        layers, line, away = _find_line(problem, placement)
+        first = 1 + int((line[1:] == layers.host).sum())
+        return Placement(_device_of(layers, line, range(first, first + len(away))))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Layers are assigned to devices as `load_tensors` does."""

@@ -110,9 +110,9 @@ class Fitted:
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
     speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each
-    accelerator that are kept for the target's compute buffers, and `buffers` says what those of the plan take. `measured` are the command of the plan and that of the
-    target's own placement, if they were run: then `command` is the faster one, which the figures of `result` may not
-    be of.
+    accelerator that are kept for the target's compute buffer, and `buffers` says what the plan's take. `measured` are
+    the command of the plan and that of the target's own placement, if they were run: then `command` is the faster one,
+    which the figures of `result` may not be of.
     """
 
     result: Result

@@ -14,15 +14,7 @@ import numpy as np
 
 from placewise.core.compute_buffer import describe_compute_buffer
 from placewise.core.place import place
-from placewise.core.target_rules import (
-    TARGETS,
-    find_rule,
-    keep_off,
-    leave_room,
-    main_accelerator,
-    missing_room,
-    run_on_target,
-)
+from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
 from placewise.exporters.base import RunningExporter
 from placewise.exporters.llama_cpp import find_buffers
@@ -83,7 +75,7 @@ def place_for(
             known = replace(known, placements=(*known.placements, *_chained(on_target, limits)))
         given = None if space.lines else options
         search = partial(place, placer=chosen, options=given, hints=known, on_progress=on_progress, project=project)
-        found = _place_with_room(part, target, limits, partial(search, compare=compare))
+        found = _place_with_room(on_target, limits, partial(search, compare=compare))
         if not space.lines:
             found = _bounded(found, assignment_bound(on_target))
         results.append(replace(found, problem=_as_asked(found.problem, problem)))
@@ -97,30 +89,16 @@ def place_for(
     return replace(best, seconds=watch.elapsed, target=target, notes=notes)
 
 
-def _place_with_room(asked: Problem, target: str, budget: Budget, search: Callable[..., Result]) -> Result:
-    """The result of a search, in which devices have room for weights that are moved and for the target's buffers."""
-    problem, watch = run_on_target(asked, target), Stopwatch(budget)
+def _place_with_room(problem: Problem, budget: Budget, search: Callable[..., Result]) -> Result:
+    """The result of a search, in which the first accelerator has room for the weights that are moved to it."""
+    asked = problem
     for _ in range(TRIES):
-        result = search(problem, budget=watch.rest())
-        missing = _find_missing(result, asked, target)
-        if not missing or watch.out:
+        result = search(problem, budget=budget)
+        short = missing_room(result, asked)
+        if not short:
             return result
-        for name, short in missing.items():
-            problem = leave_room(problem, name, short)
+        problem = leave_room(problem, short)
     return result
-
-
-def _find_missing(result: Result, asked: Problem, target: str) -> Mapping[str, float]:
-    """The bytes that devices lack for what the target holds besides, unless the user says what stays free there."""
-    if short := missing_room(result, asked):
-        return {asked.cluster.names[main_accelerator(asked)]: short}
-    if result.placement is None or not find_rule(target).buffers:
-        return {}
-    given = asked.constraints
-    if given.headroom or any(not spare.device for spare in given.spare):
-        return {}
-    missing = find_buffers(result.problem, result.placement).missing
-    return {name: short for name, short in missing.items() if name not in {spare.device for spare in given.spare}}
 
 
 def _advice(problem: Problem, target: str) -> str:

@@ -58,25 +58,21 @@ def test_a_layer_goes_to_the_cpu_where_the_buffer_takes_its_place(tmp_path: Path
     assert kept.placement is not None and kept.value > whole.value
 
 
-def test_a_plan_that_lacks_room_for_its_own_buffers_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever was kept at first. Where the user says what stays free, the plan and its export say what is lacking."""
+def test_a_plan_and_its_export_say_what_their_own_buffers_lack(tmp_path: Path) -> None:
+    """By the command of the plan, whatever was kept free; where there is room, what they take is said alone."""
     path = write_model(tmp_path / "model.gguf", "llama", layers=6)
     whole = pw.place(path, DEVICES, target="llama.cpp", dims=SIZES, headroom=0)
     assert whole.result.judgement is not None
     peak = next(device.peak for device in whole.result.judgement.devices if device.device == "cuda:0")
-    tight = {**DEVICES, "cuda:0": peak + 1}
-    monkeypatch.setattr("placewise.core.compute_buffer.count_buffers", lambda _: Buffers(1, 1))
-    plan = pw.place(path, tight, target="llama.cpp", dims=SIZES)
-    assert plan.placement is not None and plan.value > whole.value
-    assert not find_buffers(plan.problem, plan.placement).missing
-    assert any(note.startswith("the compute buffers of this plan") for note in plan.result.notes)
-    full = pw.place(path, tight, target="llama.cpp", dims=SIZES, headroom=0)
-    assert full.placement is not None and find_buffers(full.problem, full.placement).missing
-    exported = create_exporter("llama.cpp").export(full.problem, full.placement, {})
-    for notes in (full.result.notes, exported.notes):
-        assert any("llama.cpp will lack" in note and "of cuda:0" in note for note in notes)
+    full = pw.place(path, {**DEVICES, "cuda:0": peak + 1}, target="llama.cpp", dims=SIZES, headroom=0)
+    for plan, lacks in ((whole, False), (full, True)):
+        assert plan.placement is not None
+        found = find_buffers(plan.problem, plan.placement)
+        assert found.sizes["cuda:0"] > 1 << 20 and (found.missing.keys() == {"cuda:0"}) == lacks
+        exported = create_exporter("llama.cpp").export(plan.problem, plan.placement, {})
+        for notes in (plan.result.notes, exported.notes):
+            assert any(note.startswith("the compute buffers of this plan") for note in notes)
+            assert any("llama.cpp will lack" in note and "of cuda:0" in note for note in notes) == lacks
 
 
 def test_buffers_that_were_not_compared_are_called_approximate(tmp_path: Path) -> None:

@@ -91,6 +91,16 @@ def test_every_tensor_is_where_the_placement_says(tmp_path: Path) -> None:
     assert flags.context == 512
 
 
+def test_a_projection_is_one_of_the_splits_that_are_searched(tmp_path: Path) -> None:
+    """Experts of any layers on the host become those of the first layers on GPUs, so that no proof is contradicted."""
+    path = write_model(tmp_path / "model.gguf", "mixtral", layers=LAYERS)
+    exporter = create_exporter("llama.cpp")
+    for away, first in (((4, 5), (1, 2)), ((1, 2), (1, 2))):
+        problem, _, made = export_split(path, (1, 2, 2, 1), away)
+        _, wanted, _ = export_split(path, (1, 2, 2, 1), first)
+        assert exporter.project(problem, made.exported.placement) == wanted
+
+
 def test_the_command_names_the_servers_in_use(tmp_path: Path) -> None:
     """Of three, those that have layers, in their order, RPC0 being the first of them; none where the host has all."""
     path = write_model(tmp_path / "model.gguf", "llama", layers=LAYERS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from latency_brute_force import optimum
+from ortools.sat.python.cp_model import OPTIMAL, CpSolver
 from simulate_problems import random_problem, seeded
 from soak import examples, seeds
 from strategies import problems
@@ -17,8 +18,11 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
 from placewise.placers.large_neighbourhood.latency_rounds import LatencyWindows
+from placewise.placers.large_neighbourhood.latency_windows import count_in_steps, operator_window, window_state
 from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer
+from placewise.placers.shared.schedule_models.assignment import op_groups
 from placewise.placers.shared.schedule_models.incumbent import Incumbent
+from placewise.placers.shared.schedule_models.model_builder import time_scale
 from placewise.simulate import judge_placement
 
 
@@ -57,6 +61,23 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
         assert known.value >= best * (1 - 1e-12)
         tried, solved = tried + 1, solved + (known.value <= best * (1 + 1e-6))
     assert tried > len(seeds(8)) / 2 and solved >= 0.9 * tried
+
+
+def test_a_window_is_solved_in_steps() -> None:
+    """The solver counts steps of the horizon, and gains no single units; its answer is less than a step away."""
+    problem, hint = chains(2, 3, "operator"), Placement(np.arange(6, dtype=np.int32) % 2)
+    groups = op_groups(problem)
+    now = window_state(problem, groups, hint)
+    free = np.ones(groups.n, np.bool_)
+    found = {}
+    for share in (0.0, 0.25):
+        model = operator_window(problem, groups, now, free, time_scale(problem, now.value, 1 << 22))
+        count_in_steps(model, share)
+        solver = CpSolver()
+        assert solver.solve(model.builder.model) == OPTIMAL
+        found[share] = solver.value(model.makespan)
+    assert found[0.0] <= found[0.25] < found[0.0] + 0.25 * model.horizon
+    assert solver.objective_value <= 4
 
 
 @pytest.mark.parametrize("execution", ["subgraph", "operator"])

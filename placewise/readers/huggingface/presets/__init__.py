@@ -90,7 +90,8 @@ def find_preset(name: str) -> str:
             "(`hf download OWNER/NAME config.json --local-dir model`) and give that file",
         )
     family = _family_of(wanted.rpartition("/")[2])
-    kin = [preset for preset in near if difflib.get_close_matches(family, [_family_of(preset)])]
+    kin = [preset for preset in short.values() if _family_of(preset) == family and preset in map(short.get, close)]
+    kin += [preset for preset in near if difflib.get_close_matches(family, [_family_of(preset)])]
     raise ModelFileError(
         "no preset has the shapes of this model, and nothing is downloaded",
         where=where,
