@@ -131,8 +131,9 @@ PRESETS: dict[str, tuple[str, dict[str, Any], float]] = {
 }  # fmt: skip
 """Checkpoints on the Hugging Face hub, what their configuration has beside the preset's, and their bytes:
 metadata.total_size of model.safetensors.index.json, else the sum of the weight files; those with three digits are the
-sizes that the hub shows. t5-xxl-lm-adapt is tuned from the preset's model. That of llama-3-405b is the size of the GGUF
-file in the library of Ollama, which shows 229 GB of q4_0 and 431 GB of q8_0 beside it; it includes the vocabulary."""
+sizes that the hub shows. t5-xxl-lm-adapt is tuned from the preset's model. That of llama-3-405b is the size
+of the GGUF file of 16 bits in a list of llama3.1's files that a README on GitHub repeats, beside 229 GB of q4_0 and 431
+GB of q8_0; it includes the vocabulary."""
 NEAR = 0.005
 TINY = {"prompt": 4, "tokens": 2}
 
