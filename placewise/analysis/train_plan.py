@@ -260,7 +260,8 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
     quartiles = np.percentile(trained.calm_steps or (math.nan,), (25, 75))
     notes = [*record.notes, *([prediction.note] if prediction.note else [])]
     if disturbed := len(record.seconds[1:] or record.seconds) - len(trained.calm_steps):
-        notes.append(f"{disturbed} steps in which other programs had the processor are not counted")
+        steps, are = ("step", "is") if disturbed == 1 else ("steps", "are")
+        notes.append(f"{disturbed} {steps} in which other programs had the processor {are} not counted")
     if options.schedule == "interleaved" and len(stages.ranks) == ranks:
         notes.append("every device has one stage, so interleaved does what 1f1b does")
     return TrainingTable(
@@ -272,7 +273,7 @@ def tabulate_training(trained: TrainedPlan) -> TrainingTable:
         first=record.first,
         losses=record.losses,
         seconds=trained.seconds,
-        spread=float(quartiles[1] - quartiles[0]) / trained.seconds if trained.seconds else math.nan,
+        spread=float(quartiles[1] - quartiles[0]) / trained.seconds if len(trained.calm_steps) > 1 else math.nan,
         predicted=prediction.seconds,
         alone=float(np.median(record.alone[1:] or record.alone)) if record.alone else math.nan,
         predicted_alone=prediction.alone,

@@ -63,7 +63,8 @@ def training_run_view(table: TrainingTable) -> RenderableType:
     )
     first, last = table.losses[0], table.losses[-1]
     parts: list[RenderableType] = [Text(head), Text(f"loss {first:.6g} → {last:.6g}"), Text()]
-    cells = [["plan", _seconds(table.seconds), f"{table.spread:.1%}", *_prediction(table.predicted, table.seconds)]]
+    spread = "–" if math.isnan(table.spread) else f"{table.spread:.1%}"
+    cells = [["plan", _seconds(table.seconds), spread, *_prediction(table.predicted, table.seconds)]]
     if math.isfinite(table.alone):
         cells.append(["one process", _seconds(table.alone), "–", *_prediction(table.predicted_alone, table.alone)])
     parts += [rows_table(("seconds per step", "measured ", "spread ", "predicted ", "off by "), cells), Text()]

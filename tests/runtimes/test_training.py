@@ -33,6 +33,8 @@ from placewise.analysis.train_plan import (  # noqa: E402
 )
 from placewise.readers.torch.pipeline_trainer import Rows, require_schedule  # noqa: E402
 from placewise.readers.torch.training_stages import TrainedProgram  # noqa: E402
+from placewise.reporting.plain import plain  # noqa: E402
+from placewise.reporting.training_run import training_run_view  # noqa: E402
 from placewise.runtimes.base import Job  # noqa: E402
 from placewise.runtimes.binding import bind  # noqa: E402
 from placewise.runtimes.torch import training as runs  # noqa: E402
@@ -280,6 +282,12 @@ def test_steps_in_which_threads_waited_are_not_counted(begun: tuple[TrainedPlan,
     record = replace(trained.record, seconds=(9.0, 1.0, 3.0, 2.0, 1.5), waited=(5.0, 0.1, 0.9, 0.2, 0.8))
     table = tabulate_training(replace(trained, record=record))
     assert table.seconds == 1.5 and "2 steps in which other programs had the processor are not counted" in table.notes
+    shorter = replace(record, seconds=(9.0, 1.0, 3.0), waited=(5.0, 0.1, 0.9))
+    single = tabulate_training(replace(trained, record=shorter))
+    assert "1 step in which other programs had the processor is not counted" in single.notes
+    assert math.isnan(single.spread)
+    (plan_line,) = [line for line in plain(training_run_view(single)).splitlines() if line.startswith("plan ")]
+    assert plan_line.split()[:4] == ["plan", "1", "s", "–"]
     first, *others = trained.training.job.places
     slow = replace(trained.training.job, places=(replace(first, quota=0.5), *others))
     limited = replace(trained, record=record, training=replace(trained.training, job=slow))
