@@ -1,8 +1,9 @@
 """Fewer units with the same optimum: leaves that cost nothing follow their only neighbour.
 
 Every loose leaf doubles the number of ideals. A leaf is free where no way of it takes time, exchanges gradients or
-holds bytes, and it has a way for every degree of its neighbour. Wherever it stood, it can follow: no edge between
-stages appears, and the tensor between the two need not cross any more (Tarnawski et al. 2020 merge such nodes, too).
+holds bytes, it has a way for every degree of its neighbour, and may run on every device that the neighbour may run on.
+Wherever it stood, it can follow: no edge between stages appears, and the tensor between the two need not cross any more
+(Tarnawski et al. 2020 merge such nodes, too).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class MergedWays:
         return np.ascontiguousarray(stage[self.label]), chosen
 
 
-def merge_leaves(ways: Ways) -> MergedWays:
-    """Let every free leaf follow its neighbour."""
+def merge_leaves(ways: Ways, able: Bools) -> MergedWays:
+    """Let every free leaf follow its neighbour; `able` [n_units, n_devices] are the units that each device may run."""
     n = ways.n_units
     around: list[set[int]] = [set() for _ in range(n)]
     makers = np.repeat(ways.tensor_unit, np.diff(ways.reader_offsets)).tolist()
@@ -58,6 +59,8 @@ def merge_leaves(ways: Ways) -> MergedWays:
             continue
         (neighbour,) = around[leaf]
         if not degrees[neighbour] <= degrees[leaf] or not np.isfinite(ways.seconds[ways.way_unit == leaf]).all():
+            continue
+        if (able[neighbour] & ~able[leaf]).any():
             continue
         follows[leaf] = neighbour
         around[neighbour].remove(leaf)

@@ -27,7 +27,7 @@ from placewise.model.ways import Ways, list_replicas
 from placewise.placers.base import MAX_COUNT, PlacerInfo, Progress, SearchContext
 from placewise.placers.parallel_dp.merge_leaves import MergedWays, merge_leaves
 from placewise.placers.parallel_dp.node_cases import split_by_node
-from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices
+from placewise.placers.shared.device_classes import DeviceClass, assign_devices, classify, device_prices, list_able
 from placewise.simulate.check.stages import check_stages
 from placewise.simulate.judge.stages import stages_value
 
@@ -122,7 +122,7 @@ class ParallelDpPlacer:
 
     def propose(self, search: SearchContext) -> Proposal:
         """The best pipeline found, with a bound; or the proof that none fits."""
-        run = _Run(search, merge_leaves(search.problem.require_ways()))
+        run = _Run(search, merge_leaves(search.problem.require_ways(), list_able(search.problem)))
         for placement in search.hints.placements:
             if placement.stages:
                 run.offer(placement, START)

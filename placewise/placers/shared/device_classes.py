@@ -76,8 +76,7 @@ def classify(problem: Problem, view: View = "best") -> list[DeviceClass]:
     `worst` the worst, so that what fits the classes fits the devices; `apart` makes classes of equal devices.
     """
     ways, cluster = problem.require_ways(), problem.cluster
-    able = np.ones((ways.n_units, problem.n_devices), np.bool_)
-    np.logical_and.at(able, ways.unit, problem.allowed)
+    able = list_able(problem)
     usable = np.flatnonzero(ways.device_class >= 0).astype(np.int32)
     staged, worst = cluster.transfers == "staged", view == "worst"
     own = _list_routes(cluster, usable) if staged else {}
@@ -122,6 +121,14 @@ def _join(cluster: Cluster, there: int, back: int) -> Route:
         return _FREE
     both = [there, back]
     return float(cluster.class_bandwidth[both].min()), float(cluster.class_latency[both].min())
+
+
+def list_able(problem: Problem) -> Bools:
+    """Which units [n_units, n_devices] each device may run, by the rules of their ops."""
+    ways = problem.require_ways()
+    able = np.ones((ways.n_units, problem.n_devices), np.bool_)
+    np.logical_and.at(able, ways.unit, problem.allowed)
+    return able
 
 
 def _routes(cluster: Cluster, members: list[int], usable: Ints, node: Ints, worst: bool) -> _Routes:

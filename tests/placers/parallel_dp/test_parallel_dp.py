@@ -25,6 +25,7 @@ from placewise.model.result import Outcome, Reason, Result
 from placewise.placers.base import Budget
 from placewise.placers.parallel_dp import placer
 from placewise.placers.parallel_dp.merge_leaves import merge_leaves
+from placewise.placers.shared.device_classes import list_able
 from placewise.simulate import lower_bound
 
 EVEN: tuple[dict[str, Any], ...] = (
@@ -212,12 +213,36 @@ def test_nothing_is_proved_of_what_takes_no_time() -> None:
     assert result.status.outcome is Outcome.OPTIMAL
 
 
+@pytest.mark.parametrize(("number", "seed"), [(191, 2038), (125, 2040)])
+def test_a_free_leaf_that_may_not_follow_stays(number: int, seed: int) -> None:
+    """Its neighbour may run on a device that is forbidden for it: the best pipeline parts them there."""
+    problem = random_split(number, seed * 1_000_003 + number)
+    best = place(problem, "parallel_dp")
+    assert best.value <= min(judged.value for _, judged in best.baselines.values() if judged.valid)
+
+
+def test_merged_units_run_wherever_their_head_may() -> None:
+    """Rules about devices never forbid a merged unit what they allow the unit that costs something."""
+    merged_any = 0
+    for seed in seeds(200):
+        problem = split_problem(seed, devices=4, classes=2, rules=True)
+        able, merged = list_able(problem), merge_leaves(problem.require_ways(), list_able(problem))
+        kept = merged.whole.way_unit[merged.kept]
+        head = {int(merged.label[unit]): int(unit) for unit in kept}
+        for device in range(problem.n_devices):
+            joined = merged.merge_able(able[:, device])
+            assert all(joined[unit] == able[head[unit], device] for unit in head)
+        merged_any += merged.ways.n_units < merged.whole.n_units
+    assert merged_any > enough(20)
+
+
 def test_free_leaves_follow_their_neighbour() -> None:
     """Units that cost nothing at the rim are merged, all others stay, and every old unit gets back stage and way."""
     merged_any = 0
     for seed in seeds(80):
-        ways = split_problem(seed).require_ways()
-        merged = merge_leaves(ways)
+        problem = split_problem(seed)
+        ways = problem.require_ways()
+        merged = merge_leaves(ways, list_able(problem))
         n = merged.ways.n_units
         assert sorted(set(merged.label.tolist())) == list(range(n))
         costly = {int(u) for u in ways.way_unit[(ways.seconds.max(axis=1) > 0) | (ways.bytes_fixed > 0)]}
