@@ -38,18 +38,6 @@ def block_prices_bound(
     A class has `machines` of equal devices that hold `capacity` bytes together; `usable` pairs may occur. It is weaker
     where `go_on` ends it early.
     """
-    return price_blocks(times, usable, weight, capacity, machines, go_on)[0]
-
-
-def price_blocks(
-    times: Floats,
-    usable: Bools,
-    weight: Floats,
-    capacity: Floats,
-    machines: Longs,
-    go_on: Callable[[], bool] = lambda: True,
-) -> tuple[float, Floats]:
-    """The same bound, and the prices of a second on a device of each class [n_classes] that prove it."""
     priced = np.flatnonzero(np.isfinite(capacity))
     cost = np.where(usable, times, 0.0)
     unusable = np.where(usable, 0.0, np.inf)
@@ -65,8 +53,7 @@ def price_blocks(
         return round_down(float(reduced[rows, choice].sum()), len(times)), seconds, held
 
     unit = max(float(weight.sum()), 1.0)
-    value, prices = find_prices(spread, machines, capacity[priced], scale, unit, go_on=go_on)
-    return value, prices[: len(machines)]
+    return find_prices(spread, machines, capacity[priced], scale, unit, go_on=go_on)[0]
 
 
 def find_prices(
