@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, help="A virtual environment with Placewise installed from a wheel.")
     parser.add_argument("--only", help="Only commands whose name contains this.")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background of a shell ignore it
     with environment(options.venv) as python:
         done: dict[str, Any] = {
             "command": "python benchmarks/cold.py" + (" --venv FOLDER" if options.venv else ""),

@@ -39,14 +39,18 @@ from placewise.placers.base import (
     make_sound,
     run_placer,
 )
+from placewise.placers.shared.stages.ideals import enumerate_ideals
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.bounds.paths import WORK
+from placewise.simulate.contiguity import contract
 
 LAST_WAIT = 0.3
 """Seconds that the first bound has after Ctrl-C."""
 BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
+FEW_BLOCKS, FEW_IDEALS = 1000, 2000
+"""A dynamic program over so few ideals takes less time than the slow bounds, and proves more."""
 
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
@@ -153,9 +157,20 @@ def _bound_and_compare(
 def _bound_work(problem: Problem, budget: Budget) -> float:
     """The work of the first bound: more with more time, where the bound still improves with it."""
     seconds, objective = budget.seconds, problem.objective
+    if _has_few_ideals(problem):
+        return 0.0
     if (objective.kind == "latency" and not objective.op_by_op) or not math.isfinite(seconds):
         return WORK
     return WORK * max(1.0, seconds * BOUND_PACE) if problem.n_ops <= BOUND_OPS * seconds else 0.0
+
+
+def _has_few_ideals(problem: Problem) -> bool:
+    """Whether stages in a chain are proved optimal at once, by the dynamic program over ideals."""
+    cluster, rules = problem.cluster, problem.constraints
+    exact = rules.contiguous and cluster.transfers == "staged" and not cluster.wires
+    if problem.objective.kind == "latency" or not exact or problem.n_blocks > FEW_BLOCKS:
+        return False
+    return not isinstance(enumerate_ideals(contract(problem), FEW_IDEALS), int)
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:

@@ -46,9 +46,6 @@ PATIENCE = 2
 WORTH_GOING_ON, FEW_ROUNDS, SECONDS_PER_OP = 0.01, 3, 5e-4
 """A search for latency begins again once twice its time made the value smaller by less than this share, but not before
 it had so many rounds of slices, and so many seconds per op: on large graphs a search is slow, not converged."""
-PROBES, PROBE_SHARE, PROBE_PER_OP = 8, 0.45, 1.3e-4
-"""Before such a search, at most so many short ones, in this share of the time that is left, each of so many seconds per
-op."""
 SOON_SEARCHED = 30
 """With this many groups of ops or fewer, searches end after `PATIENCE` slices; with more, when the time is over."""
 
@@ -203,35 +200,19 @@ class _Portfolio:
     def _restart(self, searchers: Sequence[_Searcher]) -> None:
         """Search from the same beginning again and again, while there is time for another search.
 
-        Which optimum a search runs into is decided early, and by chance. What follows goes on from the best of all. On
-        large graphs, where few searches are possible, each goes on from the best of short ones.
+        Which optimum a search runs into is decided early, and by chance. What follows goes on from the best of all.
         """
-        probe = strategy.probe(self.problem)
         history, start, first = self.history, self.history.pool, [searcher.seconds for searcher in searchers]
         longest = 0.0
         while self.watch.left > longest:
             begun, history.recent = self.watch.elapsed, start
             for searcher, seconds in zip(searchers, first, strict=True):
                 searcher.seconds, searcher.idle = seconds, 0
-            if probe is not None:
-                self._probe(probe)
             self._converge(searchers)
             longest = max(longest, self.watch.elapsed - begun)
             if not any(np.isfinite(searcher.idle) for searcher in searchers):
                 break
         history.recent = history.pool
-
-    def _probe(self, turn: Turn) -> None:
-        """Search for a short time from the same beginning some times, and go on from the best placement found."""
-        history, start, best = self.history, self.history.recent, self.history.recent
-        seconds, until = PROBE_PER_OP * self.problem.n_ops, self.watch.elapsed + PROBE_SHARE * self.watch.left
-        for _ in range(PROBES):
-            if self.watch.elapsed + seconds > until:
-                break
-            history.recent = start
-            self._take(turn, seconds)
-            best = min(best, history.recent, key=lambda pool: pool[0].value)
-        history.recent = best[:1]
 
     def _converge(self, searchers: Sequence[_Searcher]) -> None:
         """Run slices until twice the time brings less than `WORTH_GOING_ON`, or until half of the time is over."""

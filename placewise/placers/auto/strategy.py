@@ -20,8 +20,6 @@ FEW_BLOCKS = 15
 LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From this size on, searches also work on coarser graphs."""
-PROBED_OPS = 5000
-"""From this size on, few searches for latency have enough time, and short ones choose where they begin."""
 HUGE_OPS = 200_000
 """From this size on, quick placers take seconds each: for latency list schedulers come first, and slow placers never
 run."""
@@ -40,9 +38,9 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
-REPEATED_SHARE, REPEATED_OPS = 0.75, 10_000
-"""Of the time, for moving all repetitions of a part together for latency. On smaller graphs a search that moves single
-ops gets further."""
+REPEATED_SHARES = ((10_000, 0.75), (5_000, 0.15))
+"""With more ops than this, the share of the time for moving all repetitions of a part together for latency. On smaller
+graphs a search that moves single ops gets further."""
 CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
 """Of the time that is left, for stages in a chain where any sets are allowed, and then for windows on that chain: often
 a better start on graphs of some thousand ops. On larger ones the search for a chain takes longer than that."""
@@ -109,8 +107,9 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
-        large = problem.objective.op_by_op and problem.n_ops > REPEATED_OPS
-        repeated = (Turn("multilevel", {"repeated": "only"}, share=REPEATED_SHARE),) if large else ()
+        share = next((share for n_ops, share in REPEATED_SHARES if problem.n_ops > n_ops), 0.0)
+        moved = share and problem.objective.op_by_op
+        repeated = (Turn("multilevel", {"repeated": "only"}, share=share),) if moved else ()
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT), *repeated)
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
@@ -141,11 +140,6 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
         return (*many, *solved, Turn("local", {"bound": False}))
     return (*many, Turn("local"), Turn("windows", {"search": 0.0}))
-
-
-def probe(problem: Problem) -> Turn | None:
-    """The short search that is tried several times before a long one for latency; None where that does not pay."""
-    return Turn("local", {"bound": False}) if PROBED_OPS < problem.n_ops <= REPEATED_OPS else None
 
 
 def proofs(problem: Problem) -> tuple[Turn, ...]:

@@ -18,8 +18,8 @@ from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
-from placewise.placers.auto.history import POOL, Candidate, History
-from placewise.placers.auto.placer import PROBES, _Portfolio, _Searcher
+from placewise.placers.auto.history import POOL, History
+from placewise.placers.auto.placer import _Portfolio, _Searcher
 from placewise.placers.auto.strategy import FEW_BLOCKS, Turn
 from placewise.placers.base import Budget, Hints, Placer, Progress, SearchContext, Stopwatch, ignore, run_placer
 from placewise.placers.registry import create
@@ -224,42 +224,6 @@ def test_restarts_go_back_to_the_beginning_and_keep_the_best(monkeypatch: pytest
     result = place(zoo("layered", 400, 0, "4xP100"), "auto", Budget(10.0, stop=stop))
     assert len(reached) > 1 and all(pool == pools[0] for pool in pools) and "local" not in pools[0]
     assert result.value <= min(reached) * (1 + 1e-12)
-
-
-def test_a_long_search_goes_on_from_the_best_of_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On large graphs some short searches for latency begin at one pool, and a long one at the best that they found."""
-    monkeypatch.setattr("placewise.placers.auto.strategy.PROBED_OPS", 0)
-    monkeypatch.setattr("placewise.placers.auto.placer.PROBE_PER_OP", 1e-9)
-    begun: list[list[Candidate]] = []
-    ended: list[list[Candidate]] = []
-    continued: list[list[Candidate]] = []
-
-    def take(portfolio: _Portfolio, turn: Turn, seconds: float) -> bool:
-        if probing:
-            begun.append(portfolio.history.recent)
-            seconds = 0.05
-        better = run(portfolio, turn, seconds)
-        if probing:
-            ended.append(portfolio.history.recent)
-        return better
-
-    def probe(portfolio: _Portfolio, turn: Turn) -> None:
-        probing.append(True)
-        find(portfolio, turn)
-        probing.clear()
-
-    def converge(portfolio: _Portfolio, _searchers: Sequence[_Searcher]) -> None:
-        continued.append(portfolio.history.recent)
-        stop.set()
-
-    run, find, stop, probing = _Portfolio._take, _Portfolio._probe, StopFlag(), list[bool]()
-    for name, replacement in {"_take": take, "_probe": probe, "_converge": converge}.items():
-        monkeypatch.setattr(_Portfolio, name, replacement)
-    place(zoo("layered", 400, 0, "4xP100"), "auto", Budget(20.0, stop=stop))
-    assert len(begun) == PROBES and all(pool == begun[0] for pool in begun)
-    best = min((pool[0] for pool in ended), key=lambda candidate: candidate.value)
-    assert continued == [[best]] and best.value < begun[0][0].value
-    assert len({pool[0].value for pool in ended}) > 1
 
 
 def test_windows_go_on_from_the_chain_found_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,33 @@
+"""How much work the first bound of `place` may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from toy_problems import zoo
+
+from placewise.core.place import place
+from placewise.model.problem import Constraints, Objective
+from placewise.model.result import Bound, Outcome
+from placewise.placers.base import Budget
+from placewise.simulate import lower_bound
+
+
+@pytest.mark.parametrize(("contiguous", "slow"), [(True, False), (False, True)])
+def test_slow_bounds_wait_for_no_chain_of_few_ideals(
+    monkeypatch: pytest.MonkeyPatch, contiguous: bool, slow: bool
+) -> None:
+    """Dynamic programming proves such a chain optimal by itself."""
+    allowed: list[float] = []
+
+    def bound(*args: Any, work: float, **options: Any) -> Bound:
+        allowed.append(work)
+        return lower_bound(*args, work=work, **options)
+
+    monkeypatch.setattr("placewise.core.place.lower_bound", bound)
+    problem = zoo("layered", 20, 0, "2xL4,cpu")
+    chain = problem.with_(objective=Objective("throughput"), constraints=Constraints(contiguous=contiguous))
+    result = place(chain, "dp", Budget(20.0))
+    assert [work > 0 for work in allowed] == [slow]
+    assert not contiguous or result.status.outcome is Outcome.OPTIMAL
