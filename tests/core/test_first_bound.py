@@ -26,7 +26,7 @@ def test_slow_bounds_wait_for_no_chain_of_few_ideals(
         return lower_bound(*args, work=work, **options)
 
     monkeypatch.setattr("placewise.core.place.lower_bound", bound)
-    problem = zoo("layered", 20, 0, "2xL4,cpu")
+    problem = zoo("layered", 10, 0, "2xL4,cpu")
     chain = problem.with_(objective=Objective("throughput"), constraints=Constraints(contiguous=contiguous))
     result = place(chain, "dp", Budget(20.0))
     assert [work > 0 for work in allowed] == [slow]

@@ -38,7 +38,7 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
-REPEATED_SHARES = ((10_000, 0.75), (5_000, 0.15))
+REPEATED_SHARES = ((10_000, 0.75), (5_000, 0.1))
 """With more ops than this, the share of the time for moving all repetitions of a part together for latency. On smaller
 graphs a search that moves single ops gets further."""
 CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
