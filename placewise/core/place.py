@@ -49,8 +49,8 @@ LAST_WAIT = 0.3
 BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
-FEW_BLOCKS, FEW_IDEALS = 1000, 2000
-"""A dynamic program over so few ideals takes less time than the slow bounds, and proves more."""
+FEW_BLOCKS, FEW_IDEALS, EXACT = 1000, 2000, ("auto", "dp")
+"""A dynamic program over so few ideals takes less time than the slow bounds, and proves more; who runs it."""
 
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
@@ -90,7 +90,8 @@ def place(
     refusal = method.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound, naive = _bound_and_compare(problem, watch, project, compare=compare)
+    cheaply = placer in EXACT and _has_few_ideals(problem)
+    bound, naive = _bound_and_compare(problem, watch, project, compare=compare, cheaply=cheaply)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines, judging = naive.judged, naive.judging
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
@@ -114,9 +115,10 @@ def place(
 
 
 def _bound_and_compare(
-    problem: Problem, watch: Stopwatch, project: Project | None, *, compare: bool
+    problem: Problem, watch: Stopwatch, project: Project | None, *, compare: bool, cheaply: bool
 ) -> tuple[Bound, Baselines]:
-    """The first bound, and the naive answers if asked for; at the same time where two threads may work.
+    """The first bound, `cheaply` without slow ones, and the naive answers if asked for; at the same time where two
+    threads may work.
 
     The bound is found in a thread of its own, so that Ctrl-C leaves what is proved so far. Of the time beside the naive
     answers, half counts: threads that share the interpreter get half as far.
@@ -132,7 +134,7 @@ def _bound_and_compare(
             beside = max(min(now, compared) - begun, 0.0)
             return now - begun - beside / 2 < BOUND_SHARE * budget.seconds and not (over.is_set() or watch.stopped)
 
-        return lower_bound(problem, work=_bound_work(problem, budget), go_on=go_on)
+        return lower_bound(problem, work=0.0 if cheaply else _bound_work(problem, budget), go_on=go_on)
 
     pool, bounding = ThreadPoolExecutor(1), Future[Bound]()
     try:
@@ -157,8 +159,6 @@ def _bound_and_compare(
 def _bound_work(problem: Problem, budget: Budget) -> float:
     """The work of the first bound: more with more time, where the bound still improves with it."""
     seconds, objective = budget.seconds, problem.objective
-    if _has_few_ideals(problem):
-        return 0.0
     if (objective.kind == "latency" and not objective.op_by_op) or not math.isfinite(seconds):
         return WORK
     return WORK * max(1.0, seconds * BOUND_PACE) if problem.n_ops <= BOUND_OPS * seconds else 0.0

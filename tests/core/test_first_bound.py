@@ -14,11 +14,13 @@ from placewise.placers.base import Budget
 from placewise.simulate import lower_bound
 
 
-@pytest.mark.parametrize(("contiguous", "slow"), [(True, False), (False, True)])
-def test_slow_bounds_wait_for_no_chain_of_few_ideals(
-    monkeypatch: pytest.MonkeyPatch, contiguous: bool, slow: bool
+@pytest.mark.parametrize(
+    ("placer", "contiguous", "slow"), [("dp", True, False), ("dp", False, True), ("heft", True, True)]
+)
+def test_a_dynamic_program_over_few_ideals_waits_for_no_slow_bound(
+    monkeypatch: pytest.MonkeyPatch, placer: str, contiguous: bool, slow: bool
 ) -> None:
-    """Dynamic programming proves such a chain optimal by itself."""
+    """It proves a chain optimal by itself; other placers prove nothing."""
     allowed: list[float] = []
 
     def bound(*args: Any, work: float, **options: Any) -> Bound:
@@ -28,6 +30,6 @@ def test_slow_bounds_wait_for_no_chain_of_few_ideals(
     monkeypatch.setattr("placewise.core.place.lower_bound", bound)
     problem = zoo("layered", 10, 0, "2xL4,cpu")
     chain = problem.with_(objective=Objective("throughput"), constraints=Constraints(contiguous=contiguous))
-    result = place(chain, "dp", Budget(20.0))
+    result = place(chain, placer, Budget(20.0))
     assert [work > 0 for work in allowed] == [slow]
-    assert not contiguous or result.status.outcome is Outcome.OPTIMAL
+    assert slow or result.status.outcome is Outcome.OPTIMAL
