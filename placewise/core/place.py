@@ -9,6 +9,8 @@ from dataclasses import replace
 from threading import Event
 from typing import Any
 
+import numpy as np
+
 from placewise.core.baselines import BASELINES, NO_BOUND, Baselines, Judged, Project, collect_baselines
 from placewise.core.place_stages import place_stages, result_with, result_without
 from placewise.core.place_step import place_step
@@ -212,7 +214,7 @@ def _expect(problem: Problem, judgement: Judgement) -> float:
 def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bound:
     """Where every op may run on one device only, its value is the bound; calls and orders leave a choice."""
     choice = problem.objective.kind == "latency" and problem.objective.execution != "sequential"
-    if choice or (problem.allowed.sum(axis=1) > 1).any():
+    if choice or np.count_nonzero(problem.allowed) > problem.n_ops:
         return bound
     return Bound(judgement.value, "the only placement that the rules allow")
 

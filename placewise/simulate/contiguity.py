@@ -97,6 +97,8 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
 
 def stage_cycle(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     """The same for the components of a problem, without sorting their edges: quicker for a single placement."""
+    if (device == device[:1]).all():
+        return None
     component, n = components(problem)
     of_block = np.empty(problem.n_blocks, np.int32)
     of_block[problem.block] = component
@@ -172,7 +174,8 @@ def _block_edges(problem: Problem) -> tuple[Ints, Ints]:
     source, target = source[made], graph.consumers[made]
     tail, head = block[source], block[target]
     orphan = np.bincount(block[~backward], minlength=problem.n_blocks) == 0
-    mirrored = backward[source] & backward[target] & (orphan[tail] | orphan[head])
+    mirrored = backward[source] & backward[target]
+    mirrored[mirrored] = orphan[tail[mirrored]] | orphan[head[mirrored]]
     counts = (mirrored | ~backward[target]) & (tail != head)
     counts &= graph.ops.phase[source] == graph.ops.phase[target]
     return np.where(mirrored, head, tail)[counts], np.where(mirrored, tail, head)[counts]

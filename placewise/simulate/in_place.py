@@ -53,6 +53,6 @@ def _read_from(graph: Graph, makers: Bools) -> Bools:
     readers = np.zeros(graph.n_ops, np.bool_)
     if not makers.any():
         return readers
-    maker = graph.tensors.producer[graph.edges.value]
-    readers[graph.edges.consumer[(maker >= 0) & makers[maker]]] = True
+    made = (graph.tensors.producer >= 0) & makers[graph.tensors.producer]
+    readers[graph.edges.consumer[made[graph.edges.value]]] = True
     return readers

@@ -63,7 +63,7 @@ def _split_evenly(problem: Problem, watch: Stopwatch, capacity: Floats) -> Ints 
     It splits the chain of components if that is possible, else, where rules allow it, the blocks in their order.
     """
     host = problem.cluster.is_host
-    if not problem.allowed[:, ~host].any():
+    if not any(problem.allowed[:, d].any() for d in np.flatnonzero(~host).tolist()):
         host = np.zeros_like(host)
     component, n_components = components(problem)
     if problem.n_ops > MANY_OPS:

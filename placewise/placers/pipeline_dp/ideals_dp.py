@@ -73,7 +73,7 @@ class _DpRun:
         graph, ideals = self._ideals or self._enumerate(capacity)
         self._ideals = graph, ideals
         if ideals is None or split.reason is not Reason.FINISHED:
-            cut_off = ideals is None and self.watch.out and split.reason is Reason.FINISHED
+            cut_off = ideals is None and self._hurries and split.reason is Reason.FINISHED
             self.reason = Reason.TIME_LIMIT if cut_off else split.reason
             return split.device
         priced = price_phases(self.problem, graph.component, graph.n, capacity)
@@ -119,9 +119,14 @@ class _DpRun:
         if result.floor < NEVER and (complete or result.floor > 0):
             self.bound = result.floor / scale * ROUNDED
 
+    @property
+    def _hurries(self) -> bool:
+        """Whether the time that is left is over before costs are prepared."""
+        return self.watch.left <= self.prepared
+
     def _split(self, capacity: Floats) -> LineSplit:
         key = capacity.tobytes()
-        if key not in self._splits and self.watch.left <= self.prepared:
+        if key not in self._splits and self._hurries:
             return LineSplit(None, np.inf, Reason.TIME_LIMIT)
         if key not in self._splits:
             numbered = np.arange(self.graph.n, dtype=np.int32)
@@ -140,6 +145,8 @@ class _DpRun:
         graph = self.graph
         if graph.n > MAX_COMPONENTS:
             self.notes.append(f"{graph.n:,} components, more than the {MAX_COMPONENTS:,} that dp takes: {INSTEAD}")
+            return graph, None
+        if self._hurries:
             return graph, None
         costs = price_phases(self.problem, graph.component, graph.n, capacity).costs
         graph = join(graph, merge_leaves(graph, costs, lambda: self.watch.out))

@@ -24,16 +24,18 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
 
     Once `out` says that time is over, the remaining leaves stay as they are.
     """
-    around: list[set[int]] = [set() for _ in range(graph.n)]
-    for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
-        around[tail].add(head)
-        around[head].add(tail)
     able = costs.seconds < NEVER
     free = np.where(able, costs.seconds, 0).max(axis=1, initial=0) == 0
     if int(costs.size.sum() + costs.storage_bytes.sum()) > costs.capacity.min(initial=NEVER):
         free &= (costs.size == 0) & (np.diff(costs.storage_offsets) == 0)
     if costs.pace.any():
         free &= (costs.weight == 0) & (np.diff(costs.storage_offsets) == 0)
+    if not free.any():
+        return np.arange(graph.n, dtype=np.int32)
+    around: list[set[int]] = [set() for _ in range(graph.n)]
+    for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
+        around[tail].add(head)
+        around[head].add(tail)
     merged = _MergedComponents(costs)
     leaves = [c for c in np.flatnonzero(free).tolist() if len(around[c]) == 1]
     while leaves and not out():

@@ -19,26 +19,28 @@ def why_infeasible(problem: Problem) -> str:
     if not problem.n_ops or problem.ways is not None:
         return ""
     times = op_times(problem)
-    runs = np.stack([np.isfinite(block_sums(problem, column)) for column in times.seconds], axis=1)
+    runs = np.stack([np.isfinite(block_sums(problem, column)) for column in times.seconds])
     working = _working_bytes(problem)
     size = block_bytes(problem) + working
-    nowhere = ~runs.any(axis=1)
+    nowhere = ~runs.any(axis=0)
     if nowhere.any():
         name = _named(problem, int(np.argmax(nowhere)))
         return f"{name} may run on no device: see unsupported kinds, pins, forbidden pairs and excluded devices"
     most = np.full(len(times.seconds), -1.0)
     np.maximum.at(most, times.of, problem.capacity)
-    short = size - np.where(runs, most, -1.0).max(axis=1)
+    short = size - np.where(runs, most[:, None], -1.0).max(axis=0)
     if (short > 0).any():
         block = int(np.argmax(short))
-        device = problem.cluster.names[int(np.where(runs[block, times.of], problem.capacity, -1.0).argmax())]
+        device = problem.cluster.names[int(np.where(runs[times.of, block], problem.capacity, -1.0).argmax())]
         live = f", {format_bytes(working[block])} of it live tensors," if working[block] else ""
         return (
             f"{_named(problem, block)} needs {format_bytes(size[block])}{live} and fits nowhere: on {device}, the "
             f"roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
         )
-    limited = np.isfinite(problem.capacity) & np.asarray(runs.any(axis=0))[times.of]
-    bound_to: Bools = np.logical_not(runs[:, np.unique(times.of[~limited])]).all(axis=1)
+    limited = np.isfinite(problem.capacity) & np.asarray(runs.any(axis=1))[times.of]
+    bound_to = np.ones(len(size), np.bool_)
+    for column in np.unique(times.of[~limited]).tolist():
+        bound_to &= ~runs[column]
     needed = float(unshared_bytes(problem)[bound_to].sum())
     missing = needed - float(problem.capacity[limited].sum())
     if missing > 1e-9 * max(needed, 1.0):
@@ -47,7 +49,7 @@ def why_infeasible(problem: Problem) -> str:
             f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
             f"more than they hold; {largest_group(problem)}"
         )
-    return _order_conflict(problem, runs[:, times.of]) if problem.constraints.ordered else ""
+    return _order_conflict(problem, runs[times.of].T) if problem.constraints.ordered else ""
 
 
 def _order_conflict(problem: Problem, runs: Bools) -> str:

@@ -99,11 +99,8 @@ def _resident(problem: Problem, line: _RunningOrder) -> Floats:
     """State, and every storage of weights once, on each device [n_devices]."""
     graph, weights = problem.graph, problem.graph.weights
     total = line.sums(graph.ops.state_bytes[line.op].astype(np.float64))
-    by_storage = np.argsort(weights.storage, kind="stable")
-    starts = np.flatnonzero(np.diff(weights.storage[by_storage], prepend=-1))
     largest = np.zeros(int(weights.storage.max(initial=-1)) + 1)
-    if len(starts):
-        largest[weights.storage[by_storage[starts]]] = np.maximum.reduceat(weights.bytes[by_storage], starts).clip(0)
+    np.maximum.at(largest, weights.storage.astype(np.intp), weights.bytes.astype(np.float64))
     width = max(len(largest), 1)
     user = line.device[line.place[graph.weight_edges.consumer]].astype(np.int64)
     storages = np.sort(user * width + weights.storage[graph.weight_edges.value])
@@ -126,7 +123,8 @@ class _TensorUses(NamedTuple):
 def _uses(problem: Problem, line: _RunningOrder) -> _TensorUses:
     edges, count = problem.graph.edges, max(problem.n_ops, 1)
     uses = np.sort(edges.value.astype(np.int64) * count + line.place[edges.consumer])
-    tensor, place = uses // count, uses % count
+    tensor = uses // count
+    place = uses - tensor * count
     device = line.device[place]
     starts = np.ones(len(uses) + 1, np.bool_)
     starts[1:-1] = (tensor[1:] != tensor[:-1]) | (device[1:] != device[:-1])
@@ -213,4 +211,6 @@ def _replaced(problem: Problem, line: _RunningOrder, produced: Longs, until: Lon
     fits = (result[reader] >= 0) & (size[result[reader]] == size[value])
     uses = np.flatnonzero(fits & free[value] & (ends[value] == line.place[reader]))
     uses = uses[np.diff(reader[uses], prepend=-1) > 0]
-    return np.isin(produced, value[uses])
+    replaced = np.zeros(len(size), np.bool_)
+    replaced[value[uses]] = True
+    return replaced[produced]

@@ -132,10 +132,10 @@ class _RunningLine(NamedTuple):
     device: Ints  # [n_ops]
     position: Longs  # [n_ops]
     base: Longs  # [n_devices + 1] the first position of each device
-    opening: Longs  # [n_ops] by position: the first position of its piece
-    closing: Longs  # [n_ops] by position: the last position of its piece
+    opening: Longs  # [n_ops] by position: the first position of its piece; without a timeline
+    closing: Longs  # [n_ops] by position: the last position of its piece; without a timeline
     timeline: Timeline | None  # in `operator` execution, which has no pieces
-    starts: Floats  # [n_ops] by position, with a timeline
+    starts: Floats  # [n_ops] by position; with a timeline
 
 
 def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _RunningLine:
@@ -145,12 +145,14 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
     base = np.concatenate(([0], np.cumsum(np.bincount(device, minlength=problem.n_devices)))).astype(np.int64)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
+    if timeline is not None:
+        none = np.zeros(0, np.int64)
+        return _RunningLine(device, position, base, none, none, timeline, timeline.start[order])
     first = np.ones(len(order) + 1, np.bool_)
     first[1:-1] = (np.diff(device[order]) != 0) | (np.diff(key[order]) != 0)
     edges = np.flatnonzero(first)
     which = np.cumsum(first[:-1]) - 1
-    starts = timeline.start[order] if timeline is not None else np.zeros(0)
-    return _RunningLine(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
+    return _RunningLine(device, position, base, edges[which], edges[which + 1] - 1, None, np.zeros(0))
 
 
 def _spans(problem: Problem, line: _RunningLine) -> Spans:
@@ -195,10 +197,7 @@ def _held_by_makers(
     begin = line.position[graph.tensors.producer[produced]]
     maker_device = line.device[graph.tensors.producer[produced]]
     last = np.full(graph.n_tensors, -1, np.int64)
-    used = tensor[here]
-    first_use = np.flatnonzero(np.diff(used, prepend=-1))
-    if len(first_use):
-        last[used[first_use]] = np.maximum.reduceat(line.position[reader[here]], first_use)
+    np.maximum.at(last, tensor[here], line.position[reader[here]])
     to_host, on_host = (
         graph.tensors.output[produced] & ~is_host[maker_device],
         graph.tensors.output[produced] & is_host[maker_device],

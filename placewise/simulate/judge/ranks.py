@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Bools, Floats, sealed
+from placewise.model.columns import Floats, sealed
 from placewise.model.problem import Problem, cached_per_problem
 from placewise.simulate.blocks import op_times
 from placewise.simulate.problem_arrays import native_problem
@@ -47,7 +47,7 @@ def mean_op_seconds(problem: Problem) -> Floats:
     times = op_times(problem)
     runs = np.isfinite(times.seconds)
     seconds = np.where(runs, times.seconds, 0.0)
-    return _sum_columns(seconds, times.of) / np.maximum(_sum_columns(runs, times.of), 1.0)
+    return _sum_columns(seconds, times.of) / np.maximum(np.bincount(times.of) @ runs, 1.0)
 
 
 @cached_per_problem
@@ -63,10 +63,13 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
             hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
             for hop in hops:
                 weight[cluster.link_class[hop]] += 1
-    return _sum_columns((problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1))).T, range(len(weight)))
+    total = np.zeros(problem.graph.n_tensors)
+    for k, share in enumerate((weight / max(host * (host - 1), 1)).tolist()):
+        total += problem.costs.transfer_seconds[:, k] * share
+    return total
 
 
-def _sum_columns(columns: Floats | Bools, which: Iterable[int]) -> Floats:
+def _sum_columns(columns: Floats, which: Iterable[int]) -> Floats:
     """The sum of some columns [n_columns, n], one after the other, so that every machine rounds alike."""
     total = np.zeros(columns.shape[1])
     for column in which:

@@ -183,9 +183,11 @@ def test_too_many_ideals_fall_back_to_one_line() -> None:
 
 
 def test_no_time_is_no_proof() -> None:
-    """A budget of nothing ends at the time limit without a bound."""
-    proposal = run_placer(DpPlacer(), star(3), Budget(seconds=0.0))
-    assert proposal.reason is Reason.TIME_LIMIT and proposal.bound is None
+    """A budget of nothing ends at the time limit without a bound, and before ideals are counted."""
+    for problem in (star(3), star(12, size=1)):
+        proposal = run_placer(DpPlacer(), problem, Budget(seconds=0.0))
+        assert proposal.reason is Reason.TIME_LIMIT and proposal.bound is None
+        assert not any("ideals" in note for note in proposal.notes)
 
 
 def test_interrupted_with_the_best_so_far() -> None:
