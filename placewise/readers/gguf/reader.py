@@ -101,9 +101,7 @@ def _add_pass(
 ) -> int:
     """Add a pass that begins with `token`; return the next token [batch]."""
     now, wide = graph.now, (graph.now.rows, shape.width)
-    hidden = graph.op(
-        "token_embd", LOOKUP, "token_embd", [token], wide, weights=_part(tensors, "token_embd").values()
-    )
+    hidden = graph.op("token_embd", LOOKUP, "token_embd", [token], wide, weights=_part(tensors, "token_embd").values())
     if position := _part(tensors, "position_embd"):
         more = graph.op("position_embd", LOOKUP, "position_embd", [token], wide, weights=position.values())
         hidden = graph.op("position_add", "Add", "position_embd", [hidden, more], wide)
