@@ -85,8 +85,8 @@ def test_a_plan_whose_buffers_do_not_fit_is_searched_again(tmp_path: Path) -> No
     dims = {**SIZES, "context": 1024}
     kept = int(count_buffers(build(path, devices, ProblemOptions(dims=dims))).accelerator)
     again, left = (
-        pw.place(path, devices, target="llama.cpp", dims=dims, **more)
-        for more in ({}, {"headroom": {"cuda:0": f"{kept}B"}})
+        pw.place(path, devices, target="llama.cpp", dims=dims, headroom=asked)
+        for asked in (None, {"cuda:0": f"{kept}B"})
     )
     assert again.placement is not None and again.value > left.value
     found = find_buffers(again.problem, again.placement)
