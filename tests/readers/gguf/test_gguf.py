@@ -198,6 +198,14 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         assert str(path) in str(error.value)
 
 
+def test_a_file_of_this_name_is_read_as_one(tmp_path: Path) -> None:
+    """One that does not begin with GGUF is no such file, and not called a broken one of another format."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUX" + tiny_model()[4:])
+    with pytest.raises(ModelFileError, match="is no GGUF file"):
+        pw.place(path, "L4")
+
+
 def test_options_that_do_nothing_are_errors(tmp_path: Path) -> None:
     """A type of cache needs a GGUF file; a GGUF file has its precision; types and sizes must exist."""
     path = tmp_path / "tiny.gguf"
