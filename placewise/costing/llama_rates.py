@@ -55,7 +55,7 @@ def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     """The work of a prompt; 0 for ops of generated tokens."""
     work, prompt, rows = work_of(graph), graph.ops.phase == 0, max(_count_rows(graph), 1)
     batches, read, part = -(-rows // MICRO_BATCH), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
-    values = work.bytes - np.minimum(read, work.bytes)
+    values = work.bytes - np.where(graph.ops.kind.equals("Gather"), 0.0, np.minimum(read, work.bytes))
     read *= np.where(_find_tail(graph), 1, batches) * _find_touched(graph, work.flops, rows)
     part[_find_tail(graph)] /= rows
     terms = _split_by_type(graph, {FLOPS: part * work.flops, WEIGHTS: prompt * read})

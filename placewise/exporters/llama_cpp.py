@@ -44,6 +44,9 @@ SERVERS, THREADS = "--rpc", "-t"
 FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
 """Its own placement, the MiB of each device that it leaves free, their default, and bytes of one."""
 NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
+WHOLE = "splits of whole layers in llama.cpp"
+FIRST_EXPERTS = "splits in llama.cpp with the experts of the first n layers on the host"
+"""What is searched: --override-tensor could move any tensor."""
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
@@ -118,9 +121,10 @@ class LlamaCppExporter:
         """See `RunningExporter`: a line for every number of first layers whose experts are in host memory."""
         layers, gpus = _find_layers(problem, None), _require_accelerators(problem)
         if layers.host < 0:
-            return Space(lines=(Line(_without_host(layers.position), gpus),))
+            return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
         many = layers.stack.count if layers.experts.any() else 0
-        return Space(lines=tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1)))
+        lines = tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1))
+        return Space(lines=lines, splits=FIRST_EXPERTS if many else WHOLE)
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`. As in `space`, experts that leave their layers are those of the first ones."""

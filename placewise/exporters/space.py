@@ -33,10 +33,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All placements of `lines`, or of `problems`: parts of the problem, each with the rules that a target adds."""
+    """All placements of `lines`, or of `problems`: parts of the problem, each with the rules that a target adds.
+
+    `splits` says in words which splits the lines have, where the target can express others too.
+    """
 
     lines: tuple[Line, ...] = ()
     problems: tuple[Problem, ...] = ()
+    splits: str = ""
 
 
 def find_cuts(problem: Problem, placement: Placement, unit: Ints) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

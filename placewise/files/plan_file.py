@@ -155,7 +155,7 @@ class PlanFile(Record):
         {}, description="best single device, data-parallel replicas, naive balanced split, even split by layers"
     )
     verdict: VerdictRecord | None = Field(None, description="null: nothing to compare the plan with")
-    target: str = Field("", description="the tool that the plan is made for; the bound holds for what it can express")
+    target: str = Field("", description="the tool that the plan is made for; the bound holds for what is searched")
     placer: str = ""
     seed: int = 0
     seconds: Amount = Field(0.0, description="run time of the placement")

@@ -279,7 +279,7 @@ class Result:
     naive balanced split, the even split by layers) to its judgement, also where that one breaks rules; `others` are
     those that are no placement: replicas, and what could not be made, with the reason; `unmet` says in words why no
     placement exists. `target` is the tool that the plan is made for ("": none): then the bound holds for the
-    placements that it can express.
+    placements that are searched for it.
     """
 
     problem: Problem

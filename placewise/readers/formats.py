@@ -118,7 +118,7 @@ def detect_format(path: Path) -> str:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start and len(head) < _START:
         raise ModelFileError("the file is empty", where=str(path), remedy="export or download the model again")
-    if head.startswith(MAGIC):
+    if head.startswith(MAGIC) or path.suffix == ".gguf":
         return "gguf"
     if path.suffix == ".onnx":
         return "onnx"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import describe_compute_buffer
 from placewise.core.place import place
 from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
@@ -21,7 +22,7 @@ from placewise.exporters.llama_cpp import find_buffers
 from placewise.exporters.registry import create_exporter, require_library
 from placewise.exporters.space import Line
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Headroom, Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer, Stopwatch, ignore, run_placer
 from placewise.placers.shared.interchangeable import interchangeable
@@ -51,7 +52,7 @@ def place_for(
 ) -> Result:
     """Place a problem for a target: every placement that is looked at, naive ones too, is one that it can express.
 
-    The result's problem is run as the target runs it; its bound holds for what the target can express. Raises
+    The result's problem is run as the target runs it; its bound holds for what is searched. Raises
     InputError for an unknown target, ExportError for one that cannot take the model or the devices. With `advise`, a
     proof that nothing fits names the targets for which something does; without `compare`, no naive answers are made.
     """
@@ -62,30 +63,31 @@ def place_for(
     except ExportError as error:
         raise error if target in error.problem else error.at(target) from None
     if space.lines and placer != "auto":
-        raise InputError(f"every split that {target} can express is searched", remedy="leave out the placer")
+        raise InputError(f"all splits of layers for {target} are searched", remedy="leave out the placer")
     parts = [asked] if space.lines else _distinct_parts(space.problems)
     results, watch = list[Result](), Stopwatch(budget or Budget())
     for number, part in enumerate(parts):
         on_target, rest = run_on_target(part, target), watch.rest()
         limits = replace(rest, seconds=rest.seconds / (len(parts) - number))
-        chosen: str | Placer = SplitPlacer(target, space.lines) if space.lines else placer
+        chosen: str | Placer = SplitPlacer(target, space.lines, splits=space.splits) if space.lines else placer
         project = partial(_project, exporter, on_target)
         known = replace(hints, placements=tuple(filter(None, map(project, hints.placements))))
         if not space.lines:
             known = replace(known, placements=(*known.placements, *_chained(on_target, limits)))
         given = None if space.lines else options
         search = partial(place, placer=chosen, options=given, hints=known, on_progress=on_progress, project=project)
-        found = _place_with_room(on_target, limits, partial(search, compare=compare))
+        search = partial(search, compare=compare)
+        found = _place_with_room(on_target, limits, search)
+        if find_rule(target).buffers:
+            found = _place_with_buffers(found, asked, watch, search)
         if not space.lines:
             found = _bounded(found, assignment_bound(on_target))
         results.append(replace(found, problem=_as_asked(found.problem, problem)))
     best = _join(results)
     if advise and best.status.outcome is Outcome.INFEASIBLE:
         best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
-    buffer = describe_compute_buffer(asked, best.problem)
-    if best.placement is not None and find_rule(target).buffers:
-        buffer = (*buffer, *find_buffers(best.problem, best.placement).describe())
-    notes = (f"made for {target}, which {find_rule(target).runs}", *buffer, *best.notes)
+    kept = describe_compute_buffer(asked, best.problem)
+    notes = (f"made for {target}, which {find_rule(target).runs}", *kept, *best.notes)
     return replace(best, seconds=watch.elapsed, target=target, notes=notes)
 
 
@@ -99,6 +101,31 @@ def _place_with_room(problem: Problem, budget: Budget, search: Callable[..., Res
             return result
         problem = leave_room(problem, short)
     return result
+
+
+def _place_with_buffers(first: Result, asked: Problem, watch: Stopwatch, search: Callable[..., Result]) -> Result:
+    """The result, and what the compute buffers of its plan take; of a second search where that mends what they lack.
+
+    Devices of which the user says what stays free are left as they are.
+    """
+    if first.placement is None:
+        return first
+    buffers, rules = find_buffers(first.problem, first.placement), first.problem.constraints
+    said = replace(first, notes=(*buffers.describe(), *first.notes))
+    given = {spare.device for spare in asked.constraints.spare}
+    room = {name: buffers.sizes[name] for name in buffers.missing.keys() - given}
+    stopped = watch.out or first.status.reason is Reason.INTERRUPTED
+    if not room or rules.headroom or "" in given or stopped:
+        return said
+    others = tuple(spare for spare in rules.spare if spare.device not in room)
+    kept = tuple(Headroom(name, bytes=size) for name, size in sorted(room.items()))
+    problem = first.problem.with_(constraints=replace(rules, spare=(*others, *kept)))
+    second = search(problem, budget=watch.rest())
+    if second.placement is None or (found := find_buffers(second.problem, second.placement)).missing:
+        return said
+    which = ", ".join(f"{format_bytes(spare.bytes)} of {spare.device}" for spare in kept)
+    note = f"searched again with {which} kept free, since the buffers of the first plan did not fit"
+    return replace(second, notes=(*found.describe(), note, *second.notes))
 
 
 def _advice(problem: Problem, target: str) -> str:

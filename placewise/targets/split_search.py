@@ -69,12 +69,14 @@ class _Best:
 class SplitPlacer:
     """All stages of some lines, for the one target that they belong to.
 
-    After `many` priced splits, one that is close to the bound is enough (None: `MANY_SPLITS`).
+    After `many` priced splits, one that is close to the bound is enough (None: `MANY_SPLITS`). `splits` says which ones
+    the lines have, if not all that the target can express.
     """
 
-    def __init__(self, target: str, lines: tuple[Line, ...], many: int | None = None) -> None:
-        self._lines, self._target, self._many = lines, target, MANY_SPLITS if many is None else many
-        self.info = PlacerInfo("splits", f"every split that {target} can express", "A* over stages", exact=True)
+    def __init__(self, target: str, lines: tuple[Line, ...], many: int | None = None, splits: str = "") -> None:
+        self._lines, self._many = lines, MANY_SPLITS if many is None else many
+        self._splits = splits or f"splits that {target} can express"
+        self.info = PlacerInfo("splits", f"all {self._splits}", "A* over stages", exact=True)
 
     def supports(self, problem: Problem) -> str | None:
         return None
@@ -91,10 +93,10 @@ class SplitPlacer:
         except KeyboardInterrupt:
             bound, reason = 0.0, Reason.INTERRUPTED
         if best.placement is None:
-            unmet = "" if math.isfinite(bound) else f"none of the {total:,} splits that {self._target} can express fits"
+            unmet = "" if math.isfinite(bound) else f"none of the {total:,} {self._splits} fits"
             return Proposal(None, infeasible=unmet, reason=_reason(search, reason))
         proved = bound >= best.value * (1 - OPTIMAL_GAP)
-        method = f"{'all' if proved else 'bounds on the'} {total:,} splits that {self._target} can express"
+        method = f"{'all' if proved else 'bounds on the'} {total:,} {self._splits}"
         value = best.value if proved else bound
         return Proposal(
             best.placement, Bound(value, method), _reason(search, reason), (), history=tuple(best.history)

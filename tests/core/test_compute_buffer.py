@@ -10,6 +10,7 @@ import pytest
 from gguf_models import ARCHITECTURES, FAMILIES, write_model
 
 import placewise as pw
+from placewise._util.units import format_bytes
 from placewise.core.build import build
 from placewise.core.compute_buffer import Buffers, count_buffers, keep_compute_buffer
 from placewise.core.options import ProblemOptions
@@ -73,6 +74,26 @@ def test_a_plan_and_its_export_say_what_their_own_buffers_lack(tmp_path: Path) -
         for notes in (plan.result.notes, exported.notes):
             assert any(note.startswith("the compute buffers of this plan") for note in notes)
             assert any("llama.cpp will lack" in note and "of cuda:0" in note for note in notes) == lacks
+
+
+def test_a_plan_whose_buffers_do_not_fit_is_searched_again(tmp_path: Path) -> None:
+    """A layer on the host makes the accelerator's buffer larger than what is kept for a model that fits there.
+
+    With the size of that buffer kept free, one more layer leaves; a headroom of the user is left as it is.
+    """
+    path, devices = write_model(tmp_path / "model.gguf", "llama", layers=6), {"cpu": "8GiB", "cuda:0": 11_586_764}
+    dims = {**SIZES, "context": 1024}
+    kept = int(count_buffers(build(path, devices, ProblemOptions(dims=dims))).accelerator)
+    again, left = (
+        pw.place(path, devices, target="llama.cpp", dims=dims, headroom=asked)
+        for asked in (None, {"cuda:0": f"{kept}B"})
+    )
+    assert again.placement is not None and again.value > left.value
+    found = find_buffers(again.problem, again.placement)
+    assert found.sizes["cuda:0"] > kept and not found.missing
+    size = format_bytes(found.sizes["cuda:0"])
+    assert f"searched again with {size} of cuda:0 kept free" in " ".join(again.result.notes)
+    assert any("llama.cpp will lack" in note for note in left.result.notes)
 
 
 def test_buffers_that_were_not_compared_are_called_approximate(tmp_path: Path) -> None:

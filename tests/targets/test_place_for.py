@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ def test_layers_of_the_zoo(target: str, objective: str, name: str, tmp_path: Pat
     except ExportError as error:
         assert target != "deepspeed" and target in str(error)
         return
-    assert plan.status == "optimal" and f"splits that {target} can express" in plan.result.bound.method
+    searched = "of whole layers in llama.cpp" if target == "llama.cpp" else f"that {target} can express"
+    assert plan.status == "optimal" and f"splits {searched}" in plan.result.bound.method
     require_same(plan, target, tmp_path / "plan.json")
 
 
@@ -226,6 +228,8 @@ def test_experts_go_to_the_host_before_whole_layers() -> None:
     assert result.placement is not None and result.status.outcome.value == "optimal"
     made = export_placement(result.problem, result.placement, "llama.cpp")
     assert not made.projected and "--override-tensor" in str(made.exported.files)
+    assert re.fullmatch(r"all \d+ splits in llama\.cpp with the experts of the first n layers on the host",
+                        result.bound.method)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from placewise.readers.gguf.types import element_type, find_type
 ARITHMETIC, ACTIVATION = "float16", "float32"
 TYPES = "types"
 """The attribute of an op that has the types of ggml of its weights, in their order."""
+LOOKUP = "Gather"
+"""The kind of an op that looks up rows of a table, its first argument."""
 SECOND = "decode/"
 """Prefix of the names of ops in the second pass."""
 Part = Mapping[str, Tensor]
@@ -105,9 +107,12 @@ class PassBuilder:
             self.named(name), kind, scope=scope, attributes=known, dtype=ARITHMETIC, group=group,
             state_bytes=0 if self.now.number else state_bytes, origin=(self.builder.n_ops,), phase=self.now.number,
         )  # fmt: skip
+        tables = weights if kind == LOOKUP else ()
+        for table in tables:
+            self.builder.use_weight(self.weight(table), op)
         for tensor in inputs:
             self.builder.add_edge(tensor, op)
-        for weight in weights:
+        for weight in weights[len(tables) :]:
             self.builder.use_weight(self.weight(weight), op)
         return op
 

@@ -13,7 +13,7 @@ from placewise.model.tables import Phase
 from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.gguf.header import NO_LAYER, Header, Tensor, read_header
 from placewise.readers.gguf.layers import Layer, add_layer, split_layers
-from placewise.readers.gguf.pass_builder import Part, Pass, PassBuilder
+from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
 from placewise.readers.gguf.types import CACHE_TYPES, REPACKED
 from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
@@ -101,11 +101,9 @@ def _add_pass(
 ) -> int:
     """Add a pass that begins with `token`; return the next token [batch]."""
     now, wide = graph.now, (graph.now.rows, shape.width)
-    hidden = graph.op(
-        "token_embd", "Gather", "token_embd", [token], wide, weights=_part(tensors, "token_embd").values()
-    )
+    hidden = graph.op("token_embd", LOOKUP, "token_embd", [token], wide, weights=_part(tensors, "token_embd").values())
     if position := _part(tensors, "position_embd"):
-        more = graph.op("position_embd", "Gather", "position_embd", [token], wide, weights=position.values())
+        more = graph.op("position_embd", LOOKUP, "position_embd", [token], wide, weights=position.values())
         hidden = graph.op("position_add", "Add", "position_embd", [hidden, more], wide)
     hidden = graph.norm("token_embd_norm", _part(tensors, "token_embd_norm"), hidden, wide)
     embedded = _embed_per_layer(graph, tensors, token, hidden)
@@ -142,7 +140,7 @@ def _embed_per_layer(graph: PassBuilder, tensors: Mapping[str, Tensor], token: i
         return -1
     scope, rows = "blk.0.per_layer", graph.now.rows
     every = (rows, table["weight"].shape[-1])
-    found = graph.op("per_layer_token_embd", "Gather", "per_layer_token_embd", [token], every, weights=table.values())
+    found = graph.op("per_layer_token_embd", LOOKUP, "per_layer_token_embd", [token], every, weights=table.values())
     made = graph.product(f"{scope}_model_proj", matrix, hidden, rows)
     made = graph.norm(f"{scope}_proj_norm", _part(tensors, "per_layer_proj_norm"), made, every)
     return graph.op(f"{scope}_add", "Add", "blk.0", [made, found], every)

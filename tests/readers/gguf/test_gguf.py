@@ -66,6 +66,19 @@ def test_bytes_are_those_of_the_file(family: str, kind: str, tmp_path: Path) -> 
     assert (both[0] == both[1]).all(), "each op of one phase has its partner in the other"
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma4"])
+def test_a_token_reads_its_rows_of_a_table(family: str, tmp_path: Path) -> None:
+    """And not the whole table: an embedding takes what is written of it, twice, and the numbers of the tokens."""
+    pytest.importorskip("gguf")
+    graph = read_gguf(write_model(tmp_path / "model.gguf", family), dims=SIZES).graph
+    lookups, work = np.flatnonzero(graph.ops.kind.equals("Gather")), work_of(graph)
+    assert len(lookups) == (2 if family == "llama" else 4)
+    for op in lookups.tolist():
+        (result,) = graph.outputs_of(op)
+        numbers = SIZES["prompt"] if graph.ops.phase[op] == 0 else 1
+        assert work.bytes[op] == 2 * graph.tensors.bytes[result] + 4 * numbers
+
+
 def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
     """A Llama read from either format has the same FLOPs of products and attention, and the same cache."""
     pytest.importorskip("transformers")
@@ -183,6 +196,14 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=words) as error:
             read_gguf(path)
         assert str(path) in str(error.value)
+
+
+def test_a_file_of_this_name_is_read_as_one(tmp_path: Path) -> None:
+    """One that does not begin with GGUF is no such file, and not called a broken one of another format."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUX" + tiny_model()[4:])
+    with pytest.raises(ModelFileError, match="is no GGUF file"):
+        pw.place(path, "L4")
 
 
 def test_options_that_do_nothing_are_errors(tmp_path: Path) -> None:
