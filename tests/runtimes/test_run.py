@@ -84,7 +84,7 @@ def test_random_outputs_are_an_error(tmp_path):
 
 
 def test_a_plan_that_is_no_line_of_stages_is_refused_before_anything_runs(monkeypatch):
-    """Beside a placement that is one, it has a failure, and the others their times."""
+    """Beside a placement that is one, it has a failure, once, and the other its times."""
     torch = pytest.importorskip("torch")
     module, inputs = (
         torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)),
@@ -96,7 +96,7 @@ def test_a_plan_that_is_no_line_of_stages_is_refused_before_anything_runs(monkey
         pw.run(there_and_back, module, example_inputs=(inputs,), bind=HERE, runtime="pipelining")
     problem = there_and_back.result.problem
     setting = Setting("pipelining", HERE, protocol=Protocol(rounds=2), model=module, example=(inputs,))
-    placements = {"plan": there_and_back.result.placement, "one": Placement.on(1, problem.n_ops)}
+    placements = {"plan": there_and_back.result.placement, "one": Placement.on(0, problem.n_ops)}
     found = pw.RunResult(measure_placements(problem, placements, setting))
     assert math.isinf(found.seconds) and "no line of stages" in found.failure and "failed: " in repr(found)
     assert found.verdict == "It does not run." and found.summary().count("no line of stages") == 1
