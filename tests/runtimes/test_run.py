@@ -95,7 +95,9 @@ def test_a_plan_that_is_no_line_of_stages_is_refused_before_anything_runs(monkey
         patch.setattr(Pipelining, "prepare", lambda *_: pytest.fail("something was started"))
         pw.run(there_and_back, module, example_inputs=(inputs,), bind=HERE, runtime="pipelining")
     problem = there_and_back.result.problem
-    setting = Setting("pipelining", HERE, protocol=Protocol(rounds=2), model=module, example=(inputs,))
+    setting = Setting(
+        "pipelining", HERE, protocol=Protocol(rounds=1, samples=2, warm_up=1), model=module, example=(inputs,)
+    )
     placements = {"plan": there_and_back.result.placement, "one": Placement.on(0, problem.n_ops)}
     found = pw.RunResult(measure_placements(problem, placements, setting))
     assert math.isinf(found.seconds) and "no line of stages" in found.failure and "failed: " in repr(found)
