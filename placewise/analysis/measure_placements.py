@@ -43,7 +43,7 @@ from placewise.runtimes.measure import InputSource, Measurement, Protocol, input
 from placewise.runtimes.plain import Copies, copies_by_core, copies_by_device, on_all_cores
 from placewise.simulate import judge_placement
 from placewise.transform.stage_times import stage_times
-from placewise.transform.stages import stage_order
+from placewise.transform.stages import stage_order, stages_in_line
 from placewise.transform.stream_time import steady_seconds, stream_seconds
 
 SINGLE = SINGLE_DEVICE
@@ -171,12 +171,15 @@ def measure_placements(
 
     A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
     Raises InputError and its kin for devices that this machine lacks, a model that it cannot run or whose outputs are
-    random, and inputs that do not fit; RunError if the single device itself fails.
+    random, and inputs that do not fit; RunError if the single device itself fails, or if a runtime of stages can run
+    none of the placements.
     """
     context = prepare_measurement(problem, setting)
     runtime, job, executed = context.runtime, context.job, context.problem
     if runtime.info.emulates:
         return _measure_emulated(context, placements, setting.protocol)
+    if runtime.info.stages:
+        _require_line(executed, placements)
     notes = (*_note_transfers(problem, executed), *_note_estimates(job, runtime.info))
     with ExitStack() as stack:
         reference = runtime.prepare(job)
@@ -200,6 +203,18 @@ def measure_placements(
         for measurement in measure(ready, context.fresh, setting.protocol):
             measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
     return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
+
+
+def _require_line(problem: Problem, placements: Mapping[str, Placement]) -> None:
+    """Raise RunError if there are placements and none is a line of stages, before anything is measured."""
+    faults: list[RunError] = []
+    for placement in placements.values():
+        try:
+            stages_in_line(problem, placement)
+        except RunError as error:
+            faults.append(error)
+    if faults and len(faults) == len(placements):
+        raise faults[0]
 
 
 def _prepare(

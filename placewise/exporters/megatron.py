@@ -13,6 +13,7 @@ from placewise.exporters.stages import (
     Stages,
     entry_bounds,
     micro_batch_size,
+    note_other_model,
     read_stages,
     shared_weights,
 )
@@ -57,7 +58,10 @@ class MegatronExporter(LayerExporter):
             world = count * stages.degree * stages.replicas
             lines.append(f"# world size {world}: {stages.replicas} data-parallel replicas")
         line += {"fp16": " --fp16", "bf16": " --bf16"}.get(asked_precision(problem), "")
-        notes = shared_weights(problem, stages.placement.device)
+        notes = (
+            *note_other_model(problem, self.info.name),
+            *shared_weights(problem, stages.placement.device),
+        )
         return Exported({"megatron.sh": "\n".join((*lines, line, ""))}, stages.placement, notes)
 
     def _split_arguments(self, problem: Problem, stages: Stages) -> str:

@@ -25,6 +25,7 @@ from placewise.model.problem import Problem
 from placewise.model.ways import Ways
 from placewise.simulate.blocks import held_by_several
 
+_TOKEN_TYPES = ("int32", "int64")
 MIN_SHARE = 0.5
 """The least share of the seconds of all layers that the stack must have."""
 
@@ -215,6 +216,15 @@ def read_stages(
     require_disjoint(devices)
     first = tuple(problem.cluster.index(names[0]) for names in devices)
     return stage_devices(bounds, first)[stack.of + 1]
+
+
+def note_other_model(problem: Problem, target: str) -> tuple[str, ...]:
+    """A note for a target of language models if this is none: no input is integers of [batch, length]."""
+    tensors = problem.graph.tensors
+    inputs = np.flatnonzero(tensors.producer < 0).tolist()
+    if any(tensors.dtype_name(i) in _TOKEN_TYPES and len(tensors.shape[i]) == 2 for i in inputs):
+        return ()
+    return (f"{target} runs language models only, and no input of this model is a batch of token ids",)
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:

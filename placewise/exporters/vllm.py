@@ -14,7 +14,7 @@ from placewise.exporters.commands import (
     require_stages,
     set_visible_devices,
 )
-from placewise.exporters.stages import LayerExporter, entry_bounds, read_stages, shared_weights
+from placewise.exporters.stages import LayerExporter, entry_bounds, note_other_model, read_stages, shared_weights
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -61,7 +61,11 @@ class VllmExporter(LayerExporter):
         precision = asked_precision(problem)
         run = f"{set_visible_devices(problem.cluster, devices)}{split} {_SERVE}"
         text = "\n".join((*heading(problem, stages), f"{run} {sizes}{_FLAGS.get(precision, '')}", ""))
-        notes = (*shared_weights(problem, stages.placement.device), *_note_nodes(problem.cluster, devices))
+        notes = (
+            *note_other_model(problem, self.info.name),
+            *shared_weights(problem, stages.placement.device),
+            *_note_nodes(problem.cluster, devices),
+        )
         if precision in _CHECKPOINTS:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
         return Exported({"vllm.sh": text}, stages.placement, notes)

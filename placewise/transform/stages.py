@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise.errors import RunError
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
 from placewise.model.topology import sort_topologically
 
 
@@ -37,3 +40,16 @@ def stage_order(graph: Graph, device: Ints, *, forward: bool = False) -> tuple[t
         if rank[int(device[op])] > rank[int(device[reader])]:
             return tuple(by_mean), (op, reader)
     raise AssertionError("a cycle of devices has a backward edge")
+
+
+def stages_in_line(problem: Problem, placement: Placement) -> tuple[int, ...]:
+    """The devices of a placement in the order of their stages. Raises RunError, naming an edge, if there is a cycle."""
+    order, back = stage_order(problem.graph, placement.device)
+    if back is None:
+        return order
+    (source, target), names = back, problem.graph.ops.name
+    where = [problem.cluster.names[int(placement.device[op])] for op in (source, target)]
+    raise RunError(
+        f"the devices of this placement are no line of stages: {names[source]!r} on {where[0]} feeds {names[target]!r} "
+        f"on {where[1]}, which comes before it; place with --contiguous, or run it with --runtime torch"
+    )

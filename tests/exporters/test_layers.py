@@ -210,6 +210,22 @@ def test_tied_weights_on_two_devices_are_told(target: str) -> None:
     assert not any("weights" in note for note in together.exported.notes)
 
 
+@pytest.mark.parametrize("target", ["megatron", "vllm"])
+@pytest.mark.parametrize(("dtype", "shape"), [("int64", (2, 8)), ("float32", (2, 8)), ("int64", (2,))])
+def test_a_model_without_token_ids_is_told(target: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Layers with attention may be a picture's: a target of language models says that it runs no other."""
+    graph = stack_graph(3)
+    builder = GraphBuilder()
+    last = builder.add_tensor(-1, shape=shape, dtype=dtype, name="input")
+    for number, scope in enumerate(scope for scope in graph.ops.scope):
+        op = builder.add_op(graph.ops.name[number], graph.ops.kind[number], scope=scope)
+        builder.add_edge(last, op)
+        last = builder.add_tensor(op, shape=(1,), dtype="int8")
+    problem = stack_problem(builder.build())
+    made = export_placement(problem, Placement(np.zeros(problem.n_ops, np.int32)), target)
+    assert any("language models only" in note for note in made.exported.notes) is ((dtype, shape) != ("int64", (2, 8)))
+
+
 @pytest.mark.parametrize("target", BY_LAYER)
 def test_a_file_that_was_changed_is_not_read_back(target: str, problem: Problem) -> None:
     """A stage too many, too few or one without layers is an error, not another placement."""

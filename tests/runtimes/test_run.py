@@ -12,7 +12,11 @@ from onnx_branches import branching, modelled, of_newest_ir, written
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
+from placewise.analysis.measure_placements import Setting, measure_placements
 from placewise.errors import InputError, RunError
+from placewise.model.placement import Placement
+from placewise.runtimes.measure import Protocol
+from placewise.runtimes.torch.pipelining import Pipelining
 
 pytest.importorskip("onnxruntime")
 CORE = pinnable_cores()[0]
@@ -79,14 +83,23 @@ def test_random_outputs_are_an_error(tmp_path):
         run(plan)
 
 
-def test_a_plan_that_does_not_run_says_why(plan):
-    """The single device has its times, the plan a failure, once."""
+def test_a_plan_that_is_no_line_of_stages_is_refused_before_anything_runs(monkeypatch):
+    """Beside a placement that is one, it has a failure, once, and the other its times."""
     torch = pytest.importorskip("torch")
     module, inputs = (
         torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)),
         torch.ones(2, 8),
     )
     there_and_back = pw.place(module.eval(), "2xcore", placer="round_robin", example_inputs=(inputs,))
-    found = pw.run(there_and_back, module, example_inputs=(inputs,), bind=HERE, rounds=2, runtime="pipelining")
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no line of stages.*--runtime torch"):
+        patch.setattr(Pipelining, "prepare", lambda *_: pytest.fail("something was started"))
+        pw.run(there_and_back, module, example_inputs=(inputs,), bind=HERE, runtime="pipelining")
+    problem = there_and_back.result.problem
+    setting = Setting(
+        "pipelining", HERE, protocol=Protocol(rounds=1, samples=2, warm_up=1), model=module, example=(inputs,)
+    )
+    placements = {"plan": there_and_back.result.placement, "one": Placement.on(0, problem.n_ops)}
+    found = pw.RunResult(measure_placements(problem, placements, setting))
     assert math.isinf(found.seconds) and "no line of stages" in found.failure and "failed: " in repr(found)
     assert found.verdict == "It does not run." and found.summary().count("no line of stages") == 1
+    assert 0 < found.placements.of("one").seconds < 10

@@ -28,8 +28,8 @@ from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check_outputs, input_source
 from placewise.runtimes.torch import job_payload
 from placewise.runtimes.torch.job_payload import ProgramFile
-from placewise.runtimes.torch.pipelining import stages_in_line
 from placewise.runtimes.torch.task_graph import HOST, LaneTask, TaskGraph
+from placewise.transform.stages import stages_in_line
 
 torch = pytest.importorskip("torch")
 CORE = min(os.sched_getaffinity(0))
@@ -187,6 +187,9 @@ def test_models_that_do_not_run(problem: Problem, tmp_path: Path) -> None:
     recorded = problem.graph.with_source(replace(problem.graph.source, format="torch-modules"))
     with pytest.raises(RunError, match=r"torch\.export cannot take this module"):
         ProgramFile(job_of(problem.with_(graph=recorded), everywhere, Branches().eval()))
+    pictured = problem.graph.with_source(replace(problem.graph.source, format="onnx"))
+    with pytest.raises(RunError, match=r"not onnx; save the model with torch\.export\.save"):
+        ProgramFile(job_of(problem.with_(graph=pictured), everywhere))
     path = tmp_path / "other.pt2"
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), path)
     filed = problem.graph.with_source(replace(problem.graph.source, format="torch-export", path=str(path)))

@@ -51,6 +51,11 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
     if model.functions:
         model = inline_functions(model)
     if not model.graph.node:
+        inputs = {value.name for value in model.graph.input}
+        if any(value.name in inputs for value in model.graph.output):
+            raise ModelFileError(
+                "its inputs are its outputs, with no op between them", remedy="there is nothing to place"
+            )
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     return model, sha256
 

@@ -111,7 +111,10 @@ def _start_times(problem: Problem, placement: Placement) -> dict[int, float]:
 def _refuse_format(source_format: str) -> str:
     if source_format == "torch-modules":
         return "torch.export cannot take this module, and PyTorch runs here what torch.export makes"
-    return f"PyTorch runs here programs of torch.export, not {source_format or 'a graph without a file'}"
+    return (
+        f"PyTorch runs here programs of torch.export, not {source_format or 'a graph without a file'}; "
+        "save the model with torch.export.save, and place that file"
+    )
 
 
 def _export_model(job: Job, path: str) -> None:

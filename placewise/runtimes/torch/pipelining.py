@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from placewise.errors import RunError
-from placewise.model.placement import Placement
-from placewise.model.problem import Problem
 from placewise.processes.limits import Network
 from placewise.processes.scratch import ScratchFolder
 from placewise.processes.worker import START, Worker, collect_answers, find_dead
@@ -22,7 +20,7 @@ from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.torch.job_payload import ProgramFile
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import FORMATS, read_back, require_torch, torch_device
-from placewise.transform.stages import stage_order
+from placewise.transform.stages import stages_in_line
 
 _RANK = "placewise.runtimes.torch.rank:Rank"
 
@@ -142,16 +140,3 @@ class PreparedStages(Closing):
             if cause is not None:
                 raise RunError(f"{cause}, and the other stages ended with it") from None
             raise
-
-
-def stages_in_line(problem: Problem, placement: Placement) -> tuple[int, ...]:
-    """The devices of a placement in the order of their stages. Raises RunError, naming an edge, if there is a cycle."""
-    order, back = stage_order(problem.graph, placement.device)
-    if back is None:
-        return order
-    (source, target), names = back, problem.graph.ops.name
-    where = [problem.cluster.names[int(placement.device[op])] for op in (source, target)]
-    raise RunError(
-        f"the devices of this placement are no line of stages: {names[source]!r} on {where[0]} feeds {names[target]!r} "
-        f"on {where[1]}, which comes before it; place with --contiguous, or run it with --runtime torch"
-    )

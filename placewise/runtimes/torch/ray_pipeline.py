@@ -17,9 +17,9 @@ from placewise.processes.worker import START
 from placewise.runtimes.base import Closing, Job, PreparedPlacement, RuntimeInfo
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.job_payload import ProgramFile
-from placewise.runtimes.torch.pipelining import stages_in_line
 from placewise.runtimes.torch.ray_stage import RayStage
 from placewise.runtimes.torch.runtime import FORMATS, read_back, require_torch, torch_device
+from placewise.transform.stages import stages_in_line
 
 ATTEMPTS = 3
 """How often a sample is begun again, and a stage replaced, before the run has failed."""
