@@ -39,7 +39,15 @@ from placewise.runtimes.base import (
 from placewise.runtimes.binding import Place, bind, bind_remotely, require_limits
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
+from placewise.runtimes.measure import (
+    InputSource,
+    Measurement,
+    Protocol,
+    input_source,
+    measure,
+    report_failure,
+    reproducible_outputs,
+)
 from placewise.runtimes.plain import Copies, copies_by_core, copies_by_device, on_all_cores
 from placewise.simulate import judge_placement
 from placewise.transform.stage_times import stage_times
@@ -231,7 +239,7 @@ def _prepare(
             stack.callback(prepared.close)
             difference = check(prepared, f"the placement {name!r}")
         except RunError as error:
-            measured[name] = replace(measured[name], measurement=Measurement(name, failure=str(error)))
+            measured[name] = replace(measured[name], measurement=Measurement(name, failure=report_failure(name, error)))
             continue
         ready[name] = prepared
         measured[name] = replace(measured[name], difference=difference)

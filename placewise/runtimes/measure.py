@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def measure(
         try:
             seconds = prepared[name].time(samples, in_flight=protocol.in_flight)
         except RunError as error:
-            failures[name] = str(error)
+            failures[name] = report_failure(name, error)
             return
         last[name] = max(float(np.median(seconds)), RAMP / MOST)
         if counts:
@@ -138,6 +139,12 @@ def measure(
         else Measurement(name, tuple(own[row] for row in calm), dropped=len(waits) - len(calm))
         for name, own in times.items()
     ]
+
+
+def report_failure(name: str, error: RunError) -> str:
+    """Say at once what failed, since the others are measured for a while yet; the failure in words."""
+    logging.getLogger("placewise").warning("%s failed: %s", name, error)
+    return str(error)
 
 
 def choose_calm(waits: Sequence[float], protocol: Protocol) -> list[int]:

@@ -256,12 +256,13 @@ def test_threads_that_spin_after_a_run_are_waited_for():
             process.communicate()
 
 
-def test_one_that_fails_drops_out_and_the_others_go_on():
-    """Its failure is kept in words, and none of its times."""
+def test_one_that_fails_drops_out_and_the_others_go_on(caplog):
+    """Its failure is said and kept in words, and none of its times."""
     log: list[str] = []
     ready = {"good": Clockwork("good", 1.0, log), "bad": Clockwork("bad", 1.0, log, fails_at=3)}
     good, bad = measure(ready, lambda number: {"x": np.ones(1)}, Protocol(rounds=5, samples=1, warm_up=1))
     assert len(good.rounds) == 5 and bad == Measurement("bad", (), "it broke") and bad.seconds == float("inf")
+    assert caplog.messages == ["bad failed: it broke"]
 
 
 def test_a_model_with_random_outputs_cannot_be_checked():
