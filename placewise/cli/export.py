@@ -64,7 +64,7 @@ def export(
         made = export_fastest(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = describe_projection(made, problem.n_ops)
-    for line in (told, "" if target_of(plan) == to else describe_execution(made)):
+    for line in (told, "" if target_of(plan) == to else describe_execution(made), *_say_speed(made)):
         if line and not quiet:
             say(line)
     if made.said.violations and not force:
@@ -94,6 +94,14 @@ def _opened(plan: Path, model: str | None, devices: str | None, problem_options:
     if model is None:
         require_same_file(plan, problem.graph)
     return problem, placement
+
+
+def _say_speed(made: Export) -> tuple[str, ...]:
+    """What to expect of a command that generates text."""
+    from placewise.reporting.sentences import free_line, speed_line
+
+    speed = speed_line(made.problem, made.said)
+    return (speed, free_line(made.said)) if speed else ()
 
 
 def _text(made: Export) -> str:

@@ -1,8 +1,8 @@
-"""llama.cpp: -ngl, --tensor-split and --override-tensor (docs/multi-gpu.md, common/arg.cpp, `load_tensors`).
+"""llama.cpp: -ngl, --tensor-split, -ncmoe and --override-tensor (docs/multi-gpu.md, common/arg.cpp, `load_tensors`).
 
 Its layers form a sequence. The last ``-ngl`` of them are on GPUs, in the order of --device and the proportions of
---tensor-split; the output counts as the last layer, and the input is always in host memory. --override-tensor puts
-weights that match a regular expression elsewhere: here, the experts of a layer.
+--tensor-split; the output counts as the last layer, and the input is always in host memory. -ncmoe leaves the experts
+of the first layers there, and --override-tensor those of any layers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
 SERVERS, THREADS = "--rpc", "-t"
 FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
 """Its own placement, the MiB of each device that it leaves free, their default, and bytes of one."""
-NGL, DEVICE, SPLIT, OVERRIDE = "-ngl", "--device", "--tensor-split", "--override-tensor"
+NGL, DEVICE, SPLIT = "-ngl", "--device", "--tensor-split"
+FIRST, OVERRIDE = "-ncmoe", "--override-tensor"
+"""Experts in host memory: those of the first layers, and those of any."""
 WHOLE = "splits of whole layers in llama.cpp"
 FIRST_EXPERTS = "splits in llama.cpp with the experts of the first n layers on the host"
 """What is searched: --override-tensor could move any tensor."""
@@ -97,7 +99,7 @@ class LlamaCppExporter:
     info = ExportInfo(
         TARGET,
         writes="a shell script with one command",
-        loaded_by="llama.cpp (llama-server, llama-cli) that has --override-tensor",
+        loaded_by="llama.cpp (llama-server, llama-cli) that has -ncmoe and --override-tensor",
         verified="executed",
         cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
         takes="transformers whose scopes number their layers",
@@ -289,9 +291,18 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     if gpus:
         words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]
     if away:
-        numbers = "|".join(str(place - 1) for place in away)
-        words += [OVERRIDE, rf"'blk\.({numbers})\.ffn_.*_exps={HOST}'"]
+        words += _leave_experts(layers, line, away)
     return " ".join(words)
+
+
+def _leave_experts(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:
+    """The option that leaves the experts of the positions `away` in host memory, beside those of layers there."""
+    experts = set(layers.position[layers.experts].tolist())
+    elsewhere = {place for place in experts.difference(away) if line[place] != layers.host}
+    if max(away) < min(elsewhere, default=len(line)):
+        return [FIRST, str(max(away))]
+    numbers = "|".join(str(place - 1) for place in away)
+    return [OVERRIDE, rf"'blk\.({numbers})\.ffn_.*_exps={HOST}'"]
 
 
 def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
@@ -384,6 +395,8 @@ def _size_options(problem: Problem) -> list[str]:
 def _overrides(text: str) -> list[tuple[list[int], str]]:
     """The layers and the device of every override. Raises ExportError for an override in another form."""
     overrides = []
+    if f" {FIRST} " in text:
+        overrides.append(([*range(int(read_option(text, FIRST)))], HOST))
     if OVERRIDE in text:
         match = _EXPERTS.fullmatch(read_option(text, OVERRIDE))
         if match is None:

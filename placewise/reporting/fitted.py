@@ -10,10 +10,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from placewise._util.units import format_bytes, format_number, format_seconds
-from placewise.model.result import PhaseUse, Result
+from placewise.model.result import Result, count_prompt_tokens
 from placewise.reporting.console import rows_table
 from placewise.reporting.plain import shown_text
-from placewise.reporting.sentences import assumption_lines
+from placewise.reporting.sentences import assumption_lines, free_line, speed_line
 
 TWICE = 2.0
 """How much faster "twice as fast" is."""
@@ -109,10 +109,9 @@ class Fitted:
     """The answer: `result` is the placement for `target`, "" for the host alone; `command` runs it ("": nothing fits).
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
-    speed, the fastest first. `prompt_tokens` are those that the prefill reads. `room` are the bytes of each
-    accelerator that are kept for the target's compute buffer, and `buffers` says what the plan's take. `measured` are
-    the command of the plan and that of the target's own placement, if they were run: then `command` is the faster one,
-    which the figures of `result` may not be of.
+    speed, the fastest first. `room` are the bytes of each accelerator that are kept for the target's compute buffer,
+    and `buffers` says what the plan's take. `measured` are the command of the plan and that of the target's own
+    placement, if they were run: then `command` is the faster one, which the figures of `result` may not be of.
     """
 
     result: Result
@@ -120,7 +119,6 @@ class Fitted:
     command: str
     precision: str
     tried: tuple[Change, ...]
-    prompt_tokens: int
     room: int = 0
     buffers: tuple[str, ...] = ()
     limit: Limit | None = None
@@ -194,15 +192,13 @@ def _say_choice(ran: Sequence[TimedCommand]) -> str:
 def _list_facts(found: Fitted) -> list[str]:
     judged = found.result.judgement
     assert judged is not None
-    lines = [f"expect: {', then '.join(_speed(use, found) for use in judged.phases if use.seconds > 0)}"]
-    used = [use for use in judged.devices if use.ops]
-    free = (f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
     problem = found.result.problem
+    lines = [speed_line(problem, judged)]
     hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
     own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
     which = f"each accelerator{' without a headroom of its own' if own else ''}"
     kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
-    lines += [f"memory left free: {', '.join(free)}{kept}", *found.buffers]
+    lines += [f"{free_line(judged)}{kept}", *found.buffers]
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -210,13 +206,6 @@ def _list_facts(found: Fitted) -> list[str]:
     if found.departure is not None:
         lines.append(_say_departure(found.departure))
     return lines
-
-
-def _speed(use: PhaseUse, found: Fitted) -> str:
-    if use.repeats > 1:
-        return f"{format_number(found.tokens_per_second or 0.0, 3)} tokens per second"
-    rate = format_number(found.prompt_tokens / use.seconds, 3)
-    return f"a prompt of {found.prompt_tokens} tokens in {format_seconds(use.seconds)} ({rate} tokens per second)"
 
 
 def _say_limit(limit: Limit) -> str:
@@ -249,7 +238,7 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "target": found.target,
         "precision": found.precision,
         "tokens_per_second": found.tokens_per_second,
-        "prompt_tokens": found.prompt_tokens,
+        "prompt_tokens": count_prompt_tokens(found.result.problem),
         "room": found.room,
         "buffers": list(found.buffers),
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from placewise._util.units import format_bytes, format_gap, format_number, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size
+from placewise.model.result import (
+    DECODE,
+    Judgement,
+    Outcome,
+    PhaseUse,
+    Result,
+    batch_size,
+    count_prompt_tokens,
+    tokens_per_second,
+)
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.model.ways import Ways
 from placewise.reporting.ranges import name_range
@@ -82,6 +91,28 @@ def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
         return f" ({format_number(per_second)} per second)"
     whole = f" for the batch of {batch}" if batch > 1 else ""
     return f" ({format_number(per_second * batch)} tokens per second{whole})"
+
+
+def speed_line(problem: Problem, judgement: Judgement) -> str:
+    """Tokens per second to expect of the prompt and of what is generated; "" for a model that generates no text."""
+    speed = tokens_per_second(problem, judgement)
+    if speed is None or not judgement.phases:
+        return ""
+    read = [_prompt_speed(problem, use.seconds) for use in judgement.phases if use.phase != DECODE and use.seconds > 0]
+    return f"expect: {', then '.join((*read, f'{format_number(speed, 3)} tokens per second'))}"
+
+
+def _prompt_speed(problem: Problem, seconds: float) -> str:
+    tokens = count_prompt_tokens(problem)
+    rate = format_number(tokens / seconds, 3)
+    return f"a prompt of {tokens} tokens in {format_seconds(seconds)} ({rate} tokens per second)"
+
+
+def free_line(judgement: Judgement) -> str:
+    """The memory that a placement leaves on each device that it uses."""
+    used = [use for use in judgement.devices if use.ops]
+    free = ", ".join(f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
+    return f"memory left free: {free}"
 
 
 def verdict(result: Result) -> str:

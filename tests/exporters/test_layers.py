@@ -141,6 +141,16 @@ def test_llama_cpp_overrides_experts() -> None:
     )
 
 
+def test_llama_cpp_names_the_first_layers_with_experts_on_the_host_by_their_number() -> None:
+    """Layer 0 is on the host, layers 1 and 2 are on GPUs without their experts, and layer 0 counts."""
+    graph = stack_graph(4, ("attn", "experts"))
+    problem = stack_problem(graph)
+    away = {"embed": "cpu", "layers.0.attn": "cpu", **{f"layers.{n}.experts": "cpu" for n in range(3)}}
+    made = export_placement(problem, on(problem, late(2, 4, ("attn", "experts")) | away), "llama.cpp")
+    assert not made.projected
+    assert command_of(made).endswith("-ngl 4 --split-mode layer --tensor-split 1,3 -ncmoe 3")
+
+
 def test_llama_cpp_without_a_host_says_so() -> None:
     """A cluster of GPUs alone: the embedding counts with the first layer, with a note."""
     problem = stack_problem(stack_graph(3), cpu=False)

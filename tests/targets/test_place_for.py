@@ -227,7 +227,7 @@ def test_experts_go_to_the_host_before_whole_layers() -> None:
     result = place_for(problem.with_(costs=costs), "llama.cpp")
     assert result.placement is not None and result.status.outcome.value == "optimal"
     made = export_placement(result.problem, result.placement, "llama.cpp")
-    assert not made.projected and "--override-tensor" in str(made.exported.files)
+    assert not made.projected and "-ncmoe " in str(made.exported.files)
     assert re.fullmatch(r"all \d+ splits in llama\.cpp with the experts of the first n layers on the host",
                         result.bound.method)  # fmt: skip
 

@@ -44,7 +44,10 @@ def place(tmp_path: Path, shape: dict[str, Any], devices: str, *more: object) ->
     document = json.loads(said.stdout)
     free = {device["device"]: device["capacity"] - device["peak"] for device in document["devices"]}
     assert all(left >= 0 for left in free.values())
-    run("export", plan, "--to", "llama.cpp", "-o", tmp_path / "llama.sh", "-q")
+    told = run("export", plan, "--to", "llama.cpp", "-o", tmp_path / "llama.sh").stderr
+    speed = re.search(r"^expect: .* then (.*) tokens per second$", told, re.MULTILINE)
+    assert speed is not None and float(speed[1]) == pytest.approx(document["tokens_per_second"], rel=0.01)
+    assert re.findall(r"^memory left free: (\S+) ", told, re.MULTILINE)[0] in free
     return (tmp_path / "llama.sh").read_text().splitlines()[-1], free
 
 
@@ -82,7 +85,7 @@ def test_both_of_two_cards_are_filled(tmp_path: Path) -> None:
     Experts of the first layers are in host memory, so that attention is on the cards; both cards hold layers.
     """
     command, free = place(tmp_path, QWEN_235B, "2xRTX3090,cpu@128GiB", "--dim", "context=8192")
-    assert "exps=CPU" in command or layers_on_gpus(command) < 95
+    assert "-ncmoe " in command or layers_on_gpus(command) < 95
     split = re.search(r"--tensor-split (\d+),(\d+)", command)
     assert split is not None and min(int(split[1]), int(split[2])) > 0
     assert {"cuda:0", "cuda:1"} <= free.keys()
@@ -115,7 +118,7 @@ def test_the_first_layers_experts_are_all_of_one_card(tmp_path: Path) -> None:
     assert asked[1.0, 1.0][0] < 8e9 and asked[1.0, 1.0][1] > 35e9
     assert max(asked[5.0, 2.0]) < 24e9 < sum(asked[5.0, 2.0])
     command, free = place(tmp_path, QWEN_235B | {"kind": "Q2_K"}, "2xRTX3090,cpu@96GiB", "--dim", "context=4096")
-    assert layers_on_gpus(command) == 95 and "exps=CPU" in command
+    assert layers_on_gpus(command) == 95 and "-ncmoe " in command
     assert max(free["cuda:0"], free["cuda:1"]) < 2e9, "another layer's experts would not fit"
 
 

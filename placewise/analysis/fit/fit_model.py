@@ -19,7 +19,7 @@ from placewise.exporters.llama_cpp import find_accelerators, find_buffers, write
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
-from placewise.model.result import DECODE, Outcome, Result, batch_size
+from placewise.model.result import DECODE, Outcome, Result
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
@@ -32,8 +32,6 @@ FAST_ENOUGH = 10.0
 """Tokens per second, about as fast as people read: the widest precision that reaches it is chosen."""
 CHANGE_SECONDS = 5.0
 """For the search that follows a change."""
-PROMPT = 512
-"""Tokens of a prompt, where the model does not say how many it was read for."""
 
 
 def fit_model(
@@ -78,7 +76,6 @@ def fit_model(
         precision,
         tuple(_change(_name_precision(name), other, result)
               for name, other in others.items()),
-        _count_prompt(result.problem),
         kept_bytes(options.spare or (), result.problem),
     )  # fmt: skip
     narrower = options if not precision else replace(options, precision=precision)
@@ -152,12 +149,6 @@ def _write_command(result: Result, target: str) -> str:
     made = export_placement(result.problem, result.placement, target)
     script = str(next(iter(made.exported.files.values())))
     return "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
-
-
-def _count_prompt(problem: Problem) -> int:
-    source = problem.graph.source
-    sizes = {} if source is None else source.options.get("dims", {})
-    return int(sizes.get("prompt", PROMPT)) * batch_size(problem)
 
 
 def _name_precision(name: str) -> str:
