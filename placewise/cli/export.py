@@ -101,7 +101,8 @@ def _say_speed(made: Export) -> tuple[str, ...]:
     from placewise.reporting.sentences import free_line, speed_line
 
     speed = speed_line(made.problem, made.said)
-    return (speed, free_line(made.said)) if speed else ()
+    kept = ", beside what the plan keeps free" if made.problem.constraints.spare else ""
+    return (speed, f"{free_line(made.said)}{kept}") if speed else ()
 
 
 def _text(made: Export) -> str:

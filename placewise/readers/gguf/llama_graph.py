@@ -182,7 +182,8 @@ class _Graph:
         """Tokens, embeddings and both mixed, of which a run uses one; positions and masks. The first layer's input."""
         micro, rows = self.micro, self._rows(self.shape.width)
         values = 1 if micro.fused else max(self.shape.kv_heads) * max(self.shape.value_widths)
-        masked, latent = 2 if micro.fused else FLOAT, "blk.0.attn_k_b.weight" in self.shapes
+        masked = 2 if micro.fused else FLOAT
+        latent = all(self._find(layer, "attn_k_b") for layer in range(len(self.shape.heads)))
         inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
         inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
         inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []

@@ -213,6 +213,16 @@ def test_layers_without_the_embeddings_that_they_gate(tmp_path: Path) -> None:
     assert counted[0] == counted[1]
 
 
+def test_latent_attention_in_some_layers(tmp_path: Path) -> None:
+    """The other layers have values, whose positions are an input."""
+    counted = []
+    for layers in ((), (0,), (0, 1)):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(tiny_model(tensors={f"blk.{layer}.attn_k_b.weight": (2, 16, 16) for layer in layers}))
+        counted.append(count_compute(read_header(path), LlamaFlags())["CPU"])
+    assert counted[0] == counted[1] > counted[2] > 0
+
+
 @pytest.mark.parametrize(
     ("more", "gpus", "copies"),
     [
