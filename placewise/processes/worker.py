@@ -90,7 +90,8 @@ class Worker:
             self, _end_process, self._process, self._link, self._lifeline, self._errors, self._quota
         )
         try:
-            self.tell(served, *args)
+            with suppress(OSError):  # that it has died is the answer
+                self._link.send((served, args))
             if start is not None:
                 self.answer(start)
         except BaseException:

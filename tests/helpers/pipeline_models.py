@@ -162,9 +162,9 @@ class Skips(nn.Module):
 
 
 class HandedOn(nn.Module):
-    """Between its first and its last op, one value of every kind that may go from stage to stage."""
+    """Between its first and its last op, one value of every kind that may go from stage to stage; it reads only `x`."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, unread: Any = None, x: Any = None) -> Any:
         y = x + 1
         transposed, sliced, expanded = y.t(), y[:, ::2], y[:1].expand(5, -1, 6)
         flags, numbers, places = y > 0, (y * 10).to(torch.int16), y.argsort(-1)

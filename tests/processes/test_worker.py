@@ -73,6 +73,23 @@ def test_failures_say_who_and_why(question, said):
         it.ask(*question)
 
 
+def test_a_worker_that_dies_before_it_is_told_anything_answers_so(monkeypatch):
+    """Whoever starts it without waiting hears of its death with its first answer, as of any later one."""
+
+    class Stillborn(subprocess.Popen):
+        def __init__(self, command, **options):
+            super().__init__([sys.executable, "-c", "exit(7)"], **options)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Stillborn)
+    with worker(start=None) as it:
+        assert not it.alive
+        with pytest.raises(RunError, match="ended with exit code 7"):
+            it.answer()
+    with pytest.raises(RunError, match="ended with exit code 7"):
+        worker()
+
+
 def test_a_worker_that_hangs_is_stopped():
     """It has its time, and no more."""
     with worker() as it:

@@ -61,11 +61,11 @@ def require_outputs(model: Any, problem: Any, device: Any, then: Callable[[Any],
 
 
 def test_stages_hand_on_values_of_every_kind_until_one_is_killed(tmp_path: Path) -> None:
-    """Transposed, sliced, expanded, empty, scalar, bool, int, complex values and one that skips a stage. Where the
-    middle rank is killed in a stream, the error is about it and no neighbour, and no process is left. Ranks listen on
-    the loopback device alone.
+    """Transposed, sliced, expanded, empty, scalar, bool, int, complex values and one that skips a stage, after an input
+    that no op reads. Where the middle rank is killed in a stream, the error is about it and no neighbour, and no
+    process is left. Ranks listen on the loopback device alone.
     """
-    model = export_model(HandedOn(), {"x": torch.randn(4, 6)}, tmp_path / "handed.pt2")
+    model = export_model(HandedOn(), {"unread": torch.randn(3), "x": torch.randn(4, 6)}, tmp_path / "handed.pt2")
     problem = pw.build(model.path, "3xcore")
     last = max(number for number, name in enumerate(problem.graph.ops.name) if "add" in name)
     device = [0 if n < problem.n_ops // 2 else 1 if n < last else 2 for n in range(problem.n_ops)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array)
     dtype = getattr(torch, str(array.dtype))  # bfloat16, float8_e4m3fn, float8_e5m2
     return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(dtype)
+
+
+def tensors_of(names: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]]) -> list[torch.Tensor]:
+    """Tensors with the values of arrays, in the order of `names`; inputs without one, which no op reads, are zero."""
+    return [tensor_of(arrays[name]) if name in arrays else torch.zeros(()) for name in names]
 
 
 def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ from placewise.errors import RunError
 from placewise.readers.torch.cutting import HostStage, MicrobatchStage, build_stage
 from placewise.readers.torch.prefetch import PrefetchingStage
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.torch.arrays import array_of, tensor_of
+from placewise.runtimes.torch.arrays import array_of, tensors_of
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.split_program import load_program, set_tf32
 
@@ -48,7 +48,7 @@ class Rank:
 
     def probe(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """The results of this stage for those of the previous stage; this fixes the shapes that stages exchange."""
-        values = [tensor_of(arrays[name]).to(self._exchange) for name in self._piece.reads]
+        values = [value.to(self._exchange) for value in tensors_of(self._piece.reads, arrays)]
         values = [value[None] for value in values] if self._stage == 0 else values
         results = self._module(*values)
         self._stage_args = (tuple(values), results)
@@ -90,8 +90,8 @@ class Rank:
     def _stack(self, samples: Sequence[Arrays]) -> list[torch.Tensor]:
         if self._stage:
             return []
-        names = self._piece.reads
-        return [torch.stack([tensor_of(sample[name]) for sample in samples]).to(self._exchange) for name in names]
+        columns = zip(*(tensors_of(self._piece.reads, sample) for sample in samples), strict=True)
+        return [torch.stack(column).to(self._exchange) for column in columns]
 
     def _schedule(self, count: int) -> ScheduleGPipe:
         """The schedule of `count` micro-batches; a new one runs once to warm up."""

@@ -53,8 +53,9 @@ class RayStage:
         """The results of this stage for those of the previous stage, or for the inputs of the program."""
         import torch
 
-        from placewise.runtimes.torch.arrays import array_of, tensor_of
+        from placewise.runtimes.torch.arrays import array_of, tensors_of
 
         with torch.no_grad():
-            results = self._piece.module(*[tensor_of(values[name]).to(self._device) for name in self._piece.reads])
+            given = tensors_of(self._piece.reads, values)
+            results = self._piece.module(*(value.to(self._device) for value in given))
         return {name: array_of(value.cpu()) for name, value in zip(self._piece.makes, results, strict=True)}
