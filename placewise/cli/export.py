@@ -102,7 +102,7 @@ def _say_speed(made: Export) -> tuple[str, ...]:
 
     speed = speed_line(made.problem, made.said)
     kept = ", beside what the plan keeps free" if made.problem.constraints.spare else ""
-    return (speed, f"{free_line(made.said)}{kept}") if speed else ()
+    return (speed, f"{free_line(made.said)}{kept}") if speed and made.said.valid else ()
 
 
 def _text(made: Export) -> str:

@@ -144,7 +144,9 @@ class LlamaCppExporter:
         if len(split) != len(gpus):
             raise ExportError(f"{SPLIT} has {len(split)} numbers for {len(gpus)} devices")
         host = layers.host if layers.host >= 0 else next(iter(gpus), -1)
-        place = assign_layers(layers.stack.count, int(read_option(text, NGL)), split)
+        place = assign_layers(
+            layers.stack.count, int(read_option(text, NGL)), split, _count_unused(problem, layers.stack)
+        )
         line = np.array([host, *(gpus[gpu] if gpu >= 0 else host for gpu in place)], np.int32)
         device = line[layers.position]
         for numbers, name in _overrides(text):
@@ -280,6 +282,7 @@ def _heading(problem: Problem, layers: _LayerSequence, line: Ints) -> list[str]:
 
 def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> str:
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
+    line = np.append(line, np.repeat(line[-1:], _count_unused(problem, layers.stack)))
     on_gpu = [device for device in line[1:].tolist() if device != layers.host]
     gpus = _list_used(layers, line)
     names = _gpu_names(problem, gpus)
@@ -293,6 +296,14 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     if away:
         words += _leave_experts(layers, line, away)
     return " ".join(words)
+
+
+def _count_unused(problem: Problem, stack: Stack) -> int:
+    """Layers of multi-token prediction, which llama.cpp counts before the output and does not use."""
+    source, header = problem.graph.source, find_header(problem)
+    if source is None or source.format != "gguf" or header is None:
+        return 0
+    return max(header.number("block_count") - stack.count, 0)
 
 
 def _leave_experts(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:

@@ -98,7 +98,11 @@ def speed_line(problem: Problem, judgement: Judgement) -> str:
     speed = tokens_per_second(problem, judgement)
     if speed is None or not judgement.phases:
         return ""
-    read = [_prompt_speed(problem, use.seconds) for use in judgement.phases if use.phase != DECODE and use.seconds > 0]
+    read = [
+        _prompt_speed(problem, use.seconds)
+        for use in judgement.phases
+        if use.phase != DECODE and use.seconds > 0 and count_prompt_tokens(problem)
+    ]
     return f"expect: {', then '.join((*read, f'{format_number(speed, 3)} tokens per second'))}"
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_models import FAMILIES, write_model
+from gguf_models import FAMILIES, tiny_model, write_model
 from llama_servers import MISSING, SECONDS, is_installed, start_server
 
 from placewise.core.build import build
@@ -38,7 +38,8 @@ from placewise.runtimes.llama_cpp.runtime import run_llama
 
 pytest.importorskip("gguf")
 LAYERS = 6
-SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0, 1, 1, 4), (5,)), ((5, 0, 1, 0), ())]
+SPLITS = [((0, 3, 3, 0), (1, 4)), ((2, 1, 2, 1), ()), ((1, 4, 0, 1), (2,)), ((0, 1, 1, 4), (5,)), ((5, 0, 1, 0), ()),
+          ((0, 3, 3, 0), (0, 1, 2))]  # fmt: skip
 """Layers on the host and on each of three GPUs, and the layers whose experts are on the host."""
 COUNTED, NEAR = "input tensors = ", 0.03
 """What builds of late 2026 log, of which compute buffers are counted; older ones need no more."""
@@ -89,6 +90,24 @@ def test_every_tensor_is_where_the_placement_says(tmp_path: Path) -> None:
             checked += 1
     assert checked >= len(placed)
     assert flags.context == 512
+
+
+@pytest.mark.parametrize("split", [(1, 2, 0, 0), (0, 1, 2, 0), (0, 3, 0, 0), (2, 0, 1, 0)])
+def test_layers_of_multi_token_prediction_are_counted(split: tuple[int, ...], tmp_path: Path) -> None:
+    """llama.cpp counts the last of these four blocks in -ngl and --tensor-split, before the output."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_model(layers=4, **{
+        "llama.nextn_predict_layers": 1, "llama.attention.sliding_window": 0,
+        "llama.attention.sliding_window_pattern": [False] * 4,
+    }))  # fmt: skip
+    problem, placement, made = export_split(path, split, ())
+    words = command_words(made)
+    on_gpus = sum(split[1:]) + 1
+    assert not made.projected and words[words.index("-ngl") + 1] == str(on_gpus + 1)
+    placed = place_tensors(read_header(path), parse_flags(words), words[words.index("--device") + 1].split(","))
+    host = [f"blk.{layer}.attn_q.weight" for layer in range(split[0])]
+    assert [name for name, device in placed.items() if device == "CPU" and name.endswith("attn_q.weight")] == host
+    assert (create_exporter("llama.cpp").read_back(made.exported, problem) == placement.device).all()
 
 
 def test_a_projection_is_one_of_the_splits_that_are_searched(tmp_path: Path) -> None:

@@ -149,8 +149,12 @@ def parse_flags(words: Sequence[str]) -> LlamaFlags:
     return LlamaFlags(**given, cache=(cache[0], cache[1]))
 
 
-def assign_layers(layers: int, ngl: int, split: Sequence[float]) -> list[int]:
-    """The GPU number of every layer and of the output, −1 for the host, as llama.cpp assigns them (`load_tensors`)."""
+def assign_layers(layers: int, ngl: int, split: Sequence[float], unused: int = 0) -> list[int]:
+    """The GPU number of every layer and of the output, −1 for the host, as llama.cpp assigns them (`load_tensors`).
+
+    It counts the `unused` layers of multi-token prediction, which come before the output, too.
+    """
+    used, layers = layers, layers + unused
     start, count = max(layers + 1 - ngl, 0), min(ngl, layers + 1)
     total = np.float32(sum(split))
     ends = [np.float32(end) / total for end in accumulate(split)]
@@ -158,4 +162,4 @@ def assign_layers(layers: int, ngl: int, split: Sequence[float]) -> list[int]:
     for layer in range(layers + 1):
         share = np.float32(layer - start) / np.float32(max(count, 1))
         places.append(-1 if layer < start else sum(bool(end <= share) for end in ends))
-    return places
+    return places[:used] + places[-1:]
