@@ -33,6 +33,7 @@ from placewise.model.problem import Problem
 from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
 from placewise.readers.gguf.llama_graph import COMPARED
 from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.shape import read_shape
 from placewise.readers.run_dims import find_run_dims
 from placewise.simulate import judge_placement
 
@@ -144,9 +145,7 @@ class LlamaCppExporter:
         if len(split) != len(gpus):
             raise ExportError(f"{SPLIT} has {len(split)} numbers for {len(gpus)} devices")
         host = layers.host if layers.host >= 0 else next(iter(gpus), -1)
-        place = assign_layers(
-            layers.stack.count, int(read_option(text, NGL)), split, _count_unused(problem, layers.stack)
-        )
+        place = assign_layers(layers.stack.count, int(read_option(text, NGL)), split, _count_unused(problem))
         line = np.array([host, *(gpus[gpu] if gpu >= 0 else host for gpu in place)], np.int32)
         device = line[layers.position]
         for numbers, name in _overrides(text):
@@ -282,8 +281,8 @@ def _heading(problem: Problem, layers: _LayerSequence, line: Ints) -> list[str]:
 
 def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> str:
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
-    line = np.append(line, np.repeat(line[-1:], _count_unused(problem, layers.stack)))
-    on_gpu = [device for device in line[1:].tolist() if device != layers.host]
+    blocks = [*line[1:].tolist(), *[int(line[-1])] * _count_unused(problem)]
+    on_gpu = [device for device in blocks if device != layers.host]
     gpus = _list_used(layers, line)
     names = _gpu_names(problem, gpus)
     words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem)]
@@ -298,12 +297,10 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     return " ".join(words)
 
 
-def _count_unused(problem: Problem, stack: Stack) -> int:
+def _count_unused(problem: Problem) -> int:
     """Layers of multi-token prediction, which llama.cpp counts before the output and does not use."""
-    source, header = problem.graph.source, find_header(problem)
-    if source is None or source.format != "gguf" or header is None:
-        return 0
-    return max(header.number("block_count") - stack.count, 0)
+    header = find_header(problem)
+    return 0 if header is None else read_shape(header).unused
 
 
 def _leave_experts(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:

@@ -401,10 +401,3 @@ def batch_size(problem: Problem) -> int:
     """The samples of a batch, as the model was read; 1 if nothing says it."""
     source = problem.graph.source
     return 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))
-
-
-def count_prompt_tokens(problem: Problem) -> int:
-    """The tokens of all prompts of a batch, as the model was read; 0 if nothing says it."""
-    source = problem.graph.source
-    prompt = 0 if source is None else int(source.options.get("dims", {}).get("prompt", 0))
-    return prompt * batch_size(problem)

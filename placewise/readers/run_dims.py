@@ -38,6 +38,11 @@ class RunDims:
         return self.length or self.prompt + self.tokens
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts of a batch."""
+        return self.batch * self.prompt
+
+    @property
     def streams(self) -> int:
         """Sequences that have a cache."""
         return self.batch * self.sequences

@@ -10,7 +10,8 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from placewise._util.units import format_bytes, format_number, format_seconds
-from placewise.model.result import Result, count_prompt_tokens
+from placewise.model.result import Result
+from placewise.readers.run_dims import find_run_dims
 from placewise.reporting.console import rows_table
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import assumption_lines, free_line, speed_line
@@ -231,14 +232,14 @@ def _row(change: Change, found: Fitted) -> tuple[str, str, str]:
 
 def fitted_document(found: Fitted) -> dict[str, Any]:
     """The answer as JSON: seconds, bytes and tokens per second."""
-    judged = found.result.judgement
+    judged, dims = found.result.judgement, find_run_dims(found.result.problem.graph.source)
     return {
         "status": str(found.result.status.outcome),
         "command": found.command,
         "target": found.target,
         "precision": found.precision,
         "tokens_per_second": found.tokens_per_second,
-        "prompt_tokens": count_prompt_tokens(found.result.problem),
+        "prompt_tokens": 0 if dims is None else dims.prompt_tokens,
         "room": found.room,
         "buffers": list(found.buffers),
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],

@@ -9,18 +9,10 @@ from collections.abc import Mapping
 from placewise._util.units import format_bytes, format_gap, format_number, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import (
-    DECODE,
-    Judgement,
-    Outcome,
-    PhaseUse,
-    Result,
-    batch_size,
-    count_prompt_tokens,
-    tokens_per_second,
-)
+from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size, tokens_per_second
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.model.ways import Ways
+from placewise.readers.run_dims import find_run_dims
 from placewise.reporting.ranges import name_range
 
 SHOWN = 4
@@ -95,19 +87,15 @@ def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
 
 def speed_line(problem: Problem, judgement: Judgement) -> str:
     """Tokens per second to expect of the prompt and of what is generated; "" for a model that generates no text."""
-    speed = tokens_per_second(problem, judgement)
+    speed, dims = tokens_per_second(problem, judgement), find_run_dims(problem.graph.source)
     if speed is None or not judgement.phases:
         return ""
-    read = [
-        _prompt_speed(problem, use.seconds)
-        for use in judgement.phases
-        if use.phase != DECODE and use.seconds > 0 and count_prompt_tokens(problem)
-    ]
+    before = [use.seconds for use in judgement.phases if use.phase != DECODE and use.seconds > 0]
+    read = [] if dims is None else [_prompt_speed(dims.prompt_tokens, seconds) for seconds in before]
     return f"expect: {', then '.join((*read, f'{format_number(speed, 3)} tokens per second'))}"
 
 
-def _prompt_speed(problem: Problem, seconds: float) -> str:
-    tokens = count_prompt_tokens(problem)
+def _prompt_speed(tokens: int, seconds: float) -> str:
     rate = format_number(tokens / seconds, 3)
     return f"a prompt of {tokens} tokens in {format_seconds(seconds)} ({rate} tokens per second)"
 

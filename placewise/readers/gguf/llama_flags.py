@@ -154,12 +154,12 @@ def assign_layers(layers: int, ngl: int, split: Sequence[float], unused: int = 0
 
     It counts the `unused` layers of multi-token prediction, which come before the output, too.
     """
-    used, layers = layers, layers + unused
-    start, count = max(layers + 1 - ngl, 0), min(ngl, layers + 1)
+    blocks = layers + unused
+    start, count = max(blocks + 1 - ngl, 0), min(ngl, blocks + 1)
     total = np.float32(sum(split))
     ends = [np.float32(end) / total for end in accumulate(split)]
     places = []
-    for layer in range(layers + 1):
+    for layer in range(blocks + 1):
         share = np.float32(layer - start) / np.float32(max(count, 1))
         places.append(-1 if layer < start else sum(bool(end <= share) for end in ends))
-    return places[:used] + places[-1:]
+    return places[:layers] + places[-1:]

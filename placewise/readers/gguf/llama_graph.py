@@ -183,7 +183,7 @@ class _Graph:
         micro, rows = self.micro, self._rows(self.shape.width)
         values = 1 if micro.fused else max(self.shape.kv_heads) * max(self.shape.value_widths)
         masked = 2 if micro.fused else FLOAT
-        latent = all(self._find(layer, "attn_k_b") for layer in range(len(self.shape.heads)))
+        latent = all(self._find(layer, "attn_k_b") for layer in range(self.shape.layers))
         inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
         inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
         inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []

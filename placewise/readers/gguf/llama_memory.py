@@ -56,7 +56,7 @@ def place_tensors(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -
     ``place_tensors(read_header(path), LlamaFlags(ngl=99), ["CUDA0"])["output.weight"]`` is "CUDA0".
 
     """
-    layers = _place_layers(header, flags, gpus)
+    layers = _place_layers(read_shape(header), flags, gpus)
     patterns = [(re.compile(pattern), device) for pattern, device in flags.all_overrides]
     return {tensor.name: _place_tensor(tensor, layers, patterns) for tensor in header.tensors}
 
@@ -68,7 +68,7 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
     weights in host memory are stored in another order (`REPACKED`; here as on an x86 processor with AVX2).
     """
     shape = read_shape(header)
-    layers, places = _place_layers(header, flags, gpus), place_tensors(header, flags, gpus)
+    layers, places = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus)
     weights = dict.fromkeys((HOST, *gpus), 0)
     cache = dict.fromkeys((HOST, *gpus), 0)
     for tensor in header.tensors:
@@ -120,7 +120,7 @@ def count_compute(
     Buffers that are not `pipelined` are those that llama.cpp takes where it has no memory for a pipeline.
     """
     shape = read_shape(header)
-    layers, tensors, devices = _place_layers(header, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
+    layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
     on_host = {one.name: one.nbytes for one in header.tensors if tensors[one.name] == HOST}
     borrower = next((gpu for gpu in gpus if not gpu.startswith(SERVER)), "")
     lent = on_host if borrower else {}
@@ -136,15 +136,14 @@ def count_copies(header: Header, flags: LlamaFlags, gpus: Sequence[str]) -> int:
     return COPIES if len(gpus) > 1 and flags.ngl > header.number("block_count") and not flags.all_overrides else 1
 
 
-def _place_layers(header: Header, flags: LlamaFlags, gpus: Sequence[str]) -> list[str]:
+def _place_layers(shape: ModelShape, flags: LlamaFlags, gpus: Sequence[str]) -> list[str]:
     """The device of every layer and of the output."""
-    layers = read_shape(header).layers
     if not gpus:
-        return [HOST] * (layers + 1)
+        return [HOST] * (shape.layers + 1)
     split = flags.split or (1.0,)
     if len(split) != len(gpus):
         raise InputError(f"{len(split)} proportions for {len(gpus)} GPUs", remedy="give one for each")
-    places = assign_layers(layers, flags.ngl, split, header.number("block_count") - layers)
+    places = assign_layers(shape.layers, flags.ngl, split, shape.unused)
     return [gpus[gpu] if gpu >= 0 else HOST for gpu in places]
 
 

@@ -46,6 +46,7 @@ class ModelShape:
     """Sizes of a model; tuples have an entry per layer, a `windows` of 0 is none.
 
     The layers from `cached` on read the caches of earlier ones and have none.
+    The `unused` layers of multi-token prediction, which follow the others, are not among the `layers`.
     `latent` is the width of the compressed keys and values (multi-head latent attention), 0 without.
     """
 
@@ -62,12 +63,14 @@ class ModelShape:
     cached: int
     latent: int = 0
     rotated: int = 0
+    unused: int = 0
 
 
 def read_shape(header: Header) -> ModelShape:
     """The sizes of the model of a header. Raises ModelFileError for sizes that are missing or make no sense."""
-    layers, width = header.number("block_count"), header.number("embedding_length")
-    layers -= min(header.number("nextn_predict_layers"), max(layers - 1, 0))
+    blocks, width = header.number("block_count"), header.number("embedding_length")
+    unused = min(header.number("nextn_predict_layers"), max(blocks - 1, 0))
+    layers = blocks - unused
     if not 0 < layers <= MAX_LAYERS or not width:
         raise ModelFileError(
             f"is of the architecture {header.architecture!r}, and says neither its layers nor its width",
@@ -95,6 +98,7 @@ def read_shape(header: Header) -> ModelShape:
         _count_cached(header, layers),
         header.number("attention.kv_lora_rank"),
         header.number("rope.dimension_count", key),
+        unused,
     )
 
 
