@@ -47,8 +47,8 @@ from placewise.training.search_cache import SearchCache
 from placewise.training.workers.messages import BestKnown as Answer
 
 ROWS = 2_000
-LONGEST = 0.012
-"""Seconds from the first file on until the writer is ended: several files' worth."""
+FILES_WORTH = 3
+"""A writer is ended within the time of this many files, as its first one took."""
 CLUSTER = read_cluster("2xL4,cpu")
 ONE = Cluster((Device("cpu", "cpu"),), ())
 FOLDER = ExportInfo("folder", "files", "nobody", "text only", "anything")
@@ -166,12 +166,13 @@ def killed(kind: Kind, path: Path, rounds: int) -> int:
     rng, whole = random.Random(0), 0
     for turn in range(rounds):
         ready, told = os.pipe()
+        began = time.perf_counter()
         pid = os.fork()
         if not pid:
             written(kind, path, turn, told)
         os.close(told)
         os.read(ready, 1)
-        time.sleep(rng.uniform(0, LONGEST))
+        time.sleep(rng.uniform(0, FILES_WORTH * (time.perf_counter() - began)))
         ending = (signal.SIGKILL, signal.SIGINT)[turn % 2]
         os.kill(pid, ending)
         os.waitpid(pid, 0)
