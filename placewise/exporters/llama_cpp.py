@@ -125,15 +125,15 @@ class LlamaCppExporter:
         layers, gpus = _find_layers(problem, None), _require_accelerators(problem)
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
-        many = layers.stack.count if layers.experts.any() else 0
-        lines = tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in range(many + 1))
-        return Space(lines=lines, splits=FIRST_EXPERTS if many else WHOLE)
+        first = [0, *_list_experts(layers)]
+        lines = tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in first)
+        return Space(lines=lines, splits=FIRST_EXPERTS if layers.experts.any() else WHOLE)
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`. As in `space`, experts that leave their layers are those of the first ones."""
         layers, line, away = _find_line(problem, placement)
-        first = 1 + int((line[1:] == layers.host).sum())
-        return Placement(_device_of(layers, line, range(first, first + len(away))))
+        first = [place for place in _list_experts(layers) if line[place] != layers.host]
+        return Placement(_device_of(layers, line, first[: len(away)]))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. Layers are assigned to devices as `load_tensors` does."""
@@ -192,6 +192,12 @@ def _device_of(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
     """The device of every op [n_ops]."""
     device: Ints = np.where(layers.experts & np.isin(layers.position, away), layers.host, line[layers.position])
     return device
+
+
+def _list_experts(layers: _LayerSequence) -> list[int]:
+    """The positions that have experts, in order; the first layers of some models have none."""
+    found: list[int] = np.unique(layers.position[layers.experts]).tolist()
+    return found
 
 
 def _leave(layers: _LayerSequence, away: Iterable[int]) -> Ints:
@@ -305,8 +311,7 @@ def _count_unused(problem: Problem) -> int:
 
 def _leave_experts(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:
     """The option that leaves the experts of the positions `away` in host memory, beside those of layers there."""
-    experts = set(layers.position[layers.experts].tolist())
-    elsewhere = {place for place in experts.difference(away) if line[place] != layers.host}
+    elsewhere = [place for place in _list_experts(layers) if place not in away and line[place] != layers.host]
     if max(away) < min(elsewhere, default=len(line)):
         return [FIRST, str(max(away))]
     numbers = "|".join(str(place - 1) for place in away)

@@ -110,14 +110,20 @@ def test_layers_of_multi_token_prediction_are_counted(split: tuple[int, ...], tm
     assert (create_exporter("llama.cpp").read_back(made.exported, problem) == placement.device).all()
 
 
-def test_a_projection_is_one_of_the_splits_that_are_searched(tmp_path: Path) -> None:
-    """Experts of any layers on the host become those of the first layers on GPUs, so that no proof is contradicted."""
-    path = write_model(tmp_path / "model.gguf", "mixtral", layers=LAYERS)
-    exporter = create_exporter("llama.cpp")
-    for away, first in (((4, 5), (1, 2)), ((1, 2), (1, 2))):
-        problem, _, made = export_split(path, (1, 2, 2, 1), away)
-        _, wanted, _ = export_split(path, (1, 2, 2, 1), first)
-        assert exporter.project(problem, made.exported.placement) == wanted
+@pytest.mark.parametrize(
+    ("family", "split", "away", "first"),
+    [("mixtral", (1, 2, 2, 1), (4, 5), (1, 2)), ("mixtral", (1, 2, 2, 1), (1, 2), (1, 2)),
+     ("deepseek2", (0, 3, 2, 1), (4, 5), (1, 2)), ("deepseek2", (0, 3, 2, 1), (5,), (1,)),
+     ("deepseek2", (2, 2, 2, 0), (5,), (2,))],
+)  # fmt: skip
+def test_a_projection_is_one_of_the_splits_that_are_searched(
+    family: str, split: tuple[int, ...], away: tuple[int, ...], first: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Experts of any layers on the host become those of the first on GPUs that have some: no proof is contradicted."""
+    path = write_model(tmp_path / "model.gguf", family, layers=LAYERS)
+    problem, _, made = export_split(path, split, away)
+    _, wanted, _ = export_split(path, split, first)
+    assert create_exporter("llama.cpp").project(problem, made.exported.placement) == wanted
 
 
 def test_the_command_names_the_servers_in_use(tmp_path: Path) -> None:
