@@ -92,6 +92,17 @@ def test_every_tensor_is_where_the_placement_says(tmp_path: Path) -> None:
     assert flags.context == 512
 
 
+def test_layers_of_multi_token_prediction_take_no_memory(tmp_path: Path) -> None:
+    """llama.cpp skips their tensors: every device has the bytes that it has of a file without these layers."""
+    flags = LlamaFlags(ngl=99, split=(2, 1), context=512)
+    with_, without = (
+        count_bytes(read_header(write_model(tmp_path / f"{name}.gguf", name, layers=3)), flags, ["A", "B"])
+        for name in ("glm4moe-ahead", "glm4moe")
+    )
+    assert sum(one.weights for one in with_.values()) == sum(one.weights for one in without.values())
+    assert sum(one.cache for one in with_.values()) == sum(one.cache for one in without.values())
+
+
 @pytest.mark.parametrize("split", [(1, 2, 0, 0), (0, 1, 2, 0), (0, 3, 0, 0), (2, 0, 1, 0)])
 def test_layers_of_multi_token_prediction_are_counted(split: tuple[int, ...], tmp_path: Path) -> None:
     """llama.cpp counts the last of these four blocks in -ngl and --tensor-split, before the output."""

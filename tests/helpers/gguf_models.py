@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ class Family:
     """An architecture: the parts of a layer with their shapes, and keys of its metadata.
 
     Parts end in ".bias" where they are one. `norms` have one entry per channel; `last` are tensors outside of layers,
-    whose negative sizes are per layer. Keys may be functions of the number of layers.
+    whose negative sizes are per layer. Keys may be functions of the number of layers. `ahead` layers of multi-token
+    prediction follow the others.
     """
 
     parts: Mapping[str, tuple[int, ...]]
@@ -29,6 +30,7 @@ class Family:
     last: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tied: bool = False
     first_dense: int = 0
+    ahead: int = 0
 
 
 def _separate(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -49,6 +51,7 @@ MIXED = {"expert_count": 4, "expert_used_count": 2}
 BIASES = {"attn_q.bias": (QUERY,), "attn_k.bias": (KV,), "attn_v.bias": (KV,)}
 NORMED = {"attn_q_norm": (HEAD,), "attn_k_norm": (HEAD,)}
 FUSED = {"attn_norm": (WIDTH,), "attn_qkv": (QUERY + 2 * KV, WIDTH), "attn_output": (WIDTH, QUERY)}
+AHEAD = {"nextn.eh_proj.weight": (WIDTH, 2 * WIDTH), "nextn.enorm.weight": (WIDTH,), "nextn.hnorm.weight": (WIDTH,)}
 NORM_BIASES = {"attn_norm.bias": (WIDTH,), "ffn_norm": (WIDTH,), "ffn_norm.bias": (WIDTH,)}
 LATENT = {
     "attn_norm": (WIDTH,), "attn_q_a": (64, WIDTH), "attn_q_a_norm": (64,), "attn_q_b": (HEADS * 48, 64),
@@ -73,6 +76,12 @@ GEMMA_4_KEYS = {
     "attention.shared_kv_layers": 0,
 }  # fmt: skip
 
+MIXTURE_OF_GLM = Family(
+    {**{name: shape for name, shape in _separate().items() if name != "ffn_norm"}, **BIASES, **NORMED,
+     "post_attention_norm": (WIDTH,), **EXPERTS, "exp_probs_b.bias": (4,), **SHARED},
+    {**MIXED, "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_feed_forward_length": INNER,
+     "expert_gating_func": 2, "expert_weights_scale": 1.0}, first_dense=1,
+)  # fmt: skip
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(_separate(**DENSE)),
     "mixtral": Family(_separate(**EXPERTS), MIXED),
@@ -151,15 +160,11 @@ FAMILIES: Mapping[str, Family] = {
     "bloom": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
                     {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
                     {"token_embd_norm": (WIDTH,), "token_embd_norm.bias": (WIDTH,), "output_norm.bias": (WIDTH,)}),
-    "glm4moe": Family(
-        {**{name: shape for name, shape in _separate().items() if name != "ffn_norm"}, **BIASES, **NORMED,
-         "post_attention_norm": (WIDTH,), **EXPERTS, "exp_probs_b.bias": (4,), **SHARED},
-        {**MIXED, "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_feed_forward_length": INNER,
-         "expert_gating_func": 2, "expert_weights_scale": 1.0}, first_dense=1,
-    ),
+    "glm4moe": MIXTURE_OF_GLM,
+    "glm4moe-ahead": replace(MIXTURE_OF_GLM, ahead=1),
 }  # fmt: skip
 """By name."""
-ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4"}
+ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4", "glm4moe-ahead": "glm4moe"}
 """What a family's files call it, where that is not its name."""
 
 
@@ -173,7 +178,8 @@ def write_model(
     arch, known = ARCHITECTURES.get(family, family), FAMILIES[family]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     keys: dict[str, Any] = {
-        "block_count": layers, "context_length": 2048, "embedding_length": WIDTH, "feed_forward_length": INNER,
+        "block_count": layers + known.ahead, "nextn_predict_layers": known.ahead, "context_length": 2048,
+        "embedding_length": WIDTH, "feed_forward_length": INNER,
         "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "attention.key_length": HEAD,
         "attention.value_length": HEAD, "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": HEAD,
         "vocab_size": VOCABULARY, **known.keys,
@@ -212,8 +218,8 @@ def _list_tensors(family: str, known: Family, layers: int) -> Sequence[tuple[str
         shape = tuple(-size * layers if size < 0 else size for size in shape)
         found.append((name if "." in name else f"{name}.weight", shape))
     qkv = QUERY * 3 if family in ("gpt2", "bloom") else QUERY + 2 * KV
-    for layer in range(layers):
-        parts = dict(known.parts)
+    for layer in range(layers + known.ahead):
+        parts = {**known.parts, **(AHEAD if layer >= layers else {})}
         if layer < known.first_dense:
             parts = {
                 name: shape for name, shape in parts.items() if "exp" not in name and name != "ffn_gate_inp"

@@ -35,7 +35,7 @@ class DeviceBytes:
 
 
 def place_tensors(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> dict[str, str]:
-    """The device of every tensor by name: "CPU" or one of `gpus`.
+    """The device of every tensor by name: "CPU" or one of `gpus`; layers of multi-token prediction are not loaded.
 
     Parameters
     ----------
@@ -56,9 +56,11 @@ def place_tensors(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -
     ``place_tensors(read_header(path), LlamaFlags(ngl=99), ["CUDA0"])["output.weight"]`` is "CUDA0".
 
     """
-    layers = _place_layers(read_shape(header), flags, gpus)
+    shape = read_shape(header)
+    layers = _place_layers(shape, flags, gpus)
     patterns = [(re.compile(pattern), device) for pattern, device in flags.all_overrides]
-    return {tensor.name: _place_tensor(tensor, layers, patterns) for tensor in header.tensors}
+    loaded = [tensor for tensor in header.tensors if tensor.layer < shape.layers]
+    return {tensor.name: _place_tensor(tensor, layers, patterns) for tensor in loaded}
 
 
 def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> Mapping[str, DeviceBytes]:
@@ -72,7 +74,8 @@ def count_bytes(header: Header, flags: LlamaFlags, gpus: Sequence[str] = ()) -> 
     weights = dict.fromkeys((HOST, *gpus), 0)
     cache = dict.fromkeys((HOST, *gpus), 0)
     for tensor in header.tensors:
-        weights[places[tensor.name]] = weights.get(places[tensor.name], 0) + tensor.nbytes
+        if place := places.get(tensor.name):
+            weights[place] = weights.get(place, 0) + tensor.nbytes
     embedding = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
     if (
         embedding is not None
@@ -121,7 +124,7 @@ def count_compute(
     """
     shape = read_shape(header)
     layers, tensors, devices = _place_layers(shape, flags, gpus), place_tensors(header, flags, gpus), (*gpus, HOST)
-    on_host = {one.name: one.nbytes for one in header.tensors if tensors[one.name] == HOST}
+    on_host = {one.name: one.nbytes for one in header.tensors if tensors.get(one.name) == HOST}
     borrower = next((gpu for gpu in gpus if not gpu.startswith(SERVER)), "")
     lent = on_host if borrower else {}
     places = Places(tensors, layers, devices, lent, borrower, flags.ngl > header.number("block_count"))
@@ -152,6 +155,6 @@ def _place_tensor(tensor: Tensor, layers: Sequence[str], patterns: Sequence[tupl
         if pattern.search(tensor.name):
             return device
     if tensor.layer != NO_LAYER:
-        return layers[min(tensor.layer, len(layers) - 1)]
+        return layers[tensor.layer]
     name = tensor.name.rpartition(".")[0]
     return HOST if name in _FIRST else layers[0] if name in _FIRST_LAYER else layers[-1]

@@ -49,17 +49,21 @@ def test_types_are_those_of_ggml() -> None:
 def test_bytes_are_those_of_the_file(family: str, kind: str, tmp_path: Path) -> None:
     """Of every architecture, all tensors are weights of some op, with the bytes that the package gguf wrote.
 
-    An output that predicts by a repacked embedding has a copy of its own, as `test_llama_cpp` counts it.
+    An output that predicts by a repacked embedding has a copy of its own, as `test_llama_cpp` counts it. Layers of
+    multi-token prediction are left out, with a note.
     """
     gguf = pytest.importorskip("gguf")
     path = write_model(tmp_path / "model.gguf", family, layers=2, kind=kind)
     model = read_gguf(path, dims=SIZES)
     graph, theirs = model.graph, gguf.GGUFReader(path)
-    written = {tensor.name: int(tensor.n_bytes) for tensor in theirs.tensors}
-    if FAMILIES[family].tied and kind == "Q4_0":
+    known = FAMILIES[family]
+    written = {tensor.name: int(tensor.n_bytes) for tensor in theirs.tensors if "blk.2." not in tensor.name}
+    assert len(written) < len(theirs.tensors) or not known.ahead
+    if known.tied and kind == "Q4_0":
         written["output.weight"] = written["token_embd.weight"]
     assert dict(zip(graph.weights.name, graph.weights.bytes.tolist(), strict=True)) == written
-    assert not [note for note in model.warnings if "not known" in note or "omitted" in note]
+    omitted = [note for note in model.warnings if "not known" in note or "omitted" in note]
+    assert len(omitted) == (1 if known.ahead else 0)
     used = np.unique(graph.weight_edges.value)
     assert len(used) == len(graph.weights)
     both = [np.sort(graph.ops.group[graph.ops.phase == phase]) for phase in (0, 1)]
