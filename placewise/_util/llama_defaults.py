@@ -4,3 +4,5 @@ from __future__ import annotations
 
 MICRO_BATCH = 512
 """Tokens of a micro-batch (``-ub``)."""
+OFFLOADED_ROWS = 32
+"""Rows from which an op with weights in host memory runs on an accelerator (``GGML_OP_OFFLOAD_MIN_BATCH``)."""

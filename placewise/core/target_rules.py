@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 
 from placewise.core.compute_buffer import keep_compute_buffer
+from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
 from placewise.core.options import ProblemOptions
 from placewise.costing.work import count_weight_bytes
 from placewise.errors import InputError
 from placewise.model.cost_error import MOVED
-from placewise.model.costs import CostTable
 from placewise.model.problem import Communication, Execution, Headroom, Problem, Rule
 from placewise.model.result import Result
 
@@ -23,14 +23,14 @@ class TargetRule:
     """How a target runs a placement.
 
     `execution` is how one sample runs. Hosts `compute`, `store` weights that are moved to the first accelerator in use
-    at every call, or stay `idle`. `stages` says that the devices of a plan form a chain, `overlaps` that several
-    samples may be under way at a time, `replicates` that stages may have replicas. `communication` is the only one that
-    a pipeline has there; None: any. `runs` says all that in words.
+    at every call, `lend` it weights for prompts, or stay `idle`. `stages` says that the devices of a plan form a chain,
+    `overlaps` that several samples may be under way at a time, `replicates` that stages may have replicas.
+    `communication` is the only one that a pipeline has there; None: any. `runs` says all that in words.
     """
 
     runs: str
     execution: Execution = "sequential"
-    hosts: Literal["compute", "store", "idle"] = "compute"
+    hosts: Literal["compute", "store", "lend", "idle"] = "compute"
     stages: bool = False
     overlaps: bool = True
     replicates: bool = False
@@ -48,6 +48,7 @@ TARGETS = {
     ),
     "llama.cpp": TargetRule(
         "runs layers one after another, the first on the CPU and the last on GPUs",
+        hosts="lend",
         stages=True,
         overlaps=False,
         buffers=True,
@@ -115,7 +116,9 @@ def run_on_target(problem: Problem, target: str) -> Problem:
         problem = problem.with_(objective=replace(problem.objective, communication=rule.communication))
     if rule.hosts == "idle":
         return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
-    return _store_on_hosts(problem) if rule.hosts == "store" else problem
+    if rule.hosts == "store":
+        return store_on_hosts(problem)
+    return offload_prompts(problem) if rule.hosts == "lend" else problem
 
 
 def keep_off(problem: Problem, devices: list[int]) -> Problem:
@@ -127,39 +130,13 @@ def keep_off(problem: Problem, devices: list[int]) -> Problem:
     return problem.with_(constraints=replace(problem.constraints, forbidden=(*kept, *rules)))
 
 
-def main_accelerator(problem: Problem) -> int:
-    """The first accelerator that may run ops; −1 if there is none."""
-    usable = np.flatnonzero(problem.allowed.any(axis=0) & ~problem.cluster.is_host)
-    return int(usable[0]) if len(usable) else -1
-
-
-def _store_on_hosts(problem: Problem) -> Problem:
-    """Ops on hosts take their time on the first accelerator, and the time to move their weights there."""
-    main, costs, cluster = main_accelerator(problem), problem.costs, problem.cluster
-    if main < 0 or MOVED in costs.sources:
-        return problem
-    moved, size = costs.op_seconds.copy(), count_weight_bytes(problem.graph)
-    source = costs.op_source.copy()
-    way = cluster.link_class[len(cluster), main]
-    for host in np.flatnonzero(cluster.is_host).tolist():
-        pace = 1 / cluster.class_bandwidth[way] + 1 / cluster.devices[host].weight_bandwidth
-        move = np.where(size > 0, cluster.class_latency[way] + size * pace, 0.0)
-        moved[:, host] = costs.op_seconds[:, main] + move * problem.graph.op_repeats
-        source[:, host] = len(costs.sources)
-    return problem.with_(
-        costs=CostTable(
-            moved, costs.transfer_seconds, source, (*costs.sources, MOVED), costs.transfer_source
-        )
-    )  # fmt: skip
-
-
 def missing_room(result: Result, asked: Problem) -> float:
     """The bytes that the first accelerator lacks for what is moved to it: the largest weights, and all caches.
 
     What is kept free for it already is what the result's problem keeps free beyond the headroom of `asked`.
     """
     problem, placement, judged = result.problem, result.placement, result.judgement
-    main = main_accelerator(problem)
+    main = find_main_accelerator(problem)
     if MOVED not in problem.costs.sources or placement is None or judged is None or main < 0:
         return 0.0
     stored = problem.cluster.is_host[placement.device]
@@ -172,7 +149,7 @@ def missing_room(result: Result, asked: Problem) -> float:
 
 def leave_room(problem: Problem, bytes_more: float) -> Problem:
     """The problem with so many more bytes of the first accelerator kept free."""
-    main, rules = main_accelerator(problem), problem.constraints
+    main, rules = find_main_accelerator(problem), problem.constraints
     name = problem.cluster.names[main]
     free = Headroom(name, bytes=_spare_bytes(problem, main) + float(np.ceil(bytes_more)))
     others = tuple(spare for spare in rules.spare if spare.device != name)

@@ -19,6 +19,7 @@ import numpy as np
 from placewise._util.text import shortened
 from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import count_buffers, find_header
+from placewise.core.host_weights import find_accelerators, find_lender
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -28,8 +29,10 @@ from placewise.exporters.stack import Stack, op_seconds_on
 from placewise.exporters.stages import accelerators, require_stack, shared_weights
 from placewise.model.cluster import RPC, is_rpc
 from placewise.model.columns import Bools, Ints
+from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import CORE
 from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
 from placewise.readers.gguf.llama_graph import COMPARED
 from placewise.readers.gguf.llama_memory import count_compute
@@ -38,8 +41,6 @@ from placewise.readers.run_dims import find_run_dims
 from placewise.simulate import judge_placement
 
 TARGET, HOST = "llama.cpp", "CPU"
-CORE = "core"
-"""The kind of a device that is a core: llama.cpp with one thread."""
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
 SERVERS, THREADS = "--rpc", "-t"
 FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
@@ -112,7 +113,7 @@ class LlamaCppExporter:
         """See `Exporter`. The user of the script sets `MODEL`, a GGUF file of the same model."""
         layers, line, away = _find_line(problem, placement)
         device = _device_of(layers, line, away)
-        text = "\n".join((*_heading(problem, layers, line), _command(problem, layers, line, away), ""))
+        text = "\n".join((*_heading(problem, layers, line, away), _command(problem, layers, line, away), ""))
         notes = shared_weights(problem, device)
         if layers.host < 0:
             embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
@@ -141,7 +142,7 @@ class LlamaCppExporter:
         layers = _find_layers(problem, None)
         named = {called: problem.cluster.index(json.loads(name)) for called, name in _NAMED.findall(text)}
         gpus = [_named_device(named, name) for name in read_option(text, DEVICE).split(",") if name != "none"]
-        split = parse_numbers(read_option(text, SPLIT), SPLIT) if gpus else []
+        split = parse_numbers(read_option(text, SPLIT), SPLIT) if SPLIT in text else [1] * len(gpus)
         if len(split) != len(gpus):
             raise ExportError(f"{SPLIT} has {len(split)} numbers for {len(gpus)} devices")
         host = layers.host if layers.host >= 0 else next(iter(gpus), -1)
@@ -239,21 +240,21 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
     return line, [place for place in away.tolist() if line[place] != layers.host]
 
 
-def find_accelerators(problem: Problem) -> Bools:
-    """The devices [n_devices] that llama.cpp runs beside the processor, of which a core is a thread."""
-    cores = [device.kind == CORE for device in problem.cluster]
-    found: Bools = ~problem.cluster.is_host & ~np.array(cores, np.bool_)
-    return found
-
-
 def _require_accelerators(problem: Problem) -> Bools:
     """As `find_accelerators`. Raises ExportError where there is none."""
     return accelerators(problem, TARGET) & find_accelerators(problem)
 
 
-def _list_used(layers: _LayerSequence, line: Ints) -> list[int]:
-    """The accelerators that have a position of `line` [layers + 2], in order."""
-    return [device for device in dict.fromkeys(line[1:].tolist()) if device != layers.host]
+def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[int]:
+    """The accelerators of the command: those that have a position of `line` [layers + 2], in order.
+
+    Before them, where all are servers, the one that computes prompts of what is on the host.
+    """
+    used = [device for device in dict.fromkeys(line[1:].tolist()) if device != layers.host]
+    lender, on_host = find_lender(problem), bool(away) or layers.host in line[1:]
+    local = any(not is_rpc(problem.cluster.names[device]) for device in used)
+    needed = on_host and not local and OFFLOADED in problem.costs.sources
+    return [lender, *used] if needed else used
 
 
 def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
@@ -273,7 +274,7 @@ def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
     return {gpu: names[gpu] for gpu in used}
 
 
-def _heading(problem: Problem, layers: _LayerSequence, line: Ints) -> list[str]:
+def _heading(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:
     source = problem.graph.source
     model = printable(source.path) if source else "a model"
     lines = [f"# {layers.stack.count} layers ({printable(layers.stack.path)}) of {model}, placed by Placewise"]
@@ -281,7 +282,7 @@ def _heading(problem: Problem, layers: _LayerSequence, line: Ints) -> list[str]:
         lines.append(f"# {HOST} is {json.dumps(problem.cluster.names[layers.host])}")
     return lines + [
         f"# {name} is {json.dumps(problem.cluster.names[gpu])}"
-        for gpu, name in _gpu_names(problem, _list_used(layers, line)).items()
+        for gpu, name in _gpu_names(problem, _list_named(problem, layers, line, away)).items()
     ]
 
 
@@ -289,14 +290,14 @@ def _command(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequenc
     """The command for the devices `line` [layers + 2] of all positions, with the experts of `away` on the host."""
     blocks = [*line[1:].tolist(), *[int(line[-1])] * _count_unused(problem)]
     on_gpu = [device for device in blocks if device != layers.host]
-    gpus = _list_used(layers, line)
+    gpus = _list_named(problem, layers, line, away)
     names = _gpu_names(problem, gpus)
     words = [f"llama-server -m {_name_file(problem)}", *_size_options(problem)]
     if servers := [name.removeprefix(RPC) for name in map(problem.cluster.names.__getitem__, gpus) if is_rpc(name)]:
         words += [SERVERS, ",".join(servers)]
     words += [DEVICE, ",".join(names[gpu] for gpu in gpus) or "none"]
     words += [NGL, str(len(on_gpu))]
-    if gpus:
+    if on_gpu:
         words += ["--split-mode layer", SPLIT, ",".join(str(on_gpu.count(gpu)) for gpu in gpus)]
     if away:
         words += _leave_experts(layers, line, away)
@@ -327,7 +328,7 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
     if header is None:
         return PlanBuffers("", {}, {})
     layers, line, away = _find_line(problem, placement)
-    used = _list_used(layers, line)
+    used = _list_named(problem, layers, line, away)
     names = _gpu_names(problem, used)
     flags = parse_flags(shlex.split(_command(problem, layers, line, away)))
     called = {names[gpu]: gpu for gpu in used} | ({HOST: layers.host} if layers.host >= 0 else {})

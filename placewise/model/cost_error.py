@@ -18,6 +18,8 @@ MEASURED = 0.05
 runs of three models (benchmarks/results/real_prediction.md)."""
 MOVED = "weights moved at every call"
 """The source of times in which a device is handed the weights of an op whenever it runs."""
+OFFLOADED = "weights moved for prompts"
+"""The source of times in which a device is handed the weights of an op for every micro-batch of a prompt."""
 _ESTIMATED = ("roofline", "assumed")
 
 
@@ -84,7 +86,7 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
         return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
-    if source == MOVED and problem.costs.transfer_source in _ESTIMATED:
+    if source in (MOVED, OFFLOADED) and problem.costs.transfer_source in _ESTIMATED:
         return ASSUMED, "assumed speeds of links"
     runs = problem.costs.runs
     if source == "measured" and runs.plans and problem.objective.kind == "latency":

@@ -10,12 +10,13 @@ from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.core.build import Devices, build
 from placewise.core.compute_buffer import keep_compute_buffer, kept_bytes
+from placewise.core.host_weights import find_accelerators
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import find_accelerators, find_buffers, write_host_command
+from placewise.exporters.llama_cpp import find_buffers, write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
