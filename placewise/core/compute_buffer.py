@@ -51,8 +51,9 @@ def keep_compute_buffer(problem: Problem) -> Problem:
 def count_buffers(problem: Problem) -> Buffers:
     """Bytes of the compute buffers, whatever layers an accelerator has; 0 for models that generate no text.
 
-    Where the model fits the accelerators together with what pipeline parallelism takes, llama.cpp uses that, and no
-    layer is on the host. Else some are, and accelerators get copies of the weights that they multiply by.
+    Where the model fits the accelerators, no layer is on the host. Else some are, and accelerators get copies of the
+    weights that they multiply by. What pipeline parallelism takes is not counted: llama.cpp does without it where there
+    is no memory for it.
     """
     key, source, dims = _find_key(problem), problem.graph.source, find_run_dims(problem.graph.source)
     if key is None or source is None or dims is None:
@@ -158,7 +159,7 @@ def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str,
 
 
 def _find_largest(header: Header, cases: Iterable[tuple[LlamaFlags, tuple[str, ...]]]) -> Buffers:
-    counted = [count_compute(header, flags, gpus) for flags, gpus in cases]
+    counted = [count_compute(header, flags, gpus, pipelined=False) for flags, gpus in cases]
     on_host = max(sizes[HOST] for sizes in counted)
     elsewhere = (size for sizes in counted for name, size in sizes.items() if name != HOST)
     return Buffers(max(elsewhere, default=on_host), on_host)

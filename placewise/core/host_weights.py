@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from placewise._util.llama_defaults import MICRO_BATCH, OFFLOADED_ROWS
-from placewise.costing.llama_rates import find_touched
+from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.cluster import is_rpc
 from placewise.model.columns import Bools, Floats
@@ -56,8 +56,8 @@ def offload_prompts(problem: Problem) -> Problem:
     """The problem in which ops of a prompt that read weights in host memory take their time on an accelerator, and the
     time to copy these weights there for every micro-batch: of experts, those that its tokens choose.
 
-    llama.cpp does so for at least 32 rows at a time (``offload_op`` of its back ends), but not on RPC servers. Copies
-    of activations, small beside weights, are left out. Unchanged for models that generate no text. Doing it twice
+    llama.cpp does so for at least 32 rows at a time (``offload_op`` of its back ends), but not on RPC servers; it runs
+    what follows the last attention for one row. Copies of activations, small beside weights, are left out. Unchanged for models that generate no text. Doing it twice
     changes nothing.
     """
     main, graph, dims = find_lender(problem), problem.graph, find_run_dims(problem.graph.source)
@@ -66,7 +66,7 @@ def offload_prompts(problem: Problem) -> Problem:
     rows = dims.prompt_tokens
     moves = -(-rows // MICRO_BATCH) * find_touched(graph, work_of(graph).flops, rows)
     offloaded = (graph.ops.phase == 0) & (count_weight_bytes(graph) > 0) & (_count_rows(graph) >= OFFLOADED_ROWS)
-    offloaded &= ~graph.ops.kind.equals("Gather")
+    offloaded &= ~(graph.ops.kind.equals("Gather") | find_tail(graph))
     return _compute_on(problem, main, ~find_accelerators(problem), offloaded, moves, OFFLOADED)
 
 

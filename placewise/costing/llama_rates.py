@@ -56,8 +56,8 @@ def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     work, prompt, rows = work_of(graph), graph.ops.phase == 0, max(_count_rows(graph), 1)
     batches, read, part = -(-rows // MICRO_BATCH), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
     values = work.bytes - np.where(graph.ops.kind.equals("Gather"), 0.0, np.minimum(read, work.bytes))
-    read *= np.where(_find_tail(graph), 1, batches) * find_touched(graph, work.flops, rows)
-    part[_find_tail(graph)] /= rows
+    read *= np.where(find_tail(graph), 1, batches) * find_touched(graph, work.flops, rows)
+    part[find_tail(graph)] /= rows
     terms = _split_by_type(graph, {FLOPS: part * work.flops, WEIGHTS: prompt * read})
     attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
     terms[ATTENTION] = np.where(attends, part * work.flops, 0.0)
@@ -123,7 +123,7 @@ def _list_shares(graph: Graph) -> Iterable[list[tuple[str, float]]]:
         yield [(kind, size / sum(sizes.values())) for kind, size in sizes.items()]
 
 
-def _find_tail(graph: Graph) -> Bools:
+def find_tail(graph: Graph) -> Bools:
     """The ops [n_ops] of a prompt after the last layer's attention, which llama.cpp runs for the last token alone."""
     fed = [_FEED.match(scope) for scope in graph.ops.scope]
     layer = np.array([int(match[1]) if match else -1 for match in fed], np.int32)
@@ -133,7 +133,7 @@ def _find_tail(graph: Graph) -> Bools:
 
 def find_touched(graph: Graph, flops: Floats, rows: int) -> Floats:
     """The expected share [n_ops] of the weights that a micro-batch reads: of experts, those that a token has chosen."""
-    touched, tail = np.ones(graph.n_ops), _find_tail(graph)
+    touched, tail = np.ones(graph.n_ops), find_tail(graph)
     for op in np.flatnonzero(graph.ops.kind.equals("Experts") & (graph.ops.phase == 0)).tolist():
         entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
         chosen = min(float(flops[op]) / (2 * rows * max(float(entries), 1.0)), 1.0)

@@ -28,9 +28,9 @@ DEVICES = {"cpu": "8GiB", "cuda:0": "1GiB"}
 
 
 def count_alone(path: Path, flags: LlamaFlags, gpus: int = 1) -> dict[str, int]:
-    """The buffers where as many accelerators have all three layers."""
+    """The buffers where as many accelerators have all three layers, without a pipeline."""
     names = [f"GPU{number}" for number in range(gpus)]
-    return count_compute(read_header(path), replace(flags, ngl=4, split=(1.0,) * gpus), names)
+    return count_compute(read_header(path), replace(flags, ngl=4, split=(1.0,) * gpus), names, pipelined=False)
 
 
 def test_a_plan_keeps_the_buffer_free(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_headroom_of_one_device_leaves_the_buffer_on_others(tmp_path: Path) ->
     path = write_model(tmp_path / "model.gguf", "llama")
     devices = {**DEVICES, "cuda:1": "1GiB"}
     plan = pw.place(path, devices, target="llama.cpp", dims=SIZES, headroom={"cuda:0": "16MiB"})
-    room = max(size for name, size in count_alone(path, LlamaFlags(context=4096), 2).items() if name != "CPU")
+    room = count_buffers(build(path, devices, ProblemOptions(dims=SIZES))).accelerator
     names, capacity = plan.problem.cluster.names, plan.problem.capacity
     assert {name: (1 << 30) - capacity[names.index(name)] for name in ("cuda:0", "cuda:1")} == {
         "cuda:0": 16 << 20, "cuda:1": room,
@@ -159,21 +159,38 @@ def test_a_headroom_of_one_device_leaves_the_buffer_on_others(tmp_path: Path) ->
     assert keep_compute_buffer(plan.problem) is plan.problem
 
 
-def test_several_accelerators_keep_copies_of_inputs_free(tmp_path: Path) -> None:
-    """Where the model fits them with those; where it does not, a part is on the host, and they keep room for weights
-    of the host that they multiply by, which RPC servers do not.
+def test_several_accelerators_keep_the_largest_buffer_free(tmp_path: Path) -> None:
+    """Where the model fits them; where it does not, a part is on the host, and they keep room for weights of the host
+    that they multiply by, which RPC servers do not.
     """
     path, cards = write_model(tmp_path / "model.gguf", "mixtral"), {"cpu": "8GiB", "cuda:0": "1GiB", "cuda:1": "1GiB"}
     flags = LlamaFlags(context=4096)
-    together = count_alone(path, flags, 2)
+    together, alone = count_alone(path, flags, 2), count_alone(path, flags)
     kept = count_buffers(build(path, cards, ProblemOptions(dims=SIZES)))
-    assert kept == Buffers(max(together["GPU0"], together["GPU1"]), together["CPU"])
+    assert kept == Buffers(max(together["GPU0"], together["GPU1"], alone["GPU0"]), max(together["CPU"], alone["CPU"]))
     small = {**cards, "cuda:0": "8MiB", "cuda:1": "8MiB"}
     parted = count_buffers(build(path, small, ProblemOptions(dims=SIZES)))
     on_host = count_compute(read_header(path), replace(flags, ngl=3), ["GPU0"])
-    assert count_alone(path, flags)["GPU0"] < on_host["GPU0"] <= parted.accelerator < kept.accelerator
+    assert alone["GPU0"] < on_host["GPU0"] <= parted.accelerator
     servers = "cpu,rpc:10.0.0.1:50052@8MiB,rpc:10.0.0.2:50052@8MiB"
     assert count_buffers(build(path, servers, ProblemOptions(dims=SIZES))).accelerator < parted.accelerator
+
+
+def test_no_room_for_a_pipeline_is_no_proof_that_nothing_fits(tmp_path: Path) -> None:
+    """llama.cpp does without a pipeline: cards that hold the layers and the buffers without one are enough."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=6)
+    flags, names = LlamaFlags(context=4096, ngl=7, split=(1.0, 1.0)), ["GPU0", "GPU1"]
+    pipelined, single = (
+        max(count_compute(read_header(path), flags, names, pipelined=asked)[name] for name in names)
+        for asked in (True, False)
+    )
+    graph = build(path, DEVICES, ProblemOptions(dims=SIZES)).graph
+    held = int(graph.weights.bytes.sum() + graph.ops.state_bytes.sum())
+    size = held // 2 + pipelined
+    assert single < pipelined
+    plan = pw.place(path, {"cuda:0": size, "cuda:1": size}, target="llama.cpp", dims=SIZES)
+    assert plan.placement is not None
+    assert not find_buffers(plan.problem, plan.placement).missing
 
 
 def test_a_configuration_has_the_buffer_of_its_file(tmp_path: Path) -> None:

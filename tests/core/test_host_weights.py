@@ -1,0 +1,109 @@
+"""Prompts of what is in host memory, as llama.cpp computes them: on an accelerator that gets copies of the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import write_model
+
+import placewise as pw
+from placewise.core.build import build
+from placewise.core.host_weights import find_lender, offload_prompts
+from placewise.core.options import ProblemOptions
+from placewise.core.target_rules import run_on_target
+from placewise.costing.work import count_weight_bytes
+from placewise.exporters.registry import create_exporter
+from placewise.model.cost_error import OFFLOADED
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+pytest.importorskip("gguf")
+SIZES = {"prompt": 1024, "tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "model.gguf", "mixtral")
+
+
+def problem_of(path: Path, devices: str = "RTX4090,RTX3060,cpu", **dims: int) -> Problem:
+    return build(path, devices, ProblemOptions(dims=SIZES | dims))
+
+
+def test_products_of_a_prompt_take_a_copy_for_every_micro_batch(path: Path) -> None:
+    """Two of 512 tokens: the time of the first card, and twice the link's; of four experts, those that are chosen."""
+    before = problem_of(path)
+    after, graph = offload_prompts(before), before.graph
+    first, host = before.cluster.index("cuda:0"), before.cluster.index("cpu")
+    way = before.cluster.link_class[len(before.cluster), first]
+    latency, bandwidth = before.cluster.class_latency[way], before.cluster.class_bandwidth[way]
+    experts = graph.ops.kind.equals("Experts")
+    touched = np.where(experts, 1 - 0.5**512, 1.0)
+    copies = 2 * touched * (latency + count_weight_bytes(graph) / bandwidth)
+    changed = after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host]
+    assert (experts & changed).sum() == 2
+    wanted = before.costs.op_seconds[:, first] + copies
+    assert after.costs.op_seconds[changed, host] == pytest.approx(wanted[changed])
+    assert {after.costs.sources[code] for code in after.costs.op_source[changed, host]} == {OFFLOADED}
+    others = np.flatnonzero(np.arange(len(before.cluster)) != host)
+    assert (after.costs.op_seconds[:, others] == before.costs.op_seconds[:, others]).all()
+
+
+def test_what_stays_on_the_host(path: Path) -> None:
+    """Tokens, lookups, attention, and what is computed for the last token alone: the last experts, and the output."""
+    before = problem_of(path)
+    after, graph, host = offload_prompts(before), before.graph, before.cluster.index("cpu")
+    changed = np.flatnonzero(after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host])
+    assert (graph.ops.phase[changed] == 0).all()
+    kinds = {str(graph.ops.kind[op]) for op in changed}
+    assert kinds == {"Gemm", "Experts", "RMSNormalization"}
+    assert not [op for op in changed if graph.ops.scope[op].startswith(("output.", "blk.2.experts"))]
+
+
+@pytest.mark.parametrize(
+    ("devices", "dims"),
+    [("RTX4090,cpu", {"prompt": 31}), ("cpu,rpc:10.0.0.1:50052@8GiB", {}), ("2xcore", {})],
+)
+def test_nothing_is_offloaded(devices: str, dims: dict[str, int], path: Path) -> None:
+    """Fewer than 32 tokens, and no accelerator but servers."""
+    problem = problem_of(path, devices, **dims)
+    assert (offload_prompts(problem).costs.op_seconds == problem.costs.op_seconds).all()
+
+
+def test_doing_it_twice_changes_nothing(path: Path) -> None:
+    """And models of other formats, and other targets, are left alone."""
+    once = run_on_target(problem_of(path), "llama.cpp")
+    assert run_on_target(once, "llama.cpp").costs is once.costs
+    other = build("zoo:bert-base", "L4,cpu")
+    assert offload_prompts(other) is other
+    assert OFFLOADED not in run_on_target(problem_of(path), "vllm").costs.sources
+
+
+def test_batches_count_together(path: Path) -> None:
+    """Four sequences of 16 tokens are 64 rows."""
+    assert OFFLOADED in offload_prompts(problem_of(path, prompt=16, batch=4)).costs.sources
+
+
+def test_a_card_without_layers_is_named_where_prompts_are_computed_there(path: Path) -> None:
+    """All layers on the host, or on a server: -ngl counts none on the card, and the command is read back."""
+    problem = run_on_target(problem_of(path, "rpc:10.0.0.1:50052@8GiB,RTX4090,cpu"), "llama.cpp")
+    exporter, host, server = create_exporter("llama.cpp"), problem.cluster.index("cpu"), 0
+    assert problem.cluster.names[find_lender(problem)] == "cuda:0"
+    scopes = problem.graph.ops.scope
+    split = np.array([server if scope.startswith(("blk.2", "output", "sample")) else host for scope in scopes], np.int32)
+    for device, words in (
+        (np.full(problem.n_ops, host, np.int32), "--device CUDA0 -ngl 0"),
+        (split, "--rpc 10.0.0.1:50052 --device CUDA0,RPC0 -ngl 2 --split-mode layer --tensor-split 0,2"),
+    ):
+        made = exporter.export(problem, Placement(device), {})
+        assert str(made.files["llama.sh"]).strip().endswith(words)
+        assert (exporter.read_back(made, problem) == device).all()
+
+
+def test_a_saved_plan_has_the_same_value(path: Path, tmp_path: Path) -> None:
+    """Costs are made again as the target runs it."""
+    plan = pw.place(path, "RTX4090@1MiB,cpu", target="llama.cpp", dims=SIZES, headroom=0)
+    plan.save(tmp_path / "plan.json")
+    assert pw.judge(path, tmp_path / "plan.json").value == plan.value
