@@ -107,6 +107,12 @@ def parse_line(text: str) -> Cluster:
     return build_cluster(named, explicit=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
 
 
+def drop_count(item: str) -> str:
+    """The device that an entry of a one-line cluster names: "L4@20GiB" of "2 x L4@20GiB"."""
+    match = _match_item(item)
+    return item if match is None or not match[1] else f"{match[2]}{f'@{match[3]}' if match[3] else ''}"
+
+
 def _match_item(item: str) -> re.Match[str] | None:
     return _ITEM.fullmatch(" ".join(item.split()))
 

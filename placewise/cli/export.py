@@ -97,12 +97,18 @@ def _opened(plan: Path, model: str | None, devices: str | None, problem_options:
 
 
 def _say_speed(made: Export) -> tuple[str, ...]:
-    """What to expect of a command that generates text."""
+    """What to expect of a command that generates text, as its target runs it."""
+    from placewise.core.compute_buffer import kept_bytes
+    from placewise.core.target_rules import TARGETS, run_on_target
     from placewise.reporting.sentences import free_line, speed_line
+    from placewise.simulate import judge_placement
 
-    speed = speed_line(made.problem, made.said)
-    kept = ", beside what the plan keeps free" if made.problem.constraints.spare else ""
-    return (speed, f"{free_line(made.said)}{kept}") if speed and made.said.valid else ()
+    if made.info.name not in TARGETS or not made.said.valid:
+        return ()
+    problem = run_on_target(made.problem, made.info.name)
+    judged = judge_placement(problem, made.exported.placement)
+    speed = speed_line(problem, judged)
+    return (speed, free_line(judged, problem, kept_bytes((), problem))) if speed else ()
 
 
 def _text(made: Export) -> str:

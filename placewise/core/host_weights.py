@@ -57,8 +57,8 @@ def offload_prompts(problem: Problem) -> Problem:
     time to copy these weights there for every micro-batch: of experts, those that its tokens choose.
 
     llama.cpp does so for at least 32 rows at a time (``offload_op`` of its back ends), but not on RPC servers; it runs
-    what follows the last attention for one row. Copies of activations, small beside weights, are left out. Unchanged for models that generate no text. Doing it twice
-    changes nothing.
+    what follows the last attention for one row. Copies of activations, small beside weights, are left out. Unchanged
+    for models that generate no text. Doing it twice changes nothing.
     """
     main, graph, dims = find_lender(problem), problem.graph, find_run_dims(problem.graph.source)
     if main < 0 or dims is None or OFFLOADED in problem.costs.sources:

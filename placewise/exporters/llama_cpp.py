@@ -27,7 +27,7 @@ from placewise.exporters.projection import cut_into_stages, order_devices, stage
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, op_seconds_on
 from placewise.exporters.stages import accelerators, require_stack, shared_weights
-from placewise.model.cluster import RPC, is_rpc
+from placewise.model.cluster import RPC, Device, is_rpc
 from placewise.model.columns import Bools, Ints
 from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
@@ -55,7 +55,12 @@ _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "in
 """What llama-quantize calls each precision."""
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
-_CUDA = re.compile(r"cuda:(\d{1,4})", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
+_BUILDS = {"mps": "MTL", "gpu.": "SYCL", "xpu": "SYCL", "rocm": "ROCm", "hip": "ROCm"}
+"""What llama.cpp's builds call devices, by how their names begin here; others are CUDA's."""
+_AMD, _ANY_BUILD, _NEURAL = "AMD ", "Vulkan", "npu"
+"""How the catalogue describes cards that PyTorch calls cuda:0 too, the build that runs cards of several makers, and the
+kind of devices that no build runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +246,9 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
 
 
 def _require_accelerators(problem: Problem) -> Bools:
-    """As `find_accelerators`. Raises ExportError where there is none."""
+    """As `find_accelerators`. Raises ExportError where there is none, or one that llama.cpp does not run on."""
+    if unknown := [device.name for device in problem.cluster if device.kind == _NEURAL]:
+        raise ExportError(f"llama.cpp does not run on {unknown[0]}", remedy="leave it out of the devices")
     return accelerators(problem, TARGET) & find_accelerators(problem)
 
 
@@ -258,20 +265,31 @@ def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequ
 
 
 def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
-    """What llama.cpp calls the accelerators in use: RPC0 for the first server in use, CUDA1 for cuda:1.
+    """What llama.cpp calls the accelerators in use: RPC0 for the first server in use, CUDA1 for cuda:1, ROCm0.
 
-    Without such names, cards are counted in the order of the cluster, idle ones included.
+    Without such names, and in a build for cards of several makers, cards are counted in the order of the cluster, idle
+    ones included.
     """
     servers = [gpu for gpu in used if is_rpc(problem.cluster.names[gpu])]
     gpus = [
         gpu for gpu in np.flatnonzero(find_accelerators(problem)).tolist() if not is_rpc(problem.cluster.names[gpu])
     ]
-    matches = [_CUDA.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
+    builds = [_find_build(problem.cluster.devices[gpu]) for gpu in gpus]
+    build = builds[0] if len(set(builds)) == 1 else _ANY_BUILD
+    matches = [_NUMBERED.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
+    numbered = build != _ANY_BUILD and all(matches)
     names = {
-        gpu: f"CUDA{int(match[1]) if match and all(matches) else place}"
+        gpu: f"{build}{int(match[1]) if match and numbered else place}"
         for place, (gpu, match) in enumerate(zip(gpus, matches, strict=True))
     } | {server: f"RPC{place}" for place, server in enumerate(servers)}
     return {gpu: names[gpu] for gpu in used}
+
+
+def _find_build(device: Device) -> str:
+    """The build of llama.cpp that runs a card, as it names devices."""
+    if any(note.startswith(_AMD) for note in device.notes):
+        return "ROCm"
+    return next((build for start, build in _BUILDS.items() if device.name.lower().startswith(start)), "CUDA")
 
 
 def _heading(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:

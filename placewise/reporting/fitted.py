@@ -51,13 +51,14 @@ class Departure:
 class Change:
     """One thing changed, and the speed that follows: `words` say what, `faster` is the ratio of the speeds.
 
-    `tokens_per_second` is None, and `why` says why, where nothing fits then either.
+    `tokens_per_second` is None, and `why` says why, where nothing is found then either: `impossible` is a proof.
     """
 
     words: str
     tokens_per_second: float | None
     faster: float
     why: str = ""
+    impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +194,8 @@ def _say_choice(ran: Sequence[TimedCommand]) -> str:
 def _list_facts(found: Fitted) -> list[str]:
     judged = found.result.judgement
     assert judged is not None
-    problem = found.result.problem
-    lines = [speed_line(problem, judged)]
-    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
-    own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
-    which = f"each accelerator{' without a headroom of its own' if own else ''}"
-    kept = f", beside {format_bytes(found.room)} on {which} for the compute buffer" if found.room else ""
-    lines += [f"{free_line(judged)}{kept}", *found.buffers]
+    lines = [speed_line(found.result.problem, judged), free_line(judged, found.result.problem, found.room)]
+    lines += found.buffers
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -225,7 +221,7 @@ def _say_departure(departure: Departure) -> str:
 
 def _row(change: Change, found: Fitted) -> tuple[str, str, str]:
     if change.tokens_per_second is None:
-        return change.words, "does not fit", ""
+        return change.words, "does not fit" if change.impossible else "none found", ""
     faster = f"{change.faster:.2f}×" if found.tokens_per_second else ""
     return change.words, format_number(change.tokens_per_second, 3), f"{faster} ✓" if change.faster >= TWICE else faster
 

@@ -100,11 +100,17 @@ def _prompt_speed(tokens: int, seconds: float) -> str:
     return f"a prompt of {tokens} tokens in {format_seconds(seconds)} ({rate} tokens per second)"
 
 
-def free_line(judgement: Judgement) -> str:
-    """The memory that a placement leaves on each device that it uses."""
+def free_line(judgement: Judgement, problem: Problem, room: float = 0) -> str:
+    """The memory that a placement leaves on each device that it uses, beside the `room` for llama.cpp's compute buffer
+    that each accelerator keeps.
+    """
     used = [use for use in judgement.devices if use.ops]
     free = ", ".join(f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
-    return f"memory left free: {free}"
+    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
+    own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
+    which = f"each accelerator{' without a headroom of its own' if own else ''}"
+    kept = f", beside {format_bytes(room)} on {which} for the compute buffer" if room else ""
+    return f"memory left free: {free}{kept}"
 
 
 def verdict(result: Result) -> str:

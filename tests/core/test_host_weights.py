@@ -91,8 +91,8 @@ def test_a_card_without_layers_is_named_where_prompts_are_computed_there(path: P
     problem = run_on_target(problem_of(path, "rpc:10.0.0.1:50052@8GiB,RTX4090,cpu"), "llama.cpp")
     exporter, host, server = create_exporter("llama.cpp"), problem.cluster.index("cpu"), 0
     assert problem.cluster.names[find_lender(problem)] == "cuda:0"
-    scopes = problem.graph.ops.scope
-    split = np.array([server if scope.startswith(("blk.2", "output", "sample")) else host for scope in scopes], np.int32)
+    last = [scope.startswith(("blk.2", "output", "sample")) for scope in problem.graph.ops.scope]
+    split = np.where(last, server, host).astype(np.int32)
     for device, words in (
         (np.full(problem.n_ops, host, np.int32), "--device CUDA0 -ngl 0"),
         (split, "--rpc 10.0.0.1:50052 --device CUDA0,RPC0 -ngl 2 --split-mode layer --tensor-split 0,2"),

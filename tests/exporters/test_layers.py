@@ -12,6 +12,8 @@ import pytest
 from export_models import KINDS, on, stack_graph, stack_problem
 from huggingface_configs import SMALL
 
+import placewise as pw
+from placewise.catalog import read_cluster
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
@@ -23,8 +25,9 @@ from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster
+from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Objective, Problem
 
 BY_LAYER = ("deepspeed", "llama.cpp", "megatron", "vllm")
 
@@ -149,6 +152,36 @@ def test_llama_cpp_names_the_first_layers_with_experts_on_the_host_by_their_numb
     made = export_placement(problem, on(problem, late(2, 4, ("attn", "experts")) | away), "llama.cpp")
     assert not made.projected
     assert command_of(made).endswith("-ngl 4 --split-mode layer --tensor-split 1,3 -ncmoe 3")
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ("2xRX-7900-XTX,cpu", ["ROCm0", "ROCm1"]), ("M2-Max,cpu", ["MTL0"]), ("Arc-A770,cpu", ["SYCL0"]),
+        ("RTX4090,RX-7900-XTX,cpu", ["Vulkan0", "Vulkan1"]), ("2xRTX4090,cpu", ["CUDA0", "CUDA1"]),
+    ],
+)  # fmt: skip
+def test_llama_cpp_names_devices_as_their_build_does(devices: str, names: list[str]) -> None:
+    """Cards of AMD, Apple and Intel, and those of several makers; the command is read back."""
+    cluster = read_cluster(devices)
+    graph = stack_graph(4)
+    seconds = np.ones((graph.n_ops, len(cluster)))
+    problem = Problem(
+        graph, cluster, CostTable.given(seconds, np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))), Objective()
+    )
+    gpus = [device for device, host in enumerate(cluster.is_host.tolist()) if not host]
+    layer = np.array([int(scope.split(".")[1]) if "." in scope else -1 for scope in graph.ops.scope])
+    device = np.where(layer >= 2, gpus[-1], gpus[0]).astype(np.int32)
+    device[graph.ops.scope.equals("embed")] = cluster.index("cpu")
+    device[graph.ops.scope.equals("head")] = gpus[-1]
+    made = export_placement(problem, Placement(device), "llama.cpp")
+    assert not made.projected and f"--device {','.join(names)} " in command_of(made)
+
+
+def test_llama_cpp_runs_on_no_neural_processor() -> None:
+    """Which is said by name."""
+    with pytest.raises(ExportError, match="does not run on tpu:0"):
+        pw.place("hf:gpt2", "TPU-v4,cpu", target="llama.cpp")
 
 
 def test_llama_cpp_without_a_host_says_so() -> None:

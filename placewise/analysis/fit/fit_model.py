@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
+from placewise.catalog.read import drop_count, read_cluster
 from placewise.core.build import Devices, build
 from placewise.core.compute_buffer import keep_compute_buffer, kept_bytes
 from placewise.core.host_weights import find_accelerators
@@ -20,7 +21,7 @@ from placewise.exporters.llama_cpp import find_buffers, write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
-from placewise.model.result import DECODE, Outcome, Result
+from placewise.model.result import CORE, DECODE, Outcome, Reason, Result
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
@@ -159,8 +160,9 @@ def _name_precision(name: str) -> str:
 def _change(words: str, result: Result, before: Result) -> Change:
     now, was = result.tokens_per_second, before.tokens_per_second
     if now is None:
-        why = result.unmet if result.status.outcome is Outcome.INFEASIBLE else "nothing was found in the time"
-        return Change(words, None, 0.0, why)
+        impossible = result.status.outcome is Outcome.INFEASIBLE
+        in_time = " in the time" if result.status.reason is Reason.TIME_LIMIT else ""
+        return Change(words, None, 0.0, result.unmet if impossible else f"nothing was found{in_time}", impossible)
     return Change(words, now, now / was if was else float("inf"))
 
 
@@ -171,20 +173,12 @@ def _more_devices(devices: Devices) -> list[tuple[str, str]]:
     """
     if not isinstance(devices, str) or devices == "this" or devices.endswith(".toml"):
         return []
-    names = [part.strip() for part in devices.split(",")]
-    models = dict.fromkeys(_model_of(name) for name in names if not _is_host(name))
+    models = dict.fromkeys(drop_count(part.strip()) for part in devices.split(",") if not _is_host(part))
     return [(f"one {model} more", f"{devices},{model}") for model in models]
 
 
-def _model_of(name: str) -> str:
-    """The model of an entry: "L4" of "2xL4"."""
-    count, times, model = name.partition("x")
-    return model if times and count.isdigit() else name
-
-
-def _is_host(name: str) -> bool:
-    from placewise.catalog import read_cluster
-
+def _is_host(part: str) -> bool:
+    """Whether an entry of a list of devices names no accelerator."""
     with suppress(PlacewiseError):
-        return bool(read_cluster(name).is_host.all())
+        return all(device.is_host or device.kind == CORE for device in read_cluster(part))
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ from placewise.analysis.fit.limits import find_decoding, seconds_per_token
 from placewise.errors import InputError
 from placewise.exporters.stack import find_stack
 from placewise.exporters.writing import export_placement
+from placewise.model.result import Outcome, Reason, Status
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute
+from placewise.reporting.fitted import _row
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -92,6 +95,27 @@ def test_one_device_more_of_each_model(config: str) -> None:
     assert module._more_devices("2xL4,RTX3060,L4,cpu") == [
         ("one L4 more", "2xL4,RTX3060,L4,cpu,L4"), ("one RTX3060 more", "2xL4,RTX3060,L4,cpu,RTX3060"),
     ]  # fmt: skip
+    assert module._more_devices("2 * L4@20GiB,link=nvlink4,core") == [
+        ("one L4@20GiB more", "2 * L4@20GiB,link=nvlink4,core,L4@20GiB")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "shown", "why"),
+    [
+        (Outcome.INFEASIBLE, Reason.PROVED, "does not fit", "too large"),
+        (Outcome.UNKNOWN, Reason.TIME_LIMIT, "none found", "nothing was found in the time"),
+        (Outcome.UNKNOWN, Reason.FINISHED, "none found", "nothing was found"),
+    ],
+)
+def test_what_was_not_found_is_not_called_impossible(
+    outcome: Outcome, reason: Reason, shown: str, why: str, config: str
+) -> None:
+    """Only a proof says that something does not fit."""
+    answer = pw.fit(config, DEVICES, dims=SIZES, precision="int8").fitted
+    none = replace(answer.result, judgement=None, placement=None, status=Status(outcome, reason), unmet="too large")
+    change = module._change("one more", none, answer.result)
+    assert change.why == why and _row(change, answer) == ("one more", shown, "")
 
 
 def test_hosts_alone_need_no_devices(config: str) -> None:
