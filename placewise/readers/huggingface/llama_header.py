@@ -26,6 +26,8 @@ PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
 """Architectures with norms behind both parts."""
 NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+PREDICTS_AHEAD = frozenset({"glm4moe"})
+"""Architectures whose files keep the layers of multi-token prediction, which llama.cpp counts."""
 
 
 def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
@@ -39,9 +41,11 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
     if not (layers and width and heads and vocabulary):
         return None
     head = sizes.find("head_dim") or width // heads
+    ahead = sizes.find("num_nextn_predict_layers") if name in PREDICTS_AHEAD else 0
     latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
     keys = {
-        "block_count": layers, "embedding_length": width, "attention.head_count": heads,
+        "block_count": layers + ahead, "nextn_predict_layers": ahead, "embedding_length": width,
+        "attention.head_count": heads,
         "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
         "attention.key_length": latent + turned if latent else head,
         "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
@@ -61,12 +65,12 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
     own = {"attn_norm": (width,), **own, "attn_output": (width, query)}
     if latent:
         own = {"attn_norm": (width,), **_list_latent(sizes, width, heads)}
-    if name in NORMED_HEADS:
+    if name in NORMED_HEADS or sizes.values.get("use_qk_norm") is True:
         own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
     if name in ("olmo2", "exaone4"):
         del own["attn_norm"]
     elif name not in PARALLEL:
-        own["post_attention_norm" if name == "gpt-oss" else "ffn_norm"] = (width,)
+        own["post_attention_norm" if name in ("gpt-oss", "glm4moe") else "ffn_norm"] = (width,)
     if name in NORMED_BEHIND:
         own |= {"post_attention_norm": (width,), "post_ffw_norm": (width,)}
     for layer in range(layers):
