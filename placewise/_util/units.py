@@ -15,6 +15,8 @@ from placewise.errors import InputError
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _PREFIX |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "m": 60.0, "h": 3600.0}
+_COUNT = re.compile(r"\s*([0-9]{1,13})\s*([kKM]?)\s*")
+_FACTOR = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf)\s*([A-Za-zµ/%]*)\s*")
 
 
@@ -71,6 +73,12 @@ def parse_fraction(text: str | float) -> float:
     return number / 100 if suffix else number
 
 
+def parse_count(text: str) -> int | None:
+    """``"32k"`` → 32768; k is 1024, M 1024². None for what is no such number of at most 13 digits."""
+    match = _COUNT.fullmatch(text)
+    return None if match is None else int(match[1]) * _FACTOR[match[2]]
+
+
 def format_bytes(value: float) -> str:
     """Bytes with three significant digits and a binary prefix: ``"1.50 GiB"``."""
     if math.isinf(value):
@@ -79,7 +87,7 @@ def format_bytes(value: float) -> str:
         if abs(value) < 1024 or prefix == "Ti":
             break
         value /= 1024
-    return f"{value:.0f} B" if not prefix else f"{value:.3g} {prefix}B" if value < 1000 else f"{value:.0f} {prefix}B"
+    return f"{value:.0f} B" if not prefix else f"{value:.3g} {prefix}B" if value < 999.5 else f"{value:.0f} {prefix}B"
 
 
 def format_gap(gap: float) -> str:

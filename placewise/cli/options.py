@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from placewise._util.option_table import PROBLEM_OPTIONS, OptionInfo
+from placewise._util.units import parse_count
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,14 +149,15 @@ def budget_of(time_limit: str | None, gap: str, seed: int, threads: int | None) 
 
 
 def parse_dims(texts: list[str] | None) -> dict[str, int]:
-    """``["batch=8"]`` → {"batch": 8}. Raises InputError."""
+    """``["batch=8", "context=32k"]`` → {"batch": 8, "context": 32768}. Raises InputError."""
     dims: dict[str, int] = {}
     for name, value in _pairs(texts, "--dim"):
-        if name in dims and value != str(dims[name]):
+        size = parse_count(value)
+        if name in dims and size != dims[name]:
             raise InputError(f"--dim {name} is given twice, as {dims[name]} and {value}", remedy="give it once")
-        if not value.isascii() or not value.isdigit() or not int(value) < 2**40:
+        if size is None or not size < 2**40:
             raise InputError(f"--dim {name}={value} is not a size", remedy="write it like --dim batch=8")
-        dims[name] = int(value)
+        dims[name] = size
     return dims
 
 

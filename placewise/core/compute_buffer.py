@@ -13,8 +13,9 @@ from placewise.model.cluster import is_rpc
 from placewise.model.problem import Headroom, Problem
 from placewise.readers.gguf.header import Header, read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.llama_memory import HOST, SERVER, count_compute
+from placewise.readers.gguf.llama_memory import HOST, SERVER, count_cache, count_compute
 from placewise.readers.gguf.reader import parse_cache_type
+from placewise.readers.gguf.shape import read_shape
 from placewise.readers.huggingface.llama_header import build_header
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.run_dims import RunDims, find_run_dims
@@ -97,6 +98,22 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
     here = f"{format_bytes(on_host)} of the host and " if on_host else ""
     which = "each accelerator without a headroom of its own" if own else "each accelerator"
     return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)
+
+
+def describe_cache(problem: Problem) -> tuple[str, ...]:
+    """A note where llama.cpp keeps the whole context of layers whose sliding window the model's configuration knows, so
+    that more is cached than the plan counts (Phi 3, the first Mistral).
+    """
+    header, dims = find_header(problem), find_run_dims(problem.graph.source)
+    if header is None or dims is None:
+        return ()
+    shape, window = read_shape(header), header.number("attention.sliding_window")
+    counted = float(problem.graph.ops.state_bytes.sum())
+    kept = sum(count_cache(shape, LlamaFlags(context=dims.cache_positions, parallel=dims.streams)))
+    if any(shape.windows) or not 0 < window < dims.capacity or kept <= counted:
+        return ()
+    window_said = f"llama.cpp knows no sliding window in {header.architecture} models"
+    return (f"{window_said}: its cache takes {format_bytes(kept)}, and the plan counts {format_bytes(counted)}",)
 
 
 def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:

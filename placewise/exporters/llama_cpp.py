@@ -53,6 +53,8 @@ FIRST_EXPERTS = "splits in llama.cpp with the experts of the first n layers on t
 """What is searched: --override-tensor could move any tensor."""
 _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama-quantize calls each precision."""
+_PURE = " (llama-quantize --pure)"
+"""Without it, llama-quantize gives the output more bits than Q4_0 has."""
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
@@ -365,6 +367,20 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
     return PlanBuffers(header.architecture, sizes, missing)
 
 
+def describe_cards(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """Which card each name in the command means, where the cluster has unlike cards: CUDA counts the fastest first."""
+    layers, line, away = _find_line(problem, placement)
+    servers = np.array([is_rpc(name) for name in problem.cluster.names], np.bool_)
+    cards = np.flatnonzero(find_accelerators(problem) & ~servers).tolist()
+    devices = problem.cluster.devices
+    titles = {card: next(iter(devices[card].notes), devices[card].name).partition(":")[0] for card in cards}
+    named = _gpu_names(problem, _list_named(problem, layers, line, away))
+    said = [f"{name} is the {titles[card]}" for card, name in named.items() if card in titles]
+    if len(set(titles.values())) < 2 or not said:
+        return ()
+    return (f"{', '.join(said)}: `llama-server --list-devices` says whether yours counts them so",)
+
+
 def write_host_command(problem: Problem) -> str:
     """The command that runs a model on the host alone."""
     return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), DEVICE, "none", NGL, "0"))
@@ -404,7 +420,8 @@ def _name_file(problem: Problem) -> str:
     source, kind = problem.graph.source, _GGUF_TYPES.get(asked_precision(problem), "")
     if source is not None and source.format == "gguf":
         return shlex.quote(source.path)
-    file = f"a GGUF file of type {kind}" if kind else "a GGUF file"
+    pure = _PURE if kind == _GGUF_TYPES["int4"] else ""
+    file = f"a GGUF file of type {kind}{pure}" if kind else "a GGUF file"
     return f'"${{MODEL:?{file}}}"'
 
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 
 from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.model.result import Result
-from placewise.readers.run_dims import find_run_dims
+from placewise.readers.run_dims import RunDims, find_run_dims
 from placewise.reporting.console import rows_table
 from placewise.reporting.plain import shown_text
 from placewise.reporting.sentences import assumption_lines, free_line, speed_line
@@ -112,8 +112,9 @@ class Fitted:
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
     speed, the fastest first. `room` are the bytes of each accelerator that are kept for the target's compute buffer,
-    and `buffers` says what the plan's take. `measured` are the command of the plan and that of the target's own
-    placement, if they were run: then `command` is the faster one, which the figures of `result` may not be of.
+    `buffers` says what the plan's take, and `cards` which card each name in the command means. `measured` are the
+    command of the plan and that of the target's own placement, if they were run: then `command` is the faster one,
+    which the figures of `result` may not be of.
     """
 
     result: Result
@@ -123,6 +124,7 @@ class Fitted:
     tried: tuple[Change, ...]
     room: int = 0
     buffers: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()
@@ -195,7 +197,9 @@ def _list_facts(found: Fitted) -> list[str]:
     judged = found.result.judgement
     assert judged is not None
     lines = [speed_line(found.result.problem, judged), free_line(judged, found.result.problem, found.room)]
-    lines += found.buffers
+    lines += (*found.buffers, *found.cards)
+    if dims := find_run_dims(found.result.problem.graph.source):
+        lines.append(_say_context(dims))
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -203,6 +207,12 @@ def _list_facts(found: Fitted) -> list[str]:
     if found.departure is not None:
         lines.append(_say_departure(found.departure))
     return lines
+
+
+def _say_context(dims: RunDims) -> str:
+    """How long a conversation may be, and how to ask for a longer one."""
+    more = "" if dims.length else "; --dim context=32k asks for more"
+    return f"context: {dims.capacity} tokens, of which the prompt has {dims.prompt}{more}"
 
 
 def _say_limit(limit: Limit) -> str:
@@ -238,6 +248,7 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "prompt_tokens": 0 if dims is None else dims.prompt_tokens,
         "room": found.room,
         "buffers": list(found.buffers),
+        "cards": list(found.cards),
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],
         "devices": [] if judged is None else [
             {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops}

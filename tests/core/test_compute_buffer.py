@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from gguf_models import ARCHITECTURES, FAMILIES, write_model
+from huggingface_configs import SMALL
 
 import placewise as pw
 from placewise._util.units import format_bytes
 from placewise.core.build import build
-from placewise.core.compute_buffer import Buffers, count_buffers, keep_compute_buffer
+from placewise.core.compute_buffer import Buffers, count_buffers, describe_cache, keep_compute_buffer
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.exporters.llama_cpp import find_buffers
@@ -116,6 +117,18 @@ def test_a_gpu_beside_servers_borrows_the_weights_of_the_host(tmp_path: Path) ->
     mixed = count_compute(header, flags, ["RPC0", "CUDA0"])
     servers = count_compute(header, flags, ["RPC0", "RPC1"])
     assert mixed["CUDA0"] > servers["RPC1"] and mixed["RPC0"] <= servers["RPC0"]
+
+
+@pytest.mark.parametrize(("kind", "length", "said"), [("mistral", 4096, 1), ("mistral", 64, 0), ("gemma2", 4096, 0)])
+def test_windows_that_llama_cpp_does_not_know_are_said(kind: str, length: int, said: int, tmp_path: Path) -> None:
+    """It keeps the whole context in layers of a Mistral, also where they have windows; it knows those of Gemma 2."""
+    pytest.importorskip("transformers")
+    config = SMALL[kind] | {"model_type": kind, "sliding_window": 128, "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    problem = build(
+        tmp_path / "config.json", DEVICES, ProblemOptions(dims={"prompt": 16, "tokens": 8, "length": length})
+    )
+    assert len(describe_cache(problem)) == said
 
 
 def test_others_are_left_alone(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ MISTRAL_123B = {"layers": 88, "width": 12288, "inner": 28672, "heads": 96, "kv":
 GLM_355B = {"layers": 92, "width": 5120, "inner": 1536, "heads": 96, "kv": 8, "experts": 160, "vocabulary": 151552,
             "kind": "IQ2_XXS"}  # fmt: skip
 """All of its layers as mixtures, without the shared expert: three of 92 are dense."""
+SPARSE_80B = {"layers": 48, "width": 2048, "inner": 512, "heads": 16, "kv": 2, "experts": 553, "kind": "Q4_K"}
+"""So many experts that those of a layer take 933 MiB."""
 GPT_OSS_120B = {"layers": 36, "width": 2880, "inner": 2880, "heads": 32, "kv": 4, "experts": 128, "vocabulary": 201088,
                 "kind": "MXFP4"}  # fmt: skip
 
@@ -139,6 +141,25 @@ def test_the_first_layers_experts_are_all_of_one_card(tmp_path: Path) -> None:
     command, free = place(tmp_path, QWEN_235B | {"kind": "Q2_K"}, "2xRTX3090,cpu@96GiB", "--dim", "context=4096")
     assert layers_on_gpus(command) == 95 and "-ncmoe " in command
     assert max(free["cuda:0"], free["cuda:1"]) < 2e9, "another layer's experts would not fit"
+
+
+def test_equal_layers_give_the_last_card_all_experts(tmp_path: Path) -> None:
+    """rammsguns/llm-rig#85: 48 layers with 933 MiB of experts each on cards with 16 and 15 GB, split by free memory.
+
+    With the experts of 27 layers on the host, those of the other 21 are all of the second card: 20,347 MiB. The plan
+    has as many of them on both cards as these hold.
+    """
+    path = write_real_size(tmp_path / "model.gguf", **SPARSE_80B)
+    flags = LlamaFlags(ngl=99, split=(16.0, 15.0), n_cpu_moe=27, context=4096)
+    asked = count_bytes(read_header(path), flags, ["CUDA0", "CUDA1"])
+    assert asked["CUDA1"].weights == pytest.approx(20347 * MIB, rel=0.03) and asked["CUDA0"].weights < 2e9
+    command, free = place(
+        tmp_path, SPARSE_80B, "2xRTX-4060-Ti,cpu@64GiB", "--dim", "context=4096",
+        "--max-memory", "cuda:0=16GB", "--max-memory", "cuda:1=15GB",
+    )  # fmt: skip
+    left = re.search(r"-ncmoe (\d+)", command)
+    assert left is not None and 15 <= int(left[1]) <= 21 and layers_on_gpus(command) == 49
+    assert max(free["cuda:0"], free["cuda:1"]) < 1.2 * 933 * MIB, "another layer's experts would not fit"
 
 
 def test_two_cards_hold_what_a_log_says_that_they_hold(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.catalog.read import drop_count, read_cluster
 from placewise.core.build import Devices, build
-from placewise.core.compute_buffer import keep_compute_buffer, kept_bytes
+from placewise.core.compute_buffer import describe_cache, keep_compute_buffer, kept_bytes
 from placewise.core.host_weights import find_accelerators
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import find_buffers, write_host_command
+from placewise.exporters.llama_cpp import describe_cards, find_buffers, write_host_command
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -92,7 +92,9 @@ def fit_model(
     departure = None if limit is None else find_departure(result.problem, result.placement, limit)
     answer = replace(answer, limit=limit, departure=departure, changes=tuple(changes))
     if answer.target == TARGETS[0]:
-        answer = replace(answer, buffers=find_buffers(result.problem, result.placement).describe())
+        cards = describe_cards(result.problem, result.placement)
+        buffers = (*find_buffers(result.problem, result.placement).describe(), *describe_cache(result.problem))
+        answer = replace(answer, cards=cards, buffers=buffers)
     if not measure:
         return answer
     return measure_fit(answer, default, lambda words: on_progress(Progress("fit", watch.elapsed, words)))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from placewise._util.units import parse_count
 from placewise.core.options import MOST
 from placewise.errors import InputError
 
 LARGEST_RANGE = 100_000
 """Sizes of one range."""
-_SIZE = re.compile(r"\s*(\d{1,13})\s*([kKM]?)\s*")
-_FACTOR = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 _LIKE = "write it like 1:64, 4k:256k, 128:1024:128 or 1,2,8"
 
 Vary = Mapping[str, "str | int | Sequence[int]"]
@@ -80,9 +78,8 @@ def list_sizes(axes: Sequence[Axis]) -> list[dict[str, int]]:
 
 
 def _parse_size(name: str, text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    size = int(match[1]) * _FACTOR[match[2]] if match else MOST
-    if size >= MOST:
+    size = parse_count(text)
+    if size is None or size >= MOST:
         raise InputError(f"{text[:40]!r} is not a size of {name}", remedy=_LIKE)
     return size
 

@@ -24,7 +24,7 @@ from placewise.model.result import Outcome, Reason, Status
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute
-from placewise.reporting.fitted import _row
+from placewise.reporting.fitted import _list_facts, _row
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -116,6 +116,17 @@ def test_what_was_not_found_is_not_called_impossible(
     none = replace(answer.result, judgement=None, placement=None, status=Status(outcome, reason), unmet="too large")
     change = module._change("one more", none, answer.result)
     assert change.why == why and _row(change, answer) == ("one more", shown, "")
+
+
+def test_unlike_cards_are_named(config: str) -> None:
+    """As the list of devices counts them, with how to check that; the context is said, and how to ask for more."""
+    answer = pw.fit(config, "RTX3060,RTX4090,cpu", dims=SIZES, precision="int8")
+    (said,) = answer.fitted.cards
+    assert said.startswith("CUDA1 is the NVIDIA GeForce RTX 4090 24 GB: `llama-server --list-devices`")
+    assert "--device CUDA1 " in answer.command
+    lines = _list_facts(answer.fitted)
+    assert said in lines and "context: 12 tokens, of which the prompt has 8; --dim context=32k asks for more" in lines
+    assert pw.fit(config, "2xRTX4090,cpu", dims=SIZES, precision="int8").fitted.cards == ()
 
 
 def test_hosts_alone_need_no_devices(config: str) -> None:
