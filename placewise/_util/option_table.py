@@ -34,7 +34,7 @@ class OptionInfo:
 
 PROBLEM_OPTIONS = (
     OptionInfo("objective", "--objective", "text", "latency, throughput, or step: one pipelined training step.", ""),
-    OptionInfo("dims", "--dim", "sizes", "The size of a symbolic dimension, as batch=8; may be repeated.", ""),
+    OptionInfo("dims", "--dim", "sizes", "A symbolic dimension, as batch=8 or context=32k; may be repeated.", ""),
     OptionInfo(
         "execution", "--execution", "text", "Latency: how a sample is executed: operator, subgraph or sequential."
     ),

@@ -26,10 +26,13 @@ _Key = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Bytes of llama.cpp's compute buffers: of the accelerator that needs most, and of the host."""
+    """Bytes of llama.cpp's compute buffers: of the accelerator that needs most, of the host, and the `least` that any
+    accelerator needs in some layout.
+    """
 
     accelerator: int = 0
     host: int = 0
+    least: int = 0
 
 
 def keep_compute_buffer(problem: Problem) -> Problem:
@@ -47,6 +50,16 @@ def keep_compute_buffer(problem: Problem) -> Problem:
         return problem
     kept = [Headroom(name, bytes=room.host) for name in _list_hosts_without(rules.spare, problem)]
     return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room.accelerator), *kept, *rules.spare)))
+
+
+def keep_least_buffer(problem: Problem, asked: Problem) -> Problem:
+    """The problem with the room that `keep_compute_buffer` keeps in `asked` replaced by the least that any accelerator
+    needs, and none on the host: what does not fit then fits under no layout. Unchanged where none is kept.
+    """
+    if not kept_bytes(asked.constraints.spare, problem):
+        return problem
+    own, rules, room = asked.constraints.spare, problem.constraints, count_buffers(asked)
+    return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room.least), *own)))
 
 
 def count_buffers(problem: Problem) -> Buffers:
@@ -178,5 +191,5 @@ def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str,
 def _find_largest(header: Header, cases: Iterable[tuple[LlamaFlags, tuple[str, ...]]]) -> Buffers:
     counted = [count_compute(header, flags, gpus, pipelined=False) for flags, gpus in cases]
     on_host = max(sizes[HOST] for sizes in counted)
-    elsewhere = (size for sizes in counted for name, size in sizes.items() if name != HOST)
-    return Buffers(max(elsewhere, default=on_host), on_host)
+    elsewhere = [size for sizes in counted for name, size in sizes.items() if name != HOST]
+    return Buffers(max(elsewhere, default=on_host), on_host, min(elsewhere, default=0))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from placewise._util.units import format_bytes
-from placewise.core.compute_buffer import describe_cache, describe_compute_buffer
+from placewise.core.compute_buffer import describe_cache, describe_compute_buffer, keep_least_buffer
 from placewise.core.place import place
 from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
@@ -108,10 +108,29 @@ def _place_with_room(problem: Problem, budget: Budget, search: Callable[..., Res
 def _place_with_buffers(first: Result, asked: Problem, watch: Stopwatch, search: Callable[..., Result]) -> Result:
     """The result, and what the compute buffers of its plan take; of a second search where that mends what they lack.
 
-    Devices of which the user says what stays free are left as they are.
+    Devices of which the user says what stays free are left as they are. That nothing fits is proved with the least
+    buffers only: where something fits with those, and not with its own, nothing is found.
     """
-    if first.placement is None:
+    if first.placement is not None:
+        return _fit_buffers(first, asked, watch, search)
+    least = keep_least_buffer(first.problem, asked)
+    if first.status.outcome is not Outcome.INFEASIBLE or least is first.problem:
         return first
+    second = first if watch.out else search(least, budget=watch.rest())
+    if second.status.outcome is Outcome.INFEASIBLE and second is not first:
+        return second
+    if second.placement is not None:
+        fitted = _fit_buffers(second, asked, watch, search)
+        assert fitted.placement is not None
+        if not find_buffers(fitted.problem, fitted.placement).missing:
+            return fitted
+    reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
+    return replace(first, status=Status(Outcome.UNKNOWN, reason), unmet="", bound=second.bound)
+
+
+def _fit_buffers(first: Result, asked: Problem, watch: Stopwatch, search: Callable[..., Result]) -> Result:
+    """A result with a placement, or that of a second search whose buffers fit."""
+    assert first.placement is not None
     buffers, rules = find_buffers(first.problem, first.placement), first.problem.constraints
     said = replace(first, notes=(*buffers.describe(), *first.notes))
     given = {spare.device for spare in asked.constraints.spare}

@@ -13,6 +13,7 @@ from placewise._util.units import (
     format_seconds,
     parse_bandwidth,
     parse_bytes,
+    parse_count,
     parse_flops,
     parse_fraction,
     parse_seconds,
@@ -80,6 +81,7 @@ def test_numbers_read_well() -> None:
     """Formatted figures keep three or four digits and a prefix."""
     assert format_bytes(1.5 * 2**30) == "1.5 GiB"
     assert format_bytes(float("inf")) == "unlimited"
+    assert [format_bytes(size * 2**20) for size in (999.4, 999.6, 1023.9)] == ["999 MiB", "1000 MiB", "1024 MiB"]
     assert format_seconds(0.004167) == "4.167 ms"
     assert format_seconds(0) == "0 s"
     assert format_seconds(float("inf")) == "∞"
@@ -95,3 +97,9 @@ def test_numbers_are_never_powers_of_ten() -> None:
         "12,346",
     ]
     assert [format_number(value, 3) for value in (0.0, 19.66, 999.4, 1176.5)] == ["0", "19.7", "999", "1,176"]
+
+
+def test_counts_have_binary_suffixes() -> None:
+    """As dimensions and ranges are written; signs, fractions and other letters are none."""
+    assert [parse_count(text) for text in ("8", "32k", " 4K ", "1M")] == [8, 32768, 4096, 1 << 20]
+    assert [parse_count(text) for text in ("", "k", "-1", "1.5k", "2G", "٣", "1" * 14)] == [None] * 7

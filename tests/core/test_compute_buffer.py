@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf_models import ARCHITECTURES, FAMILIES, write_model
 from huggingface_configs import SMALL
@@ -18,10 +20,13 @@ from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.exporters.llama_cpp import find_buffers
 from placewise.exporters.registry import create_exporter
+from placewise.model.placement import Placement
+from placewise.model.result import Outcome
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_graph import COMPARED
 from placewise.readers.gguf.llama_memory import count_compute
+from placewise.simulate import judge_placement
 
 pytest.importorskip("gguf")
 SIZES = {"prompt": 16, "tokens": 8, "context": 4096}
@@ -228,3 +233,32 @@ def test_a_configuration_has_the_buffer_of_its_file(tmp_path: Path) -> None:
     problem = build(tmp_path / "config.json", DEVICES, ProblemOptions(dims=sizes))
     (tmp_path / "config.json").unlink()
     assert count_buffers(problem) == Buffers()
+
+
+def test_only_what_fits_under_no_split_is_called_impossible(tmp_path: Path) -> None:
+    """By brute force over all splits of layers, with the buffers of each, on cards of many sizes around the need."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=4)
+    whole = build(path, "2xL4", ProblemOptions(dims=SIZES, headroom=0))
+    layer = [re.match(r"blk\.(\d+)", scope) for scope in whole.graph.ops.scope]
+    last = ["output" in scope or "sample" in scope for scope in whole.graph.ops.scope]
+    order = np.array([int(match[1]) if match else 4 if end else -1 for match, end in zip(layer, last, strict=True)])
+    held = int(whole.graph.weights.bytes.sum() + whole.graph.ops.state_bytes.sum())
+    room, outcomes = count_buffers(whole).accelerator, set()
+    rng = np.random.default_rng(0)
+    for _ in range(24):
+        sizes = [int(share * held + part * room) for share, part in rng.uniform((0.2, 0.5), (1.0, 1.1), (2, 2))]
+        cards = {"cuda:0": sizes[0], "cuda:1": sizes[1]}
+        problem = build(path, cards, ProblemOptions(dims=SIZES, headroom=0))
+        problem = run_on_target(problem, "llama.cpp")
+        splits = [Placement((order >= cut).astype(np.int32)) for cut in range(6)]
+        splits += [Placement((order < cut).astype(np.int32)) for cut in range(1, 5)]
+        possible = [
+            split for split in splits
+            if judge_placement(problem, split).valid and not find_buffers(problem, split).missing
+        ]  # fmt: skip
+        result = pw.place(path, cards, target="llama.cpp", dims=SIZES, budget="20s").result
+        assert bool(possible) or result.placement is None
+        assert not possible or result.status.outcome is not Outcome.INFEASIBLE
+        assert result.placement is None or not find_buffers(result.problem, result.placement).missing
+        outcomes.add(result.status.outcome)
+    assert {Outcome.OPTIMAL, Outcome.INFEASIBLE} <= outcomes
