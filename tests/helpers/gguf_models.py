@@ -65,6 +65,14 @@ LATENT_KEYS = {
     "rope.dimension_count": 16, "attention.head_count_kv": 1, "expert_feed_forward_length": INNER,
     "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_weights_scale": 1.0,
 }  # fmt: skip
+EXPANDED = {
+    **{name: shape for name, shape in LATENT.items() if name not in ("attn_k_b", "attn_v_b")},
+    "attn_q_b": (HEADS * 64, 64), "attn_kv_b": (HEADS * (48 + 32), 64),
+}  # fmt: skip
+EXPANDED_KEYS = {
+    **{name: value for name, value in LATENT_KEYS.items() if not name.endswith("_mla")},
+    "attention.key_length": 64, "attention.value_length": 32, "attention.head_count_kv": HEADS,
+}  # fmt: skip
 
 GEMMA_4 = {
     **NORMED, "post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,), "layer_output_scale": (1,), **DENSE,
@@ -162,9 +170,10 @@ FAMILIES: Mapping[str, Family] = {
                     {"token_embd_norm": (WIDTH,), "token_embd_norm.bias": (WIDTH,), "output_norm.bias": (WIDTH,)}),
     "glm4moe": MIXTURE_OF_GLM,
     "glm4moe-ahead": replace(MIXTURE_OF_GLM, ahead=1),
+    "deepseek2-older": Family(EXPANDED, EXPANDED_KEYS, first_dense=1),
 }  # fmt: skip
 """By name."""
-ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4", "glm4moe-ahead": "glm4moe"}
+ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4", "glm4moe-ahead": "glm4moe", "deepseek2-older": "deepseek2"}
 """What a family's files call it, where that is not its name."""
 
 

@@ -233,7 +233,7 @@ def test_heads_that_are_not_those_of_the_tensors(name: str, value: object, tmp_p
     """The cache follows from the metadata, the weights from the tensors: where they differ, nothing is read."""
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_model(**{f"llama.{name}": value}))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_\w+ is .* by the heads that the file names"):
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_\w+ is .* by the other sizes in the file"):
         read_gguf(path)
 
 
@@ -295,6 +295,20 @@ def test_layers_that_share_a_cache(tmp_path: Path) -> None:
     unused = read_gguf(path, dims=SIZES)
     assert unused.graph.ops.state_bytes.sum() == graph.ops.state_bytes.sum()
     assert any("blk.2.attn_k.weight" in note for note in unused.warnings)
+
+
+def test_latent_attention_of_older_files(tmp_path: Path) -> None:
+    """Without the widths of its heads, llama.cpp expands the latent, and keeps the keys and values of every head."""
+    pytest.importorskip("gguf")
+    entries = {"deepseek2": 64 + 16, "deepseek2-older": 4 * (64 + 32)}
+    for family, kept in entries.items():
+        graph = read_gguf(write_model(tmp_path / "model.gguf", family, layers=2), dims=WHOLE).graph
+        assert graph.ops.state_bytes.sum() == 2 * 256 * kept * 2
+    work = work_of(graph)
+    (expand,) = (op for op in range(graph.n_ops) if graph.ops.name[op] == "blk.0.attn_kv_b")
+    assert work.flops[expand] == 2 * 16 * 64 * 4 * (48 + 32)
+    (attend,) = (op for op in range(graph.n_ops) if graph.ops.name[op] == "blk.0.attention")
+    assert [graph.tensors.shape[one][1::2] for one in graph.inputs_of(attend)] == [(4, 64), (4, 64), (4, 32)]
 
 
 def test_a_mixture_on_two_unlike_cards(tmp_path: Path) -> None:
