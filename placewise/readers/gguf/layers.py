@@ -131,6 +131,7 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     mixed = _norm(graph, layer, ("attn_sub_norm",), mixed, (rows, inner))
     if "attn_output" not in layer:
         return mixed
+    _require_size(layer, "attn_output", shape.width, inner)
     return graph.product(f"{layer.scope}.attn_output", layer.parts["attn_output"], mixed, rows, shape.width)
 
 
@@ -298,6 +299,9 @@ def _feed_dense(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int
         raise ModelFileError(f"layer {layer.number} has no feed-forward part that is known")
     inner = parts[down]["weight"].shape[-1]
     joined = gate not in layer and parts[up]["weight"].shape[0] == 2 * inner
+    for name, size in ((up, 2 * inner if joined else inner), (gate, inner)):
+        _require_size(layer, name, size, shape.width)
+    _require_size(layer, down, shape.width, inner)
     raised = graph.product(f"{scope}.{up}", parts[up], hidden, rows)
     inputs = [raised]
     if gate in layer:

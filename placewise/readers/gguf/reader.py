@@ -12,7 +12,7 @@ from placewise.model.graph import Graph, Source
 from placewise.model.tables import Phase
 from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.gguf.header import NO_LAYER, Header, Tensor, read_header
-from placewise.readers.gguf.layers import Layer, add_layer, split_layers
+from placewise.readers.gguf.layers import Layer, add_layer, require_size, split_layers
 from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
 from placewise.readers.gguf.types import CACHE_TYPES, REPACKED
@@ -30,6 +30,8 @@ KNOWN = frozenset((
     "xverse",
 ))  # fmt: skip
 """Architectures of llama.cpp whose layers consist of the parts that are read here."""
+WITHOUT_NORM = frozenset({"olmo"})
+"""Those of them whose last norm has no weights."""
 SAMPLE = "sample"
 
 
@@ -78,8 +80,7 @@ def _build_graph(
 ) -> tuple[Graph, tuple[str, ...]]:
     layers, tensors = list(split_layers(header.tensors, shape.layers)), {one.name: one for one in header.tensors}
     _require_attention(header, layers)
-    if "token_embd.weight" not in tensors:
-        raise ModelFileError("has no token_embd.weight", remedy="give a language model")
+    _require_ends(header, shape, tensors)
     first = Pass(run.batch, run.prompt, run.prompt, run.capacity, run.sequences, cache)
     graph = PassBuilder(first)
     prompt = graph.builder.add_tensor(-1, shape=(first.rows,), dtype="int32", name="tokens")
@@ -167,6 +168,23 @@ def _require_attention(header: Header, layers: list[Layer]) -> None:
                 f"layer {layer.number} (architecture {shortened(header.architecture, 40)!r}) {what}, and is not known",
                 remedy="models with attention in each layer are read",
             )
+
+
+def _require_ends(header: Header, shape: ModelShape, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelFileError for an input or an output that is missing, or of other sizes than the layers.
+
+    Unknown architectures may have no last norm, and an output for another vocabulary.
+    """
+    is_known = header.architecture in KNOWN
+    has_norm = is_known and header.architecture not in WITHOUT_NORM
+    for name in ("token_embd.weight", *["output_norm.weight"] * has_norm):
+        if name not in tensors:
+            raise ModelFileError(f"has no {name}", remedy="give a whole language model")
+    output = _part(tensors, "output")
+    rows = shape.vocabulary if is_known or not output else output["weight"].shape[0]
+    require_size("token_embd", _part(tensors, "token_embd"), shape.vocabulary, shape.width)
+    require_size("output_norm", _part(tensors, "output_norm"), shape.width)
+    require_size("output", output, rows, shape.width)
 
 
 def _list_notes(

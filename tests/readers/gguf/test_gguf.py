@@ -180,7 +180,7 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
     path, whole = tmp_path / "tiny.gguf", tiny_model()
     metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 32,
                 "llama.attention.head_count": 2}  # fmt: skip
-    layer = {"token_embd.weight": (8, 32), "blk.0.ssm_in.weight": (32, 32)}
+    ends = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
     cases = {
         "middle of its header": whole[:200],
         "its weights end at": whole[:-64],
@@ -189,10 +189,8 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         "more than it can hold": whole[:8] + struct.pack("<Q", 1 << 60) + whole[16:],
         "no architecture": pack({}, {}),
         "neither its layers nor its width": pack({"general.architecture": "clip"}, {}),
-        "state of 'ssm_in'": pack(metadata, layer),
-        "no projections that are known": pack(metadata, {**layer, "blk.0.ssm_in.weight": (1, 1)} | {
-            "blk.0.attn_norm.weight": (32,)} | {"blk.0.ssm_in.weight": (1, 1)}) and pack(
-            metadata, {"token_embd.weight": (8, 32), "blk.0.attn_norm.weight": (32,)}),
+        "state of 'ssm_in'": pack(metadata, {**ends, "blk.0.ssm_in.weight": (32, 32)}),
+        "no projections that are known": pack(metadata, {**ends, "blk.0.attn_norm.weight": (32,)}),
         "no token_embd": pack(metadata, {"blk.0.attn_norm.weight": (32,)}),
     }  # fmt: skip
     for words, data in cases.items():
@@ -233,7 +231,37 @@ def test_heads_that_are_not_those_of_the_tensors(name: str, value: object, tmp_p
     """The cache follows from the metadata, the weights from the tensors: where they differ, nothing is read."""
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_model(**{f"llama.{name}": value}))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_\w+ is .* by the other sizes in the file"):
+    with pytest.raises(ModelFileError, match=r": (blk\.0\.attn_\w+|token_embd) is .* by the other sizes in the file"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [("token_embd", (8, 64), "8 × 32"), ("output_norm", (64,), "32"), ("output", (16, 32), "8 × 32"),
+     ("output", (8, 64), "8 × 32"), ("blk.1.attn_output", (64, 16), "32 × 16"),
+     ("blk.1.attn_output", (32, 32), "32 × 16"), ("blk.0.ffn_up", (64, 32), "32 × 32"),
+     ("blk.0.ffn_gate", (32, 64), "32 × 32"), ("blk.0.ffn_down", (64, 32), "32 × 32")],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_each_other(name: str, shape: tuple[int, ...], wanted: str, tmp_path: Path) -> None:
+    """llama.cpp loads none of them; what they would be is said."""
+    path, found = tmp_path / "model.gguf", " × ".join(map(str, shape))
+    path.write_bytes(tiny_model(tensors={f"{name}.weight": shape}))
+    with pytest.raises(ModelFileError, match=f": {name} is {found}, and {wanted} by the other sizes in the file"):
+        read_gguf(path)
+
+
+def test_ends_that_only_known_architectures_need(tmp_path: Path) -> None:
+    """A last norm with weights, bar OLMo, and an output for all tokens: a new name may have neither."""
+    path, without = tmp_path / "model.gguf", {"output_norm.weight": ()}
+    sizes = {"block_count": 2, "embedding_length": 32, "attention.head_count": [2, 1], "attention.head_count_kv": 1}
+    for name in ("olmo", "new"):
+        metadata = {"general.architecture": name, **{f"{name}.{key}": size for key, size in sizes.items()}}
+        path.write_bytes(tiny_model(tensors=without, **metadata))
+        assert read_gguf(path).graph.n_ops
+    path.write_bytes(tiny_model(tensors={**without, "output.weight": (4, 32)}, **metadata))
+    assert read_gguf(path).graph.n_ops
+    path.write_bytes(tiny_model(tensors=without))
+    with pytest.raises(ModelFileError, match=r"has no output_norm\.weight"):
         read_gguf(path)
 
 
