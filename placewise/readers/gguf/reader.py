@@ -32,6 +32,11 @@ KNOWN = frozenset((
 """Architectures of llama.cpp whose layers consist of the parts that are read here."""
 WITHOUT_NORM = frozenset({"olmo"})
 """Those of them whose last norm has no weights."""
+NOT_CAUSAL = frozenset((
+    "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe", "llama-embed",
+    "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "t5", "t5encoder", "wavtokenizer-dec",
+))  # fmt: skip
+"""Encoders and diffusion models, for which llama.cpp has no cache (`create_memory` in src/llama-model.cpp)."""
 SAMPLE = "sample"
 
 
@@ -49,6 +54,7 @@ def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str 
     try:
         run = parse_run_dims(dims)
         cache = parse_cache_type(cache_type)
+        _require_causal(header)
         shape = read_shape(header)
         options = {"dims": list_used_dims(run, NAMES), **({"cache_type": cache_type} if cache_type else {})}
         source = Source(str(path), header.sha256, "gguf", options, view="raw")
@@ -156,6 +162,17 @@ def _share_embedding(embedding: Part) -> Part:
     """The weights of an output that predicts by the input embedding: a copy of their own where they are repacked."""
     weight = embedding["weight"]
     return {**embedding, "weight": replace(weight, name="output.weight")} if weight.type in REPACKED else embedding
+
+
+def _require_causal(header: Header) -> None:
+    """Raise ModelFileError for a model that does not generate."""
+    name = header.architecture
+    if name in NOT_CAUSAL or header.metadata.get(f"{name}.attention.causal") is False:
+        raise ModelFileError(
+            f"is of the architecture {shortened(name, 40)!r}, whose tokens attend to later ones: it does not generate "
+            "token by token",
+            remedy="give a model that generates text",
+        )
 
 
 def _require_attention(header: Header, layers: list[Layer]) -> None:

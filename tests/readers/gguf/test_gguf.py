@@ -200,6 +200,16 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["bert", "gemma-embedding", "t5encoder", "dream", "llama"])
+def test_models_that_do_not_generate(name: str, tmp_path: Path) -> None:
+    """Encoders and diffusion models are refused by name, others by their metadata."""
+    path = tmp_path / "model.gguf"
+    causal = {"llama.attention.causal": name != "llama"}
+    path.write_bytes(tiny_model(**{"general.architecture": name, **causal}))
+    with pytest.raises(ModelFileError, match=f"architecture '{name}', whose tokens attend to later ones"):
+        read_gguf(path)
+
+
 def test_a_file_of_this_name_is_read_as_one(tmp_path: Path) -> None:
     """One that does not begin with GGUF is no such file, and not called a broken one of another format."""
     path = tmp_path / "model.gguf"
