@@ -254,24 +254,26 @@ def _add_tokenizer(writer: Any) -> None:
 
 
 def tiny_model(
-    *, experts: bool = False, layers: int = 2, tensors: Mapping[str, tuple[int, ...]] = {}, **changed: Any
-) -> bytes:
+    *, experts: bool = False, layers: int = 2, head: int = 16, tensors: Mapping[str, tuple[int, ...]] = {},
+    **changed: Any,
+) -> bytes:  # fmt: skip
     """A whole file of a few kilobytes: layers of width 32, the last of them, if asked, a mixture of two experts.
 
-    `changed` are keys of its metadata; `tensors` are others than usual, or further ones, without sizes for none.
+    A `head` is so wide. `changed` are keys of its metadata; `tensors` are others than usual, or further ones, without
+    sizes for none.
     """
     heads = [2, 1] * (layers // 2)
     metadata: dict[str, Any] = {
         "general.architecture": "llama", "llama.block_count": layers, "llama.embedding_length": 32,
-        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
-        "llama.attention.value_length": 16, "llama.context_length": 64, "llama.attention.sliding_window": 8,
+        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.attention.key_length": head,
+        "llama.attention.value_length": head, "llama.context_length": 64, "llama.attention.sliding_window": 8,
         "llama.attention.sliding_window_pattern": [True, False], "llama.expert_used_count": 1,
         "tokenizer.ggml.tokens": ["a", "b"], **changed,
     }  # fmt: skip
     found: dict[str, tuple[int, ...]] = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
     for layer, count in enumerate(heads):
-        own = {"attn_norm": (32,), "attn_q": (16 * count, 32), "attn_k": (16, 32), "attn_v": (16, 32),
-               "attn_output": (32, 16 * count), "ffn_norm": (32,)}  # fmt: skip
+        own = {"attn_norm": (32,), "attn_q": (head * count, 32), "attn_k": (head, 32), "attn_v": (head, 32),
+               "attn_output": (32, head * count), "ffn_norm": (32,)}  # fmt: skip
         dense = {"ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32)}
         mixed = {"ffn_gate_inp": (2, 32), **{f"{name}_exps": (2, 32, 32) for name in dense}}
         parts = own | (mixed if experts and layer == layers - 1 else dense)

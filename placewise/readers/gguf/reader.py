@@ -15,7 +15,7 @@ from placewise.readers.gguf.header import NO_LAYER, Header, Tensor, read_header
 from placewise.readers.gguf.layers import Layer, add_layer, require_size, split_layers
 from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
-from placewise.readers.gguf.types import CACHE_TYPES, REPACKED
+from placewise.readers.gguf.types import CACHE_TYPES, REPACKED, find_type
 from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
@@ -56,6 +56,7 @@ def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str 
         cache = parse_cache_type(cache_type)
         _require_causal(header)
         shape = read_shape(header)
+        _require_cache(shape, cache)
         options = {"dims": list_used_dims(run, NAMES), **({"cache_type": cache_type} if cache_type else {})}
         source = Source(str(path), header.sha256, "gguf", options, view="raw")
         graph, notes = _build_graph(header, shape, run, cache, source)
@@ -74,6 +75,24 @@ def parse_cache_type(text: str | None) -> tuple[str, str]:
         remedy = f"give one or two (keys, values) of {', '.join(CACHE_TYPES)}"
         raise InputError(f"there is no cache of the type {shortened(text or '', 40)!r}", remedy=remedy)
     return names[0], names[-1]
+
+
+def _require_cache(shape: ModelShape, cache: tuple[str, str]) -> None:
+    """Raise InputError for types that llama.cpp refuses for this model (`llama_init_from_model`)."""
+    if shape.latent and cache[0] != cache[1]:
+        raise InputError(
+            f"the values of latent attention are a part of its keys, and not {cache[1]} beside {cache[0]}",
+            remedy=f"give one type, as --cache-type {cache[0]}",
+        )
+    for what, name, widths in zip(("keys", "values"), cache, (shape.key_widths, shape.value_widths), strict=True):
+        block = find_type(name).block
+        odd = [width for width in widths if width % block]
+        if odd:
+            whole = ", ".join(kind for kind in CACHE_TYPES if find_type(kind).block == 1)
+            raise InputError(
+                f"{what} of {odd[0]} entries per head are no whole blocks of {block}, as a cache of {name} has them",
+                remedy=f"choose one of {whole} for them",
+            )
 
 
 def parse_run_dims(dims: Mapping[str, int]) -> RunDims:

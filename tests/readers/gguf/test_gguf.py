@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -109,14 +110,33 @@ def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
 def test_the_cache_has_the_bytes_of_its_type(name: str, tmp_path: Path) -> None:
     """Keys and values of all layers, at the context asked for, in multiples of 256; two types are keys and values."""
     path = tmp_path / "tiny.gguf"
-    path.write_bytes(tiny_model())
+    path.write_bytes(tiny_model(head=32))
     sizes = {"prompt": 4, "tokens": 4, "context": 200, "batch": 2}
     known = find_type(name)
-    entries = 2 * 2 * 256 * 16  # layers, sequences, positions, width of keys or values: the window is wider
+    entries = 2 * 2 * 256 * 32  # layers, sequences, positions, width of keys or values: the window is wider
     state = read_gguf(path, dims=sizes, cache_type=name).graph.ops.state_bytes.sum()
     assert state == 2 * entries * known.block_bytes / known.block
     mixed = read_gguf(path, dims=sizes, cache_type=f"f16,{name}").graph.ops.state_bytes.sum()
     assert mixed == entries * 2 + entries * known.block_bytes / known.block
+
+
+@pytest.mark.parametrize(
+    ("family", "cache", "words"),
+    [("", "q8_0", "keys of 16 entries per head are no whole blocks of 32"),
+     ("", "f16,q4_1", "values of 16 entries per head .*; choose one of f32, f16, bf16"),
+     ("deepseek2", "f16,bf16", "not bf16 beside f16; give one type, as --cache-type f16"),
+     ("deepseek2", "q8_0", "keys of 80 entries"), ("deepseek2", "bf16", ""), ("deepseek2-older", "f16,q8_0", "")],
+)  # fmt: skip
+def test_caches_that_llama_cpp_refuses(family: str, cache: str, words: str, tmp_path: Path) -> None:
+    """A head is whole blocks of a quantized type, and latent attention has one type for keys and values."""
+    path = tmp_path / "model.gguf"
+    if family:
+        pytest.importorskip("gguf")
+        write_model(path, family, layers=2)
+    else:
+        path.write_bytes(tiny_model())
+    with pytest.raises(InputError, match=words) if words else nullcontext():
+        read_gguf(path, cache_type=cache)
 
 
 def test_windows_bound_the_cache_and_what_is_seen(tmp_path: Path) -> None:
