@@ -65,6 +65,14 @@ LATENT_KEYS = {
     "rope.dimension_count": 16, "attention.head_count_kv": 1, "expert_feed_forward_length": INNER,
     "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_weights_scale": 1.0,
 }  # fmt: skip
+EXPANDED = {
+    **{name: shape for name, shape in LATENT.items() if name not in ("attn_k_b", "attn_v_b")},
+    "attn_q_b": (HEADS * 64, 64), "attn_kv_b": (HEADS * (48 + 32), 64),
+}  # fmt: skip
+EXPANDED_KEYS = {
+    **{name: value for name, value in LATENT_KEYS.items() if not name.endswith("_mla")},
+    "attention.key_length": 64, "attention.value_length": 32, "attention.head_count_kv": HEADS,
+}  # fmt: skip
 
 GEMMA_4 = {
     **NORMED, "post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,), "layer_output_scale": (1,), **DENSE,
@@ -162,9 +170,10 @@ FAMILIES: Mapping[str, Family] = {
                     {"token_embd_norm": (WIDTH,), "token_embd_norm.bias": (WIDTH,), "output_norm.bias": (WIDTH,)}),
     "glm4moe": MIXTURE_OF_GLM,
     "glm4moe-ahead": replace(MIXTURE_OF_GLM, ahead=1),
+    "deepseek2-older": Family(EXPANDED, EXPANDED_KEYS, first_dense=1),
 }  # fmt: skip
 """By name."""
-ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4", "glm4moe-ahead": "glm4moe"}
+ARCHITECTURES = {"mixtral": "llama", "gemma4-moe": "gemma4", "glm4moe-ahead": "glm4moe", "deepseek2-older": "deepseek2"}
 """What a family's files call it, where that is not its name."""
 
 
@@ -245,24 +254,26 @@ def _add_tokenizer(writer: Any) -> None:
 
 
 def tiny_model(
-    *, experts: bool = False, layers: int = 2, tensors: Mapping[str, tuple[int, ...]] = {}, **changed: Any
-) -> bytes:
+    *, experts: bool = False, layers: int = 2, head: int = 16, tensors: Mapping[str, tuple[int, ...]] = {},
+    **changed: Any,
+) -> bytes:  # fmt: skip
     """A whole file of a few kilobytes: layers of width 32, the last of them, if asked, a mixture of two experts.
 
-    `changed` are keys of its metadata; `tensors` are others than usual, or further ones, without sizes for none.
+    A `head` is so wide. `changed` are keys of its metadata; `tensors` are others than usual, or further ones, without
+    sizes for none.
     """
     heads = [2, 1] * (layers // 2)
     metadata: dict[str, Any] = {
         "general.architecture": "llama", "llama.block_count": layers, "llama.embedding_length": 32,
-        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.attention.key_length": 16,
-        "llama.attention.value_length": 16, "llama.context_length": 64, "llama.attention.sliding_window": 8,
+        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.attention.key_length": head,
+        "llama.attention.value_length": head, "llama.context_length": 64, "llama.attention.sliding_window": 8,
         "llama.attention.sliding_window_pattern": [True, False], "llama.expert_used_count": 1,
         "tokenizer.ggml.tokens": ["a", "b"], **changed,
     }  # fmt: skip
     found: dict[str, tuple[int, ...]] = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
     for layer, count in enumerate(heads):
-        own = {"attn_norm": (32,), "attn_q": (16 * count, 32), "attn_k": (16, 32), "attn_v": (16, 32),
-               "attn_output": (32, 16 * count), "ffn_norm": (32,)}  # fmt: skip
+        own = {"attn_norm": (32,), "attn_q": (head * count, 32), "attn_k": (head, 32), "attn_v": (head, 32),
+               "attn_output": (32, head * count), "ffn_norm": (32,)}  # fmt: skip
         dense = {"ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32)}
         mixed = {"ffn_gate_inp": (2, 32), **{f"{name}_exps": (2, 32, 32) for name in dense}}
         parts = own | (mixed if experts and layer == layers - 1 else dense)

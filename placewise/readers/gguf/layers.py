@@ -94,20 +94,19 @@ def _norm(graph: PassBuilder, layer: Layer, names: Sequence[str], hidden: int, s
 def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) -> int:
     now, scope, rows = graph.now, f"{layer.scope}.attn", graph.now.rows
     heads, kv_heads = shape.heads[layer.number], shape.kv_heads[layer.number]
-    latent = "attn_kv_a_mqa" in layer
-    if latent:
-        kv_heads, widths = 1, (shape.latent + shape.rotated, shape.latent)
-    else:
-        widths = (shape.key_widths[layer.number], shape.value_widths[layer.number])
+    widths = (shape.key_widths[layer.number], shape.value_widths[layer.number])
+    if shape.latent:
+        kv_heads, widths = 1, (widths[0], shape.latent)
     sizes = (heads * widths[0], kv_heads * widths[0], kv_heads * widths[1])
     window = shape.windows[layer.number]
     if layer.number < shape.cached:
-        project = _project_latent if latent else _project
+        project = _expand_latent if "attn_kv_b" in layer else _project
+        project = _project_latent if shape.latent else project
         query, key, value = project(graph, shape, layer, hidden, sizes)
         query = _rotate(graph, layer, "attn_q", query, (rows, sizes[0]))
         key = _rotate(graph, layer, "attn_k", key, (rows, sizes[1]))
         home = graph.groups
-        graph.caches[layer.number] = _fill_cache(graph, layer, window, (key, value), (kv_heads, *widths))
+        graph.caches[layer.number] = _fill_cache(graph, shape, layer, (key, value), (kv_heads, *widths))
         keys, values = graph.caches[layer.number]
     else:
         _require_size(layer, "attn_q", sizes[0], shape.width)
@@ -122,26 +121,31 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
         attributes={"window": window}, group=home,
     )  # fmt: skip
     graph.homes[layer.number] = graph.builder.n_ops
-    mixed = graph.view(f"{layer.scope}.merged", "Reshape", scope, [mixed], (rows, heads * widths[1]))
-    if latent and "attn_v_b" in layer:
-        mixed = _per_head(graph, layer, "attn_v_b", mixed)
-    mixed = _norm(graph, layer, ("attn_sub_norm",), mixed, (rows, heads * widths[1]))
+    inner = heads * widths[1]
+    mixed = graph.view(f"{layer.scope}.merged", "Reshape", scope, [mixed], (rows, inner))
+    if shape.latent:
+        value = layer.parts["attn_v_b"]["weight"].shape[1]
+        _require_size(layer, "attn_v_b", heads, value, shape.latent)
+        inner = heads * value
+        mixed = _per_head(graph, layer, "attn_v_b", mixed, inner)
+    mixed = _norm(graph, layer, ("attn_sub_norm",), mixed, (rows, inner))
     if "attn_output" not in layer:
         return mixed
+    _require_size(layer, "attn_output", shape.width, inner)
     return graph.product(f"{layer.scope}.attn_output", layer.parts["attn_output"], mixed, rows, shape.width)
 
 
 def _fill_cache(
-    graph: PassBuilder, layer: Layer, window: int, new: tuple[int, int], sizes: tuple[int, int, int]
+    graph: PassBuilder, shape: ModelShape, layer: Layer, new: tuple[int, int], sizes: tuple[int, int, int]
 ) -> tuple[int, int]:
     """Store new keys and values; all that are seen then. `sizes`: heads, and entries of a key and of a value.
 
     Latent attention stores the keys alone, of which the values are a part.
     """
-    now, (heads, *widths) = graph.now, sizes
+    now, (heads, *widths), window = graph.now, sizes, shape.windows[layer.number]
     seen = min(now.visible, window) if window else now.visible
     kept = count_cells(now.capacity, window)
-    stored = widths[:1] if "attn_kv_a_mqa" in layer else widths
+    stored = widths[:1] if shape.latent else widths
     state = sum(
         cache_bytes(now.batch * now.sequences * kept * heads * width, name)
         for width, name in zip(stored, now.cache, strict=False)
@@ -182,45 +186,75 @@ def _project(
     return query, key, value
 
 
-def _require_size(layer: Layer, name: str, outputs: int, inputs: int) -> None:
-    """Raise ModelFileError for a matrix that is not that of the metadata's heads, which decide the size of the cache.
-
-    Queries may come with a gate of their size.
-    """
-    weight = layer.parts.get(name, NO_PART).get("weight")
-    times = (1, 2) if name == "attn_q" else (1,)
-    if weight is not None and weight.shape not in {(count * outputs, inputs) for count in times}:
-        found = " × ".join(map(str, weight.shape))
+def require_size(name: str, part: Part, *sizes: int) -> None:
+    """Raise ModelFileError for a weight of other sizes than those of the metadata and of the tensors beside it."""
+    weight = part.get("weight")
+    if weight is not None and weight.shape != sizes:
+        found, wanted = (" × ".join(map(str, shape)) for shape in (weight.shape, sizes))
         raise ModelFileError(
-            f"{layer.scope}.{name} is {found}, and {outputs} × {inputs} by the heads that the file names",
-            remedy="convert the model again",
+            f"{name} is {found}, and {wanted} by the other sizes in the file", remedy="convert the model again"
         )
+
+
+def _require_size(layer: Layer, name: str, *sizes: int) -> None:
+    """Raise ModelFileError for a weight of other sizes, if the layer has it. Queries may come with a gate of theirs."""
+    part = layer.parts.get(name, NO_PART)
+    gated = name == "attn_q" and "weight" in part and part["weight"].shape == (2 * sizes[0], *sizes[1:])
+    if not gated:
+        require_size(f"{layer.scope}.{name}", part, *sizes)
+
+
+def _project_query(graph: PassBuilder, layer: Layer, hidden: int, outputs: int, width: int) -> int:
+    """Queries [rows, outputs] of latent attention, from one matrix or by way of a smaller width."""
+    rows, scope, parts = graph.now.rows, layer.scope, layer.parts
+    if "attn_q_a" not in layer:
+        _require_size(layer, "attn_q", outputs, width)
+        return graph.product(f"{scope}.attn_q", parts["attn_q"], hidden, rows)
+    query = graph.product(f"{scope}.attn_q_a", parts["attn_q_a"], hidden, rows)
+    inner = parts["attn_q_a"]["weight"].shape[0]
+    query = graph.norm(f"{scope}.attn_q_a_norm", parts.get("attn_q_a_norm", NO_PART), query, (rows, inner))
+    _require_size(layer, "attn_q_b", outputs, inner)
+    return graph.product(f"{scope}.attn_q_b", parts["attn_q_b"], query, rows)
+
+
+def _compress(graph: PassBuilder, layer: Layer, hidden: int, outputs: int, latent: int, width: int) -> tuple[int, int]:
+    """Compressed keys and values [rows, outputs], and their part without positions [rows, latent], normed."""
+    rows, scope, parts = graph.now.rows, layer.scope, layer.parts
+    _require_size(layer, "attn_kv_a_mqa", outputs, width)
+    both = graph.product(f"{scope}.attn_kv_a_mqa", parts["attn_kv_a_mqa"], hidden, rows)
+    value = graph.view(f"{scope}.latent", "Slice", f"{scope}.attn", [both], (rows, latent))
+    return both, graph.norm(f"{scope}.attn_kv_a_norm", parts.get("attn_kv_a_norm", NO_PART), value, (rows, latent))
 
 
 def _project_latent(
     graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, sizes: tuple[int, int, int]
 ) -> tuple[int, int, int]:
     """Queries for the latent, and the latent itself as keys and values (DeepSeek-V2, section 2.1, absorbed)."""
+    heads, plain = shape.heads[layer.number], layer.parts["attn_k_b"]["weight"].shape[-1]
+    _require_size(layer, "attn_k_b", heads, shape.latent, plain)
+    query = _project_query(graph, layer, hidden, heads * (plain + shape.rotated), shape.width)
+    query = _per_head(graph, layer, "attn_k_b", query, sizes[0])
+    key, value = _compress(graph, layer, hidden, sizes[1], sizes[2], shape.width)
+    return query, key, value
+
+
+def _expand_latent(
+    graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int, sizes: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Queries, keys and values of every head, the last two from the latent (DeepSeek-V2, not absorbed)."""
     rows, scope, parts = graph.now.rows, layer.scope, layer.parts
-    if "attn_q_a" in layer:
-        query = graph.product(f"{scope}.attn_q_a", parts["attn_q_a"], hidden, rows)
-        inner = (rows, parts["attn_q_a"]["weight"].shape[0])
-        query = graph.norm(f"{scope}.attn_q_a_norm", parts.get("attn_q_a_norm", NO_PART), query, inner)
-        query = graph.product(f"{scope}.attn_q_b", parts["attn_q_b"], query, rows)
-    else:
-        query = graph.product(f"{scope}.attn_q", parts["attn_q"], hidden, rows)
-    if "attn_k_b" in layer:
-        query = _per_head(graph, layer, "attn_k_b", query, sizes[0])
-    latent = graph.product(f"{scope}.attn_kv_a_mqa", parts["attn_kv_a_mqa"], hidden, rows)
-    value = graph.view(f"{scope}.latent", "Slice", f"{scope}.attn", [latent], (rows, sizes[2]))
-    value = graph.norm(f"{scope}.attn_kv_a_norm", parts.get("attn_kv_a_norm", NO_PART), value, (rows, sizes[2]))
-    if "attn_kv_b" in layer:
-        weights = parts["attn_kv_b"].values()
-        query = graph.op(f"{scope}.attn_kv_b", "Gemm", f"{scope}.attn_kv_b", [query], (rows, sizes[0]), weights=weights)
-    return query, latent, value
+    query = _project_query(graph, layer, hidden, sizes[0], shape.width)
+    latent = parts["attn_kv_b"]["weight"].shape[-1]
+    plain = sizes[1] - shape.kv_heads[layer.number] * shape.rotated
+    _require_size(layer, "attn_kv_b", plain + sizes[2], latent)
+    turned, normed = _compress(graph, layer, hidden, latent + shape.rotated, latent, shape.width)
+    expanded = graph.product(f"{scope}.attn_kv_b", parts["attn_kv_b"], normed, rows)
+    key = graph.op(f"{scope}.keys_joined", "Concat", f"{scope}.attn", [expanded, turned], (rows, sizes[1]))
+    value = graph.view(f"{scope}.v", "Slice", f"{scope}.attn", [expanded], (rows, sizes[2]))
+    return query, key, value
 
 
-def _per_head(graph: PassBuilder, layer: Layer, name: str, hidden: int, columns: int = 0) -> int:
+def _per_head(graph: PassBuilder, layer: Layer, name: str, hidden: int, columns: int) -> int:
     """A product with a matrix [outputs, inputs] of its own for every head; result [rows, columns]."""
     part, rows = layer.parts[name], graph.now.rows
     heads, outputs, inputs = part["weight"].shape
@@ -229,7 +263,7 @@ def _per_head(graph: PassBuilder, layer: Layer, name: str, hidden: int, columns:
     product = graph.op(
         scope, "Gemm", scope, [apart], (heads, rows, outputs), weights=part.values(), attributes={"transB": 1}
     )
-    return graph.view(f"{scope}.joined", "Reshape", scope, [product], (rows, columns or heads * outputs))
+    return graph.view(f"{scope}.joined", "Reshape", scope, [product], (rows, columns))
 
 
 def _rotate(graph: PassBuilder, layer: Layer, name: str, hidden: int, shape: tuple[int, ...]) -> int:
@@ -264,11 +298,15 @@ def _feed_dense(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int
     if up not in layer or down not in layer:
         raise ModelFileError(f"layer {layer.number} has no feed-forward part that is known")
     inner = parts[down]["weight"].shape[-1]
+    joined = gate not in layer and parts[up]["weight"].shape[0] == 2 * inner
+    for name, size in ((up, 2 * inner if joined else inner), (gate, inner)):
+        _require_size(layer, name, size, shape.width)
+    _require_size(layer, down, shape.width, inner)
     raised = graph.product(f"{scope}.{up}", parts[up], hidden, rows)
     inputs = [raised]
     if gate in layer:
         inputs = [graph.product(f"{scope}.{gate}", parts[gate], hidden, rows), raised]
-    kind = "SwiGLU" if gate in layer or parts[up]["weight"].shape[0] == 2 * inner else "Gelu"
+    kind = "SwiGLU" if gate in layer or joined else "Gelu"
     active = graph.op(f"{scope}.ffn_act{end}", kind, f"{scope}.ffn", inputs, (rows, inner))
     active = _norm(graph, layer, (f"ffn_sub_norm{end}",), active, (rows, inner))
     return graph.product(f"{scope}.{down}", parts[down], active, rows, shape.width)

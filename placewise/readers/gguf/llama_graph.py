@@ -19,7 +19,7 @@ from placewise.readers.gguf.shape import ModelShape
 FLOAT, INDEX = 4, 8
 ROTATED = 64
 """Caches of quantized types hold what was multiplied by a Hadamard matrix of this size, or of the largest multiple by a
-power of two for keys."""
+power of two for keys. Latent caches do not."""
 OFFLOADED = 32
 """Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
 COMPARED = frozenset((
@@ -109,7 +109,7 @@ def list_results(
     `cells` are positions of a cache without and with a window, `caches` its bytes of keys and values in every layer.
     """
     keys, values = (
-        ROTATED if not name.endswith(("16", "32")) and widths[0] % ROTATED == 0 else 0
+        0 if shape.latent or name.endswith(("16", "32")) or widths[0] % ROTATED else ROTATED
         for name, widths in zip(flags.cache, (shape.key_widths, shape.value_widths), strict=True)
     )
     while keys and shape.key_widths[0] % (2 * keys) == 0:
@@ -183,7 +183,6 @@ class _Graph:
         micro, rows = self.micro, self._rows(self.shape.width)
         values = 1 if micro.fused else max(self.shape.kv_heads) * max(self.shape.value_widths)
         masked = 2 if micro.fused else FLOAT
-        latent = all(self._find(layer, "attn_k_b") for layer in range(self.shape.layers))
         inputs = [("tokens", micro.tokens * FLOAT), ("embeddings", rows), ("mixed_tokens", micro.tokens * FLOAT)]
         inputs += [("mixed_slots", micro.tokens * INDEX), ("mixed", rows)]
         inputs += [("positions", micro.tokens * FLOAT)] if self.architecture not in WITHOUT_ROPE else []
@@ -194,7 +193,7 @@ class _Graph:
         ):
             if present:
                 inputs += [(f"keys_at{kind}", micro.tokens * INDEX)]
-                inputs += [] if latent else [(f"values_at{kind}", micro.tokens * INDEX * values)]
+                inputs += [] if self.shape.latent else [(f"values_at{kind}", micro.tokens * INDEX * values)]
                 inputs += [(f"mask{kind}", cells * micro.tokens * masked)]
                 inputs += [(f"rotate_{name}{kind}", size**2 * FLOAT) for name, size in self._rotations() if size]
         for name, nbytes in [*inputs, ("rows", micro.outputs * FLOAT)]:
@@ -326,8 +325,12 @@ class _Graph:
         """The heads' results side by side, and the norm that they read."""
         normed = self._norm(layer, "attn", incoming, self._find(layer, "attn_norm"), self.micro.tokens)
         kind = "_w" if self.shape.windows[layer] else ""
-        compute = self._compress if self._find(layer, "attn_k_b") else self._compute_heads
-        names = compute(layer, normed, kind)
+        if self.shape.latent:
+            names = self._compress(layer, normed)
+        elif self._find(layer, "attn_kv_b"):
+            names = self._expand(layer, normed, kind)
+        else:
+            names = self._compute_heads(layer, normed, kind)
         found = self._mix(layer, names, kind)
         if self.micro.rotated[1]:
             found = self.add(f"mixed_rotated.{layer}", self._size_of_heads(layer), found, f"rotate_values{kind}")
@@ -340,36 +343,65 @@ class _Graph:
     def _size_of_heads(self, layer: int) -> int:
         return self._rows(self.shape.heads[layer] * self.shape.value_widths[layer])
 
-    def _compress(self, layer: int, incoming: str, _kind: str) -> dict[str, str]:
+    def _compress(self, layer: int, incoming: str) -> dict[str, str]:
         """Queries and the latent keys and values of multi-head latent attention (DeepSeek 2)."""
         heads, latent, turned = self.shape.heads[layer], self.shape.latent, self.shape.rotated
+        query = self._ask_latent(layer, incoming)
+        absorbed = self.add(
+            f"q_absorbed.{layer}", self._rows(heads * latent), query, weight=self._find(layer, "attn_k_b")
+        )
+        self.add(f"q_turned.{layer}", self._rows(heads * turned), query, "positions")
+        found = self.add(f"q_all.{layer}", self._rows(heads * (latent + turned)), absorbed, f"q_turned.{layer}")
+        both, value = self._add_latent(layer, incoming, latent)
+        self.add(f"k_turned.{layer}", self._rows(turned), both, "positions")
+        return {"q": found, "k": self.add(f"k_all.{layer}", self._rows(latent + turned), value, f"k_turned.{layer}")}
+
+    def _expand(self, layer: int, incoming: str, kind: str) -> dict[str, str]:
+        """Queries, keys and values of every head, the last two from the latent (DeepSeek 2, older files)."""
+        shape, heads, weight = self.shape, self.shape.heads[layer], self._find(layer, "attn_kv_b")
+        outputs, latent = self.shapes[weight]
+        query = key = self._rows(heads * shape.key_widths[layer])
+        found = self.add(f"q_turned.{layer}", query, self._ask_latent(layer, incoming), "positions")
+        found = self._rotate(layer, "q", query, found, "keys", kind)
+        both, normed = self._add_latent(layer, incoming, latent)
+        expanded = self.add(f"kv_expanded.{layer}", self._rows(outputs), normed, weight=weight)
+        value = self._size_of_heads(layer)
+        values = self.add(f"v.{layer}", value, expanded)
+        values = self._rotate(layer, "v", value, values, "values", kind)
+        self.add(f"k_turned.{layer}", self._rows(shape.rotated), both, "positions")
+        self.add(f"k_repeated.{layer}", self._rows(heads * shape.rotated), f"k_turned.{layer}")
+        keys = self.add(f"k_all.{layer}", key, expanded, f"k_repeated.{layer}")
+        return {"q": found, "k": self._rotate(layer, "k", key, keys, "keys", kind), "v": values}
+
+    def _ask_latent(self, layer: int, incoming: str) -> str:
+        """The queries of latent attention, by way of a smaller width or not."""
         query = self._find(layer, "attn_q_b", "attn_q")
         if rank := self._find(layer, "attn_q_a"):
             nbytes = self._rows(self.shapes[rank][0])
             self.add(f"rank.{layer}", nbytes, incoming, weight=rank)
             self.add(f"rank_normed.{layer}", nbytes, f"rank.{layer}", in_place=True, home=self._home_of_norm(layer))
             weight = self._find(layer, "attn_q_a_norm")
-            incoming_query = self.add(
-                f"rank_scaled.{layer}", nbytes, f"rank_normed.{layer}", weight=weight, in_place=True
-            )
-        else:
-            incoming_query = incoming
-        self.add(f"q.{layer}", self._rows(self.shapes[query][0]), incoming_query, weight=query)
-        absorbed = self.add(
-            f"q_absorbed.{layer}", self._rows(heads * latent), f"q.{layer}", weight=self._find(layer, "attn_k_b")
-        )
-        self.add(f"q_turned.{layer}", self._rows(heads * turned), f"q.{layer}", "positions")
-        found = self.add(f"q_all.{layer}", self._rows(heads * (latent + turned)), absorbed, f"q_turned.{layer}")
-        both = self.add(f"kv.{layer}", self._rows(latent + turned), incoming, weight=self._find(layer, "attn_kv_a_mqa"))
+            incoming = self.add(f"rank_scaled.{layer}", nbytes, f"rank_normed.{layer}", weight=weight, in_place=True)
+        return self.add(f"q.{layer}", self._rows(self.shapes[query][0]), incoming, weight=query)
+
+    def _add_latent(self, layer: int, incoming: str, latent: int) -> tuple[str, str]:
+        """The latent with the positions of keys, and the normed part without."""
+        weight = self._find(layer, "attn_kv_a_mqa")
+        both = self.add(f"kv.{layer}", self._rows(latent + self.shape.rotated), incoming, weight=weight)
         self.add(f"kv_normed.{layer}", self._rows(latent), both, home=self._home_of_norm(layer))
         weight = self._find(layer, "attn_kv_a_norm")
         value = self.add(f"kv_scaled.{layer}", self._rows(latent), f"kv_normed.{layer}", weight=weight, in_place=True)
-        self.add(f"k_turned.{layer}", self._rows(turned), both, "positions")
-        return {"q": found, "k": self.add(f"k_all.{layer}", self._rows(latent + turned), value, f"k_turned.{layer}")}
+        return both, value
+
+    def _rotate(self, layer: int, name: str, nbytes: int, at: str, matrix: str, kind: str) -> str:
+        """Multiplied by the matrix of a cache of a quantized type, if any."""
+        if not self.micro.rotated[matrix == "values"]:
+            return at
+        return self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}{kind}")
 
     def _compute_heads(self, layer: int, incoming: str, kind: str) -> dict[str, str]:
         """Queries, keys and values."""
-        shape, micro, home = self.shape, self.micro, self.places.layers[layer]
+        shape, home = self.shape, self.places.layers[layer]
         query = self._rows(shape.heads[layer] * shape.key_widths[layer])
         key, value = (
             self._rows(shape.kv_heads[layer] * widths[layer]) for widths in (shape.key_widths, shape.value_widths)
@@ -392,9 +424,7 @@ class _Graph:
                 at = self.add(f"{name}_scaled.{layer}", nbytes, at, weight=normed, in_place=True)
             if name != "v" and self._turns(layer):
                 at = self.add(f"{name}_turned.{layer}", nbytes, at, "positions", in_place=bool(normed))
-            if micro.rotated[matrix == "values"]:
-                at = self.add(f"{name}_rotated.{layer}", nbytes, at, f"rotate_{matrix}{kind}")
-            names[name] = at
+            names[name] = self._rotate(layer, name, nbytes, at, matrix, kind)
         return names
 
     def _mix(self, layer: int, names: Mapping[str, str], kind: str) -> str:

@@ -12,10 +12,10 @@ from placewise.model.graph import Graph, Source
 from placewise.model.tables import Phase
 from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.gguf.header import NO_LAYER, Header, Tensor, read_header
-from placewise.readers.gguf.layers import Layer, add_layer, split_layers
+from placewise.readers.gguf.layers import Layer, add_layer, require_size, split_layers
 from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
-from placewise.readers.gguf.types import CACHE_TYPES, REPACKED
+from placewise.readers.gguf.types import CACHE_TYPES, REPACKED, find_type
 from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
@@ -30,6 +30,13 @@ KNOWN = frozenset((
     "xverse",
 ))  # fmt: skip
 """Architectures of llama.cpp whose layers consist of the parts that are read here."""
+WITHOUT_NORM = frozenset({"olmo"})
+"""Those of them whose last norm has no weights."""
+NOT_CAUSAL = frozenset((
+    "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe", "llama-embed",
+    "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "t5", "t5encoder", "wavtokenizer-dec",
+))  # fmt: skip
+"""Encoders and diffusion models, for which llama.cpp has no cache (`create_memory` in src/llama-model.cpp)."""
 SAMPLE = "sample"
 
 
@@ -47,7 +54,9 @@ def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str 
     try:
         run = parse_run_dims(dims)
         cache = parse_cache_type(cache_type)
+        _require_causal(header)
         shape = read_shape(header)
+        _require_cache(shape, cache)
         options = {"dims": list_used_dims(run, NAMES), **({"cache_type": cache_type} if cache_type else {})}
         source = Source(str(path), header.sha256, "gguf", options, view="raw")
         graph, notes = _build_graph(header, shape, run, cache, source)
@@ -68,6 +77,24 @@ def parse_cache_type(text: str | None) -> tuple[str, str]:
     return names[0], names[-1]
 
 
+def _require_cache(shape: ModelShape, cache: tuple[str, str]) -> None:
+    """Raise InputError for types that llama.cpp refuses for this model (`llama_init_from_model`)."""
+    if shape.latent and cache[0] != cache[1]:
+        raise InputError(
+            f"the values of latent attention are a part of its keys, and not {cache[1]} beside {cache[0]}",
+            remedy=f"give one type, as --cache-type {cache[0]}",
+        )
+    for what, name, widths in zip(("keys", "values"), cache, (shape.key_widths, shape.value_widths), strict=True):
+        block = find_type(name).block
+        odd = [width for width in widths if width % block]
+        if odd:
+            whole = ", ".join(kind for kind in CACHE_TYPES if find_type(kind).block == 1)
+            raise InputError(
+                f"{what} of {odd[0]} entries per head are no whole blocks of {block}, as a cache of {name} has them",
+                remedy=f"choose one of {whole} for them",
+            )
+
+
 def parse_run_dims(dims: Mapping[str, int]) -> RunDims:
     """The dimensions of a run of a GGUF model. Raises ModelFileError for unknown names and sizes out of range."""
     return parse_dims(replace_context(dims, NAMES), NAMES, RunDims())
@@ -78,8 +105,7 @@ def _build_graph(
 ) -> tuple[Graph, tuple[str, ...]]:
     layers, tensors = list(split_layers(header.tensors, shape.layers)), {one.name: one for one in header.tensors}
     _require_attention(header, layers)
-    if "token_embd.weight" not in tensors:
-        raise ModelFileError("has no token_embd.weight", remedy="give a language model")
+    _require_ends(header, shape, tensors)
     first = Pass(run.batch, run.prompt, run.prompt, run.capacity, run.sequences, cache)
     graph = PassBuilder(first)
     prompt = graph.builder.add_tensor(-1, shape=(first.rows,), dtype="int32", name="tokens")
@@ -157,6 +183,17 @@ def _share_embedding(embedding: Part) -> Part:
     return {**embedding, "weight": replace(weight, name="output.weight")} if weight.type in REPACKED else embedding
 
 
+def _require_causal(header: Header) -> None:
+    """Raise ModelFileError for a model that does not generate."""
+    name = header.architecture
+    if name in NOT_CAUSAL or header.metadata.get(f"{name}.attention.causal") is False:
+        raise ModelFileError(
+            f"is of the architecture {shortened(name, 40)!r}, whose tokens attend to later ones: it does not generate "
+            "token by token",
+            remedy="give a model that generates text",
+        )
+
+
 def _require_attention(header: Header, layers: list[Layer]) -> None:
     """Raise ModelFileError for a model whose layers keep another state than keys and values."""
     for layer in layers:
@@ -167,6 +204,23 @@ def _require_attention(header: Header, layers: list[Layer]) -> None:
                 f"layer {layer.number} (architecture {shortened(header.architecture, 40)!r}) {what}, and is not known",
                 remedy="models with attention in each layer are read",
             )
+
+
+def _require_ends(header: Header, shape: ModelShape, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelFileError for an input or an output that is missing, or of other sizes than the layers.
+
+    Unknown architectures may have no last norm, and an output for another vocabulary.
+    """
+    is_known = header.architecture in KNOWN
+    has_norm = is_known and header.architecture not in WITHOUT_NORM
+    for name in ("token_embd.weight", *["output_norm.weight"] * has_norm):
+        if name not in tensors:
+            raise ModelFileError(f"has no {name}", remedy="give a whole language model")
+    output = _part(tensors, "output")
+    rows = shape.vocabulary if is_known or not output else output["weight"].shape[0]
+    require_size("token_embd", _part(tensors, "token_embd"), shape.vocabulary, shape.width)
+    require_size("output_norm", _part(tensors, "output_norm"), shape.width)
+    require_size("output", output, rows, shape.width)
 
 
 def _list_notes(

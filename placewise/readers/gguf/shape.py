@@ -47,7 +47,7 @@ class ModelShape:
 
     The layers from `cached` on read the caches of earlier ones and have none.
     The `unused` layers of multi-token prediction, which follow the others, are not among the `layers`.
-    `latent` is the width of the compressed keys and values (multi-head latent attention), 0 without.
+    `latent` is the width of the compressed keys and values that are cached (multi-head latent attention), 0 without.
     """
 
     layers: int
@@ -96,10 +96,16 @@ def read_shape(header: Header) -> ModelShape:
         embedding.shape[0] if embedding and embedding.shape else header.number("vocab_size"),
         header.number("context_length"),
         _count_cached(header, layers),
-        header.number("attention.kv_lora_rank"),
+        _read_latent(header),
         header.number("rope.dimension_count", key),
         unused,
     )
+
+
+def _read_latent(header: Header) -> int:
+    """The width of a compressed cache: older files do not say how wide its heads are, and llama.cpp expands theirs."""
+    heads = [header.number(f"attention.{name}_length_mla") for name in ("key", "value")]
+    return header.number("attention.kv_lora_rank") if all(heads) else 0
 
 
 def _per_layer(header: Header, name: str, layers: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -49,6 +49,8 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
         "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
         "attention.key_length": latent + turned if latent else head,
         "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
+        "attention.key_length_mla": turned + sizes.find("qk_nope_head_dim"),
+        "attention.value_length_mla": sizes.find("v_head_dim"),
         "attention.sliding_window": sizes.find("sliding_window"),
         "expert_used_count": sizes.find("num_experts_per_tok"),
     }  # fmt: skip

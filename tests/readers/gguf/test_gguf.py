@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -109,14 +110,33 @@ def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
 def test_the_cache_has_the_bytes_of_its_type(name: str, tmp_path: Path) -> None:
     """Keys and values of all layers, at the context asked for, in multiples of 256; two types are keys and values."""
     path = tmp_path / "tiny.gguf"
-    path.write_bytes(tiny_model())
+    path.write_bytes(tiny_model(head=32))
     sizes = {"prompt": 4, "tokens": 4, "context": 200, "batch": 2}
     known = find_type(name)
-    entries = 2 * 2 * 256 * 16  # layers, sequences, positions, width of keys or values: the window is wider
+    entries = 2 * 2 * 256 * 32  # layers, sequences, positions, width of keys or values: the window is wider
     state = read_gguf(path, dims=sizes, cache_type=name).graph.ops.state_bytes.sum()
     assert state == 2 * entries * known.block_bytes / known.block
     mixed = read_gguf(path, dims=sizes, cache_type=f"f16,{name}").graph.ops.state_bytes.sum()
     assert mixed == entries * 2 + entries * known.block_bytes / known.block
+
+
+@pytest.mark.parametrize(
+    ("family", "cache", "words"),
+    [("", "q8_0", "keys of 16 entries per head are no whole blocks of 32"),
+     ("", "f16,q4_1", "values of 16 entries per head .*; choose one of f32, f16, bf16"),
+     ("deepseek2", "f16,bf16", "not bf16 beside f16; give one type, as --cache-type f16"),
+     ("deepseek2", "q8_0", "keys of 80 entries"), ("deepseek2", "bf16", ""), ("deepseek2-older", "f16,q8_0", "")],
+)  # fmt: skip
+def test_caches_that_llama_cpp_refuses(family: str, cache: str, words: str, tmp_path: Path) -> None:
+    """A head is whole blocks of a quantized type, and latent attention has one type for keys and values."""
+    path = tmp_path / "model.gguf"
+    if family:
+        pytest.importorskip("gguf")
+        write_model(path, family, layers=2)
+    else:
+        path.write_bytes(tiny_model())
+    with pytest.raises(InputError, match=words) if words else nullcontext():
+        read_gguf(path, cache_type=cache)
 
 
 def test_windows_bound_the_cache_and_what_is_seen(tmp_path: Path) -> None:
@@ -180,7 +200,7 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
     path, whole = tmp_path / "tiny.gguf", tiny_model()
     metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 32,
                 "llama.attention.head_count": 2}  # fmt: skip
-    layer = {"token_embd.weight": (8, 32), "blk.0.ssm_in.weight": (32, 32)}
+    ends = {"token_embd.weight": (8, 32), "output_norm.weight": (32,)}
     cases = {
         "middle of its header": whole[:200],
         "its weights end at": whole[:-64],
@@ -189,10 +209,8 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         "more than it can hold": whole[:8] + struct.pack("<Q", 1 << 60) + whole[16:],
         "no architecture": pack({}, {}),
         "neither its layers nor its width": pack({"general.architecture": "clip"}, {}),
-        "state of 'ssm_in'": pack(metadata, layer),
-        "no projections that are known": pack(metadata, {**layer, "blk.0.ssm_in.weight": (1, 1)} | {
-            "blk.0.attn_norm.weight": (32,)} | {"blk.0.ssm_in.weight": (1, 1)}) and pack(
-            metadata, {"token_embd.weight": (8, 32), "blk.0.attn_norm.weight": (32,)}),
+        "state of 'ssm_in'": pack(metadata, {**ends, "blk.0.ssm_in.weight": (32, 32)}),
+        "no projections that are known": pack(metadata, {**ends, "blk.0.attn_norm.weight": (32,)}),
         "no token_embd": pack(metadata, {"blk.0.attn_norm.weight": (32,)}),
     }  # fmt: skip
     for words, data in cases.items():
@@ -200,6 +218,16 @@ def test_foreign_and_damaged_files_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=words) as error:
             read_gguf(path)
         assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma-embedding", "t5encoder", "dream", "llama"])
+def test_models_that_do_not_generate(name: str, tmp_path: Path) -> None:
+    """Encoders and diffusion models are refused by name, others by their metadata."""
+    path = tmp_path / "model.gguf"
+    causal = {"llama.attention.causal": name != "llama"}
+    path.write_bytes(tiny_model(**{"general.architecture": name, **causal}))
+    with pytest.raises(ModelFileError, match=f"architecture '{name}', whose tokens attend to later ones"):
+        read_gguf(path)
 
 
 def test_a_file_of_this_name_is_read_as_one(tmp_path: Path) -> None:
@@ -233,7 +261,37 @@ def test_heads_that_are_not_those_of_the_tensors(name: str, value: object, tmp_p
     """The cache follows from the metadata, the weights from the tensors: where they differ, nothing is read."""
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_model(**{f"llama.{name}": value}))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_\w+ is .* by the heads that the file names"):
+    with pytest.raises(ModelFileError, match=r": (blk\.0\.attn_\w+|token_embd) is .* by the other sizes in the file"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [("token_embd", (8, 64), "8 × 32"), ("output_norm", (64,), "32"), ("output", (16, 32), "8 × 32"),
+     ("output", (8, 64), "8 × 32"), ("blk.1.attn_output", (64, 16), "32 × 16"),
+     ("blk.1.attn_output", (32, 32), "32 × 16"), ("blk.0.ffn_up", (64, 32), "32 × 32"),
+     ("blk.0.ffn_gate", (32, 64), "32 × 32"), ("blk.0.ffn_down", (64, 32), "32 × 32")],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_each_other(name: str, shape: tuple[int, ...], wanted: str, tmp_path: Path) -> None:
+    """llama.cpp loads none of them; what they would be is said."""
+    path, found = tmp_path / "model.gguf", " × ".join(map(str, shape))
+    path.write_bytes(tiny_model(tensors={f"{name}.weight": shape}))
+    with pytest.raises(ModelFileError, match=f": {name} is {found}, and {wanted} by the other sizes in the file"):
+        read_gguf(path)
+
+
+def test_ends_that_only_known_architectures_need(tmp_path: Path) -> None:
+    """A last norm with weights, bar OLMo, and an output for all tokens: a new name may have neither."""
+    path, without = tmp_path / "model.gguf", {"output_norm.weight": ()}
+    sizes = {"block_count": 2, "embedding_length": 32, "attention.head_count": [2, 1], "attention.head_count_kv": 1}
+    for name in ("olmo", "new"):
+        metadata = {"general.architecture": name, **{f"{name}.{key}": size for key, size in sizes.items()}}
+        path.write_bytes(tiny_model(tensors=without, **metadata))
+        assert read_gguf(path).graph.n_ops
+    path.write_bytes(tiny_model(tensors={**without, "output.weight": (4, 32)}, **metadata))
+    assert read_gguf(path).graph.n_ops
+    path.write_bytes(tiny_model(tensors=without))
+    with pytest.raises(ModelFileError, match=r"has no output_norm\.weight"):
         read_gguf(path)
 
 
@@ -295,6 +353,20 @@ def test_layers_that_share_a_cache(tmp_path: Path) -> None:
     unused = read_gguf(path, dims=SIZES)
     assert unused.graph.ops.state_bytes.sum() == graph.ops.state_bytes.sum()
     assert any("blk.2.attn_k.weight" in note for note in unused.warnings)
+
+
+def test_latent_attention_of_older_files(tmp_path: Path) -> None:
+    """Without the widths of its heads, llama.cpp expands the latent, and keeps the keys and values of every head."""
+    pytest.importorskip("gguf")
+    entries = {"deepseek2": 64 + 16, "deepseek2-older": 4 * (64 + 32)}
+    for family, kept in entries.items():
+        graph = read_gguf(write_model(tmp_path / "model.gguf", family, layers=2), dims=WHOLE).graph
+        assert graph.ops.state_bytes.sum() == 2 * 256 * kept * 2
+    work = work_of(graph)
+    (expand,) = (op for op in range(graph.n_ops) if graph.ops.name[op] == "blk.0.attn_kv_b")
+    assert work.flops[expand] == 2 * 16 * 64 * 4 * (48 + 32)
+    (attend,) = (op for op in range(graph.n_ops) if graph.ops.name[op] == "blk.0.attention")
+    assert [graph.tensors.shape[one][1::2] for one in graph.inputs_of(attend)] == [(4, 64), (4, 64), (4, 32)]
 
 
 def test_a_mixture_on_two_unlike_cards(tmp_path: Path) -> None:
