@@ -23,6 +23,7 @@ from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE, DECODE, Outcome, Reason, Result
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
+from placewise.readers.run_dims import find_run_dims
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
 
@@ -138,6 +139,9 @@ def _has_accelerators(problem: Problem) -> bool:
 
 
 def _require_text(problem: Problem) -> None:
+    dims = find_run_dims(problem.graph.source)
+    if dims is not None and not dims.tokens:
+        raise InputError("no tokens are generated with tokens=0", remedy="give --dim tokens=128, or leave it out")
     if DECODE not in [phase.name for phase in problem.graph.phases]:
         raise InputError("this model generates no text", remedy="use placewise place --for, with any other target")
     if problem.objective.kind != "latency" or problem.graph.ops.backward.any():

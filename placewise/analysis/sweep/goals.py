@@ -24,12 +24,18 @@ def _number(text: str) -> float:
     return number
 
 
+def _memory(text: str) -> float:
+    if text.strip().replace(".", "", 1).isdigit():
+        raise InputError(f"the memory {text[:40]} has no unit", remedy=f"write {text[:40]}GiB")
+    return parse_bytes(text)
+
+
 _PARSERS: dict[str, Callable[[str], float]] = {
     "value": parse_seconds,
     "latency": parse_seconds,
     "throughput": _number,
     "tokens_per_second": _number,
-    "memory": parse_bytes,
+    "memory": _memory,
 }
 """What may be asked for: seconds (as 50ms), rates, and bytes of all devices together (as 40GiB)."""
 

@@ -142,6 +142,8 @@ def test_bad_input_is_one_sentence(config: str, tmp_path: Path) -> None:
         pw.fit(config, DEVICES, target="onnx")
     with pytest.raises(InputError, match="generates no text"):
         pw.fit("zoo:bert-base", DEVICES)
+    with pytest.raises(InputError, match="tokens=0"):
+        pw.fit(config, DEVICES, dims={"tokens": 0})
 
 
 def test_the_command_line_prints_the_same(config: str) -> None:

@@ -19,9 +19,9 @@ from placewise.errors import InputError
         ("value<=1s", True),
         ("throughput>=20", True),
         ("throughput<=19", False),
-        ("memory<=8", True),
+        ("memory<=8B", True),
         ("memory<=1MiB", True),
-        ("memory<=7", False),
+        ("memory<=7B", False),
     ],
 )
 def test_goals_compare_a_figure_with_a_limit(text, met):
@@ -32,15 +32,15 @@ def test_goals_compare_a_figure_with_a_limit(text, met):
 
 def test_a_point_without_a_plan_or_the_figure_meets_nothing():
     """Also where the figure would be small."""
-    assert not parse_goal("memory<=100").is_met(made_point({"n": 8}, fits=False))
-    assert not parse_goal("memory<=100").is_met(made_point({"n": 8}, fits=None))
+    assert not parse_goal("memory<=100B").is_met(made_point({"n": 8}, fits=False))
+    assert not parse_goal("memory<=100B").is_met(made_point({"n": 8}, fits=None))
     assert not parse_goal("tokens_per_second<=100").is_met(made_point({"n": 8}))
 
 
 @pytest.mark.parametrize(
     "text",
     ["speed>=3", "tokens_per_second=3", "tokens_per_second>3", ">=3", "latency<=", "latency<=3 apples", "memory<=x",
-     "throughput>=nan", "throughput>=inf", "", "price<=3"],
+     "memory<=8", "throughput>=nan", "throughput>=inf", "", "price<=3"],
 )  # fmt: skip
 def test_bad_goals_are_one_sentence(text):
     """With what may be asked."""
