@@ -472,7 +472,7 @@ def add_measurements(
         board,
         rows=tuple(rows),
         single_measured=single.seconds,
-        single_spread=single.measurement.spread,
+        single_spread=finite(single.measurement.spread),
         plain_measured=plain,
     )
 
@@ -481,5 +481,6 @@ def _add_measurement(row: LeaderboardRow, measured: MeasuredPlacement | None) ->
     if measured is None:
         return row
     measurement = measured.measurement
-    spread = finite(measurement.spread) if measurement.rounds else None
-    return replace(row, measured=finite(measured.seconds), spread=spread, failure=measurement.failure)
+    return replace(
+        row, measured=finite(measured.seconds), spread=finite(measurement.spread), failure=measurement.failure
+    )

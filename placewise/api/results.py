@@ -378,7 +378,7 @@ class RunResult(_Shown):
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles of the rounds, as a share of the median."""
+        """The distance between the quartiles of the rounds, as a share of the median; NaN of fewer than two."""
         return self.placements.of(PLAN).measurement.spread
 
     @property

@@ -35,6 +35,7 @@ COPIES = {
     "cutting.py": "placewise.readers.torch.cutting",
     "loading.py": "placewise.readers.torch.loading",
     "local_device.py": "placewise.readers.torch.local_device",
+    "meeting.py": "placewise.readers.torch.meeting",
     "prefetch.py": "placewise.readers.torch.prefetch",
     "rank_watch.py": "placewise.readers.torch.rank_watch",
     "stream_time.py": "placewise.transform.stream_time",
@@ -68,6 +69,7 @@ from torch.distributed.pipelining import ScheduleGPipe
 from cutting import HostStage, MicrobatchStage, build_stage, calls_of
 from loading import load_program, sample_inputs
 from local_device import take_device
+from meeting import MeetingError, meet
 from prefetch import PrefetchingStage
 from rank_watch import RankWatch, say
 from stream_time import StageTime, steady_seconds, stream_seconds
@@ -88,24 +90,19 @@ def refuse(text, rank=0):
     os._exit(2)
 
 
-def meet(seconds):
-    """The rank of this process, and the store in which all of them have met."""
+def connect(seconds):
+    """The rank of this process, the store in which all of them have met, and who watches the others."""
     start = f"torchrun --standalone --nproc-per-node {{COUNT}} {SCRIPT}"
     if any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         refuse(f"{STAGES} has {{COUNT}} stages, one process each: start them with {{start}}")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world != COUNT:
         refuse(f"{STAGES} has {{COUNT}} stages, and there are {{world}} processes: start them with {{start}}", rank)
-    where = f"{{os.environ['MASTER_ADDR']}}:{{os.environ['MASTER_PORT']}}"
     try:
-        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=seconds)))
-        return rank, store, RankWatch(store, rank, NAMES)
-    except dist.DistNetworkError as error:
-        if "EADDRINUSE" in str(error):
-            refuse(f"the port of {{where}} is taken: set MASTER_PORT to a free one, or start with {{start}}")
-        refuse(f"stage {{rank}} reached nobody at {{where}} within {{seconds:g}} s", 0)
-    except (dist.DistStoreError, RuntimeError):
-        refuse(f"not all {{COUNT}} stages came to {{where}} within {{seconds:g}} s: start one process for each", 0)
+        store, processes = meet(rank, NAMES, seconds)
+    except MeetingError as error:
+        refuse(f"{{error}}, or start with {{start}}")
+    return rank, store, RankWatch(processes, rank, NAMES)
 
 
 def example(program, names):
@@ -174,7 +171,7 @@ def main(model, micro_batches, trust_model, timeout):
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = SAID["tf32"] == "products"
     torch.backends.cudnn.allow_tf32 = SAID["tf32"] != "nothing"
-    rank, store, watch = meet(min(timeout, 60))
+    rank, store, watch = connect(min(timeout, 60))
     try:
         run(rank, store, watch, model, micro_batches, trust_model, timeout)
     except BaseException as error:

@@ -26,10 +26,10 @@ from placewise.transform.training import planned_optimizer
 
 STAGES, SCRIPT = "stages.json", "train_pipeline.py"
 COPIES = (
-    "attempt",
     "cutting",
     "loading",
     "local_device",
+    "meeting",
     "gradient_exchange",
     "training_stages",
     "pipeline_trainer",
@@ -62,10 +62,10 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # broken connections are 
 import torch
 import torch.distributed as dist
 
-from attempt import join_attempt
 from cutting import calls_of
 from loading import load_program
 from local_device import take_device
+from meeting import MeetingError, meet
 from pipeline_trainer import PipelineTrainer, WholeTrainer
 from rank_watch import GRACE, RankWatch, say
 
@@ -87,15 +87,11 @@ def connect(seconds):
     if world != COUNT:
         wrong = f"{STAGES} has {{COUNT}} processes, and {{world}} were started: start them with {{start}}"
         raise SystemExit(wrong if rank == 0 else 1)
-    address = f"{{os.environ['MASTER_ADDR']}}:{{os.environ['MASTER_PORT']}}"
     try:
-        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=seconds)))
-        store = join_attempt(store, rank, world, seconds)
-        watch = RankWatch(store, rank, NAMES)
-    except (dist.DistError, RuntimeError, TimeoutError) as error:
-        if "EADDRINUSE" in str(error) or "in use" in str(error):
-            raise SystemExit(f"the port of {{address}} is taken: set MASTER_PORT, as torchrun --master-port does")
-        raise SystemExit(f"process {{rank}} found not all of {{world}} processes at {{address}} in {{seconds}} s")
+        store, processes = meet(rank, NAMES, seconds)
+    except MeetingError as error:
+        raise SystemExit(f"{{error}}, or start with {{start}}")
+    watch = RankWatch(processes, rank, NAMES)
     dist.init_process_group(
         SAID["backend"], store=dist.PrefixStore("group", store), rank=rank, world_size=world,
         timeout=timedelta(seconds=seconds),

@@ -272,7 +272,7 @@ def read_schedule(pid: int) -> tuple[float, float]:
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:
     limit = "" if memory == float("inf") else str(int(memory))
     tied = "tied" if threading.current_thread() is threading.main_thread() else ""
-    return [sys.executable, "-m", _CHILD, str(link), str(alive), ",".join(map(str, cores)), limit, tied]
+    return [sys.executable, "-P", "-m", _CHILD, str(link), str(alive), ",".join(map(str, cores)), limit, tied]
 
 
 def _environment(threads: int, extra: Mapping[str, str] | None) -> dict[str, str]:

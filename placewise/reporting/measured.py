@@ -16,7 +16,8 @@ from placewise.reporting.plain import shown_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One measured placement. Times are in seconds; `spread` is the interquartile range as a share of the median.
+    """One measured placement. Times are in seconds; `spread` is the interquartile range as a share of the median, NaN
+    after a single round.
 
     `pieces` counts the pieces per device, `share` is the share of the time that ran where the plan wants it, `idle` the
     devices that ran nothing. `memory` is the bytes that each device should hold by the runtime's own rules. `failure`
@@ -94,7 +95,7 @@ def _row_cells(row: MeasuredRow, base: float, *, steady: bool) -> list[str]:
     return [
         row.name,
         format_seconds(row.measured),
-        f"{row.spread:.1%}",
+        f"{row.spread:.1%}" if math.isfinite(row.spread) else "–",
         f"{base / row.measured:.2f}×",
         predicted,
         f"{off:+.0%}" if math.isfinite(off) else "–",

@@ -59,8 +59,8 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles of the rounds, as a share of the median."""
-        if not self.rounds:
+        """The distance between the quartiles of the rounds, as a share of the median; NaN of fewer than two."""
+        if len(self.rounds) < 2:
             return float("nan")
         low, high = np.percentile(self.rounds, (25, 75))
         return float(high - low) / self.seconds

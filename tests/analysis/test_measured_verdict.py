@@ -17,6 +17,8 @@ from placewise.analysis.measure_placements import (
 from placewise.analysis.paired import compare_rounds, least_rounds
 from placewise.model.placement import Placement
 from placewise.model.verdict import OWN_THREADS, REPLICAS
+from placewise.reporting.measured import measurement_view
+from placewise.reporting.plain import plain
 from placewise.runtimes.base import RuntimeInfo
 from placewise.runtimes.measure import Measurement, Protocol
 
@@ -109,6 +111,15 @@ def test_there_is_no_verdict_while_a_rival_did_not_run() -> None:
 def test_one_device_is_no_split() -> None:
     """A plan on the same single device is not judged by its noise."""
     assert measured_verdict(measured((0.5,), split=False), PLAN) == "Nothing is split: one device runs everything."
+
+
+def test_a_single_round_has_no_spread() -> None:
+    """Quartiles of one number would say that nothing scatters."""
+    spreads = []
+    for rounds in ((0.5,), (0.5, 0.6)):
+        row = plain(measurement_view(tabulate_measurements(measured(rounds), PLAN))).splitlines()[4]
+        spreads.append(row.split()[3])
+    assert spreads == ["–", "9.1%"]
 
 
 @pytest.mark.parametrize("count", [6, 10, 15, 30])

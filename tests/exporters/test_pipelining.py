@@ -132,7 +132,7 @@ def test_an_error_in_a_stage_is_named(path: Path, tmp_path: Path) -> None:
         later(
             {"RANK": "0", "WORLD_SIZE": "3"},
             ["--timeout", "1"],
-            r"not all 3 stages came to 127\.0\.0\.1:\d+ within 1 s",
+            r"stage 1 on core:1 and stage 2 on core:2 did not come to 127\.0\.0\.1:\d+ within 1 s, or start",
         ),
         later(
             {"RANK": "0", "WORLD_SIZE": "3", "TAKEN": "1"},

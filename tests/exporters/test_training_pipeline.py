@@ -186,7 +186,9 @@ def test_a_port_that_is_taken_and_a_missing_process_are_one_sentence(written: tu
             [sys.executable, "train_pipeline.py", str(path), "--wait", "3"], env=os.environ | QUIET | places,
             cwd=folder, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
-    wanted = f"the port of 127.0.0.1:{port} is taken" if taken else f"found not all of 2 processes at 127.0.0.1:{port}"
+    wanted = (
+        f"the port of 127.0.0.1:{port} is taken" if taken else f"process 1 on core:1 did not come to 127.0.0.1:{port}"
+    )
     assert done.returncode == 1 and wanted in done.stderr.splitlines()[-1]
 
 

@@ -45,13 +45,14 @@ def branching(folder: Path, *, layers: int = 6, name: str = "branching") -> Path
 
 
 def mixed(folder: Path) -> Path:
-    """An IR of a scalar, truth values and bfloat16, which numpy does not have itself."""
+    """An IR of a scalar, truth values, bfloat16, which numpy does not have itself, and an input that no op reads."""
     x = op.parameter([], np.float32, name="x")
     mask = op.parameter([3], bool, name="mask")
     brain = op.parameter([3], ov.Type.bf16, name="brain")
+    spare = op.parameter([2], np.int64, name="spare")
     sums = op.add(op.convert(op.exp(brain, name="exp"), "f32", name="wide"), x, name="sum")
     chosen = op.select(mask, sums, op.negative(sums, name="minus"), name="chosen")
-    model = ov.Model([op.result(chosen), op.result(op.relu(brain, name="relu"))], [x, mask, brain], "mixed")
+    model = ov.Model([op.result(chosen), op.result(op.relu(brain, name="relu"))], [x, spare, mask, brain], "mixed")
     path = folder / "mixed.xml"
     ov.save_model(model, path, compress_to_fp16=False)
     return path

@@ -49,6 +49,14 @@ def test_a_worker_is_pinned_before_it_imports_anything():
         assert it.ask("threads") == "1"
 
 
+def test_files_beside_the_user_are_not_imported(tmp_path, monkeypatch):
+    """A script of the folder that is called like a module of Python stays what it is."""
+    (tmp_path / "threading.py").write_text("raise SystemExit('a script of the user ran')")
+    monkeypatch.chdir(tmp_path)
+    with worker(5) as it:
+        assert it.ask("add", 2) == 7
+
+
 def test_memory_is_shared_without_a_name():
     """What a worker writes into an arena is there for its parent."""
     arena = SharedMemory(1000)

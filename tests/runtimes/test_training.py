@@ -418,6 +418,14 @@ class Bare(torch.nn.Module):  # type: ignore[misc, name-defined]
         return (x @ x.T).relu().sum(-1)
 
 
+class Spectral(OwnLoss):
+    """A model with a call that PyTorch cannot trace without data."""
+
+    def forward(self, x: Any) -> Any:
+        spectrum = torch.stft(self.first(x), 4, 2, window=torch.ones(4), return_complex=True)
+        return torch.istft(spectrum, 4, 2, window=torch.ones(4), length=8)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -425,6 +433,7 @@ class Bare(torch.nn.Module):  # type: ignore[misc, name-defined]
         later(Choosing, "all outputs of the program are whole numbers, which have no gradient"),
         later(Detached, "no output of the program depends on a parameter through calls that have gradients"),
         later(Bare, "the program has no parameters, so there is nothing to train"),
+        later(Spectral, r"the program cannot be traced without data \(aten::equal: [^.]*\)"),
     ],
 )
 def test_what_cannot_train_is_one_sentence(tmp_path: Path, module: Any, message: str) -> None:

@@ -13,10 +13,12 @@ from placewise.readers.base import first_floating, unique_name
 from placewise.readers.torch.kinds import SKIPPED, convert_call
 from placewise.readers.torch.op_specs import OpSpec
 from placewise.readers.torch.traced_program import TensorMeta, TracedCall, TracedProgram
+from placewise.readers.torch.written_memory import group_writes
 
 FIRST_EXTRA = 1 << 16
 """First argument position of values that an op only waits for; costing ignores them."""
 MAX_BYTES = 1 << 62
+RUNNABLE = ("torch-export", "torch-module")
 
 
 @dataclass(slots=True)
@@ -40,14 +42,19 @@ class _GraphAssembly:
 
 
 def assemble(listing: TracedProgram, source: Source | None) -> Graph:
-    """The raw view of a program. Raises GraphError for absurdly large sizes."""
+    """The raw view of a program. Raises GraphError for absurdly large sizes.
+
+    Calls that use memory which one of them writes in place share a device if the program is one that runtimes can run.
+    """
     state = _GraphAssembly(listing)
     _add_parameters(state)
     for name in dict.fromkeys(listing.inputs):
         if name in listing.metas and name not in state.weights:
             state.tensors[name] = _add_tensor(state, name, -1)
-    for call in listing.calls:
-        _add_call(state, call)
+    runs = source is not None and source.format in RUNNABLE
+    groups = group_writes(listing) if runs else [-1] * len(listing.calls)
+    for call, group in zip(listing.calls, groups, strict=True):
+        _add_call(state, call, group)
     for name in (*listing.outputs, *listing.written, *_final_writes(state)):
         if name in state.tensors:
             state.builder.set_output(state.tensors[name])
@@ -73,7 +80,7 @@ def _add_parameters(state: _GraphAssembly) -> None:
         state.root[parameter.value] = f"storage {storages[parameter.storage]}"
 
 
-def _add_call(state: _GraphAssembly, call: TracedCall) -> None:
+def _add_call(state: _GraphAssembly, call: TracedCall, group: int) -> None:
     results = [name for name in call.results if name in state.listing.metas]
     if call.op in SKIPPED or (not results and call.results):
         for name in call.results:
@@ -89,6 +96,7 @@ def _add_call(state: _GraphAssembly, call: TracedCall) -> None:
         attributes=spec.attributes,
         dtype=_compute_dtype(state, call, spec),
         origin=() if call.origin < 0 else (call.origin,),
+        group=group,
     )
     _connect(state, op, spec)
     for name in results:

@@ -11,31 +11,24 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 POLL, GRACE = 0.1, 1.0
 """Seconds between looks at the others, and for which a rank that noticed a failure waits for its cause."""
 
 
 class RankWatch:
-    """Watches the ranks of a job, one for each of `names`, which meet in `store`.
+    """Watches the ranks of a job, one for each of `names`, of which it knows the processes and their machines."""
 
-    Raises an error of PyTorch if they have not all come within the store's time limit.
-    """
-
-    def __init__(self, store: Any, rank: int, names: Sequence[str]) -> None:
+    def __init__(self, processes: Sequence[tuple[int, str]], rank: int, names: Sequence[str]) -> None:
         self._rank, self._names, self._parent, self._over = rank, names, os.getppid(), False
-        store.set(f"process {rank}", f"{os.getpid()} {socket.gethostname()}")
-        told = [store.get(f"process {other}").decode().partition(" ")[::2] for other in range(len(names))]
         self._processes = {
-            other: int(process) for other, (process, host) in enumerate(told) if host == socket.gethostname()
+            other: process for other, (process, host) in enumerate(processes) if host == processes[rank][1]
         }
         self._ending = threading.Lock()
         self._asked, wake = os.pipe()
@@ -45,7 +38,7 @@ class RankWatch:
         threading.Thread(target=self._watch, daemon=True).start()
         if rank == 0:
             print(
-                f"{', '.join(f'{name} (process {who})' for name, (who, _) in zip(names, told, strict=True))}",
+                ", ".join(f"{name} (process {who})" for name, (who, _) in zip(names, processes, strict=True)),
                 flush=True,
             )
 

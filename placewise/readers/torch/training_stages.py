@@ -81,7 +81,7 @@ class TrainedProgram:
             with torch.enable_grad():
                 made = dict(zip(names, piece.module(*inputs), strict=True))
         except (RuntimeError, NotImplementedError, TypeError) as error:
-            raise ValueError(f"the program cannot be traced without data ({_first_line(error)})") from None
+            raise ValueError(f"the program cannot be traced without data ({_first_sentence(error)})") from None
         number = next((name for name, value in made.items() if not isinstance(value, torch.Tensor)), None)
         if number is not None:
             raise ValueError(f"{number!r} is no tensor and would go from stage to stage: export with fixed shapes")
@@ -93,7 +93,7 @@ class TrainedProgram:
         try:
             found = torch.autograd.grad(loss, wanted, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:
-            raise ValueError(f"the program has no gradient ({_first_line(error)})") from None
+            raise ValueError(f"the program has no gradient ({_first_sentence(error)})") from None
         own = zip(self.trained, found[len(flowing) :], strict=True)
         self.reached = {name for name, gradient in own if gradient is not None}
         trains = {name for name, gradient in zip(flowing, found, strict=False) if gradient is not None}
@@ -254,6 +254,6 @@ def _is_random(node: fx.Node) -> bool:
     return not (rates and all(rate == 0 for rate in rates)) and not any(switch is False for switch in switches)
 
 
-def _first_line(error: Exception) -> str:
+def _first_sentence(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0].partition(". ")[0][:200] if lines else type(error).__name__

@@ -150,12 +150,16 @@ class HeteroServer:
         return (time.perf_counter() - began) / len(tensors)
 
     def _by_port(self, inputs: Arrays) -> dict[int, Any]:
+        """Tensors by the number of the model's input; any values for one that no op reads, which is not given."""
         tensors = {}
-        for row, names in enumerate(self._inputs):
+        for row, (port, names) in enumerate(zip(self._model.inputs, self._inputs, strict=True)):
             name = next((name for name in sorted(names) if name in inputs), None)
-            if name is None:
+            if name is not None:
+                tensors[row] = _to_tensor(np.asarray(inputs[name], order="C"), port.element_type)
+            elif port.get_target_inputs():
                 raise RunError(f"the model's input {min(names)!r} is not given")
-            tensors[row] = _to_tensor(np.asarray(inputs[name], order="C"), self._model.input(row).element_type)
+            else:
+                tensors[row] = import_openvino().Tensor(port.element_type, port.partial_shape.get_min_shape())
         return tensors
 
     def _set_up(self, device: LogicalDevice, properties: Mapping[str, str] | None = None) -> None:
