@@ -53,20 +53,24 @@ def store_on_hosts(problem: Problem) -> Problem:
 
 
 def offload_prompts(problem: Problem) -> Problem:
-    """The problem in which ops of a prompt that read weights in host memory take their time on an accelerator, and the
-    time to copy these weights there for every micro-batch: of experts, those that its tokens choose.
+    """The problem in which ops that read weights in host memory for many tokens take their time on an accelerator, and
+    the time to copy these weights there for every micro-batch: of experts, those that its tokens choose.
 
-    llama.cpp does so for at least 32 rows at a time (``offload_op`` of its back ends), but not on RPC servers; it runs
-    what follows the last attention for one row. Copies of activations, small beside weights, are left out. Unchanged
-    for models that generate no text. Doing it twice changes nothing.
+    llama.cpp does so for 32 tokens and more at a time, of a prompt or of many sequences (``offload_op`` of its back
+    ends), but not on RPC servers; it runs what follows the last attention of a prompt for one token. Copies of
+    activations, small beside weights, are left out. Unchanged for models that generate no text. Doing it twice changes
+    nothing.
     """
     main, graph, dims = find_lender(problem), problem.graph, find_run_dims(problem.graph.source)
     if main < 0 or dims is None or OFFLOADED in problem.costs.sources:
         return problem
-    rows = dims.prompt_tokens
-    moves = -(-rows // MICRO_BATCH) * find_touched(graph, work_of(graph).flops, rows)
-    offloaded = (graph.ops.phase == 0) & (count_weight_bytes(graph) > 0) & (_count_rows(graph) >= OFFLOADED_ROWS)
+    together = np.where(graph.ops.phase == 0, dims.prompt_tokens, dims.batch)
+    rows = np.maximum(np.minimum(_count_rows(graph), together), 1.0)
+    offloaded = (count_weight_bytes(graph) > 0) & (rows >= OFFLOADED_ROWS)
     offloaded &= ~(graph.ops.kind.equals("Gather") | find_tail(graph))
+    if not offloaded.any():
+        return problem
+    moves = np.ceil(rows / MICRO_BATCH) * find_touched(graph, work_of(graph).flops, rows)
     return _compute_on(problem, main, ~find_accelerators(problem), offloaded, moves, OFFLOADED)
 
 
@@ -89,7 +93,7 @@ def _compute_on(problem: Problem, main: int, hosts: Bools, ops: Bools, moves: Fl
 
 
 def _count_rows(graph: Graph) -> Floats:
-    """The rows [n_ops] of every op's first result: tokens that it is computed for at a time, all sequences together."""
+    """The rows [n_ops] of every op's first result: at least the tokens that it is computed for at a time."""
     rows = np.zeros(graph.n_ops)
     for tensor in reversed(range(graph.n_tensors)):
         shape = graph.tensors.shape[tensor]

@@ -56,7 +56,7 @@ def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     work, prompt, rows = work_of(graph), graph.ops.phase == 0, max(_count_rows(graph), 1)
     batches, read, part = -(-rows // MICRO_BATCH), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
     values = work.bytes - np.where(graph.ops.kind.equals("Gather"), 0.0, np.minimum(read, work.bytes))
-    read *= np.where(find_tail(graph), 1, batches) * find_touched(graph, work.flops, rows)
+    read *= np.where(find_tail(graph), 1, batches) * find_touched(graph, work.flops, np.full(graph.n_ops, rows))
     part[find_tail(graph)] /= rows
     terms = _split_by_type(graph, {FLOPS: part * work.flops, WEIGHTS: prompt * read})
     attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
@@ -131,13 +131,16 @@ def find_tail(graph: Graph) -> Bools:
     return tail
 
 
-def find_touched(graph: Graph, flops: Floats, rows: int) -> Floats:
-    """The expected share [n_ops] of the weights that a micro-batch reads: of experts, those that a token has chosen."""
+def find_touched(graph: Graph, flops: Floats, rows: Floats) -> Floats:
+    """The expected share [n_ops] of the weights that a micro-batch reads: of experts, those that a token has chosen.
+
+    `rows` [n_ops] are the tokens for which an op is computed.
+    """
     touched, tail = np.ones(graph.n_ops), find_tail(graph)
-    for op in np.flatnonzero(graph.ops.kind.equals("Experts") & (graph.ops.phase == 0)).tolist():
+    for op in np.flatnonzero(graph.ops.kind.equals("Experts")).tolist():
         entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
-        chosen = min(float(flops[op]) / (2 * rows * max(float(entries), 1.0)), 1.0)
-        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows, MICRO_BATCH))
+        chosen = min(float(flops[op]) / (2 * rows[op] * max(float(entries), 1.0)), 1.0)
+        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows[op], MICRO_BATCH))
     return touched
 
 

@@ -82,8 +82,20 @@ def test_doing_it_twice_changes_nothing(path: Path) -> None:
 
 
 def test_batches_count_together(path: Path) -> None:
-    """Four sequences of 16 tokens are 64 rows."""
-    assert OFFLOADED in offload_prompts(problem_of(path, prompt=16, batch=4)).costs.sources
+    """Four sequences of 16 tokens are 64 of a prompt; tokens of 32 sequences are computed together, too."""
+    for prompt, batch, phases in ((16, 4, {0}), (16, 32, {0, 1}), (16, 1, set())):
+        before = problem_of(path, prompt=prompt, batch=batch)
+        after, host = offload_prompts(before), before.cluster.index("cpu")
+        changed = after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host]
+        assert set(before.graph.ops.phase[changed].tolist()) == phases
+
+
+def test_products_per_head_are_computed_for_the_tokens(tmp_path: Path) -> None:
+    """Their results have a row per head and token, of which llama.cpp counts the tokens."""
+    problem = problem_of(write_model(tmp_path / "model.gguf", "deepseek2"))
+    offloaded, host = offload_prompts(problem), problem.cluster.index("cpu")
+    changed = offloaded.costs.op_seconds[:, host] != problem.costs.op_seconds[:, host]
+    assert changed.any() and (problem.graph.ops.phase[changed] == 0).all()
 
 
 def test_a_card_without_layers_is_named_where_prompts_are_computed_there(path: Path) -> None:
