@@ -36,7 +36,7 @@ NOT_CAUSAL = frozenset((
     "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe", "llama-embed",
     "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "t5", "t5encoder", "wavtokenizer-dec",
 ))  # fmt: skip
-"""Encoders and diffusion models, for which llama.cpp has no cache (`create_memory` in src/llama-model.cpp)."""
+"""Encoders, also T5 with its decoder, and diffusion models (src/models of llama.cpp)."""
 SAMPLE = "sample"
 
 
@@ -211,9 +211,10 @@ def _require_ends(header: Header, shape: ModelShape, tensors: Mapping[str, Tenso
 
     Unknown architectures may have no last norm, and an output for another vocabulary.
     """
-    is_known = header.architecture in KNOWN
-    has_norm = is_known and header.architecture not in WITHOUT_NORM
-    for name in ("token_embd.weight", *["output_norm.weight"] * has_norm):
+    is_known, needed = header.architecture in KNOWN, ["token_embd.weight"]
+    if is_known and header.architecture not in WITHOUT_NORM:
+        needed.append("output_norm.weight")
+    for name in needed:
         if name not in tensors:
             raise ModelFileError(f"has no {name}", remedy="give a whole language model")
     output = _part(tensors, "output")
