@@ -278,7 +278,7 @@ def _measure_emulated(
     The best single device may fail here, since a published workload may have ops for accelerators only.
     """
     runtime, job = context.runtime, context.job
-    protocol = replace(protocol, warm_up=0, samples=protocol.samples if protocol.in_flight > 1 else 1)
+    protocol = replace(protocol, warm_up=0, ramp=0.0, samples=protocol.samples if protocol.in_flight > 1 else 1)
     measured = {
         name: MeasuredPlacement(name, placement, judge_placement(context.problem, placement).value, Measurement(name))
         for name, placement in {SINGLE: job.placement, **placements}.items()

@@ -85,7 +85,7 @@ def connect(seconds):
         raise SystemExit(f"this process has no RANK: start {{COUNT}} of them with {{start}}")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world != COUNT:
-        wrong = f"{STAGES} has {{COUNT}} processes, and {{world}} were started: start them with {{start}}"
+        wrong = f"{STAGES} needs {{COUNT}} processes, not {{world}}: start them with {{start}}"
         raise SystemExit(wrong if rank == 0 else 1)
     try:
         store, processes = meet(rank, NAMES, seconds)

@@ -165,7 +165,8 @@ def _default_place(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
 def _divide_cores(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
     if len(hosts) > len(free):
         remedy = "bind several of them to the same cores with --bind, or use fewer"
-        raise ClusterError(f"{len(hosts)} devices share {len(free)} free cores of this machine", remedy=remedy)
+        verb = "devices share" if len(hosts) > 1 else "device has"
+        raise ClusterError(f"{len(hosts)} {verb} {len(free)} free cores of this machine", remedy=remedy)
     edges = [number * len(free) // max(len(hosts), 1) for number in range(len(hosts) + 1)]
     return [tuple(sorted(free[first:last])) for first, last in pairwise(edges)]
 

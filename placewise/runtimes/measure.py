@@ -21,7 +21,7 @@ InputSource = Callable[[int], Arrays]
 """Returns the inputs of the sample with this number."""
 INPUTS, ATTEMPTS = 8, 4
 RAMP, MOST = 0.03, 50
-"""Seconds, and samples at most, that run in a round before times count: rested processors are slower at first."""
+"""By default seconds, and samples at most, that run in a round before times count: rested processors are slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Protocol:
     """How to measure: `rounds` of all placements in turn, after `warm_up` samples of each that are not counted.
 
     With `in_flight` above 1, a round is a stream of `samples` and gives its seconds per sample; else it is `samples`
-    single runs, after others for `RAMP` seconds, and gives their median. After `seconds` no further round starts, once
+    single runs, after others for `ramp` seconds, and gives their median. After `seconds` no further round starts, once
     there are `least`. A round in which workers waited for a processor for more than the share `wait` of a time is
     repeated: of up to `ATTEMPTS` times as many rounds the calm ones count, or the `least` calmest.
     """
@@ -38,6 +38,7 @@ class Protocol:
     samples: int = 3
     in_flight: int = 1
     warm_up: int = 3
+    ramp: float = RAMP
     seconds: float = float("inf")
     least: int = 3
     wait: float = float("inf")
@@ -108,7 +109,7 @@ def measure(
     numbers, began = count(1), time.monotonic()
 
     def attempt(name: str, length: int, *, counts: bool) -> None:
-        before = int(RAMP / last[name]) if counts and protocol.in_flight == 1 else 0
+        before = int(protocol.ramp / last[name]) if counts and protocol.in_flight == 1 else 0
         samples = [source(next(numbers)) for _ in range(before + length)]
         await_rest()
         start, waited = time.perf_counter(), waited_seconds() if counts else 0.0

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from placewise.targets.place_for import place_for
 
 torch = pytest.importorskip("torch")
 from pipeline_models import MODELS, HandedOn, Picks, Residuals, even_cut, export_model, export_named, job_here  # noqa: E402
+
+from placewise.runtimes.torch.rank import Rank  # noqa: E402
 
 
 def with_free_transfers(problem: Problem) -> Problem:
@@ -176,3 +179,12 @@ def test_a_stream_is_predicted_with_its_fill(residuals: Any) -> None:
     command = "placewise profile MODEL -d DEVICES --runtime pipelining --loaded -o FILE"
     assert any(command in note for note in measured.of("plan").notes)
     assert "when full" in plain(measurement_view(tabulate_measurements(measured, "plan")))
+
+
+def test_a_gpu_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rank, before it reads the program, as by the lanes of one process."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    payload: Any = SimpleNamespace(tf32="nothing")
+    for device in ("cuda:1", "cuda:3"):
+        with torch.no_grad(), pytest.raises(RunError, match=f"^PyTorch sees 1 GPU here, and {device} is none of them$"):
+            Rank(payload, 0, 1, device, "", 1.0)

@@ -19,7 +19,7 @@ from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import tensor_of
 from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import torch_device
-from placewise.runtimes.torch.split_program import load_program, set_tf32
+from placewise.runtimes.torch.split_program import load_program, set_tf32, take_gpu
 
 
 class ProgramServer:
@@ -30,7 +30,7 @@ class ProgramServer:
         self._device = torch_device(place)
         self._clock: Clock = HostClock()
         if self._device != "cpu":
-            torch.cuda.set_device(self._device)
+            take_gpu(self._device)
             set_tf32(tf32)
             self._clock = GpuClock(self._device)
 

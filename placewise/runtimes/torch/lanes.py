@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from placewise.errors import RunError
 from placewise.runtimes.torch.payload import LanePlace
+from placewise.runtimes.torch.split_program import require_gpu
 from placewise.runtimes.torch.task_graph import HOST
 
 _CUDA: Any = torch.cuda
@@ -39,10 +39,7 @@ class Lanes:
         self._copies: dict[tuple[int, int], Any] = {}
         for lane, place in enumerate(places):
             if place.is_cuda:
-                number = int(place.device.partition(":")[2] or 0)
-                count = torch.cuda.device_count()
-                if number >= count:
-                    raise RunError(f"PyTorch sees {count} GPUs here, and {place.device} is none of them")
+                require_gpu(place.device)
                 self._streams[lane] = _CUDA.Stream(place.device)
 
     @contextmanager

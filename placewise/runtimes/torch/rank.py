@@ -19,7 +19,7 @@ from placewise.readers.torch.prefetch import PrefetchingStage
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensors_of
 from placewise.runtimes.torch.payload import Payload
-from placewise.runtimes.torch.split_program import load_program, set_tf32
+from placewise.runtimes.torch.split_program import load_program, set_tf32, take_gpu
 
 
 class Rank:
@@ -31,7 +31,7 @@ class Rank:
         torch.set_grad_enabled(False)
         set_tf32(payload.tf32)
         if device.startswith("cuda"):
-            torch.cuda.set_device(device)
+            take_gpu(device)
         program = load_program(payload)
         try:
             self._piece = build_stage(program, payload.device, stage, device=device)

@@ -56,6 +56,19 @@ def load_program(payload: Payload) -> ExportedProgram:
     return program
 
 
+def require_gpu(device: str) -> None:
+    """Raise RunError for a GPU that PyTorch does not see here."""
+    count = torch.cuda.device_count()
+    if (torch.device(device).index or 0) >= count:
+        raise RunError(f"PyTorch sees {count} GPU{'s' if count != 1 else ''} here, and {device} is none of them")
+
+
+def take_gpu(device: str) -> None:
+    """Make a GPU the current one of this process. Raises RunError as `require_gpu`."""
+    require_gpu(device)
+    torch.cuda.set_device(device)
+
+
 def set_tf32(what: str) -> None:
     """Let the GPUs of this process compute float32 "products", "convolutions" or "nothing" in TF32."""
     torch.backends.cuda.matmul.allow_tf32 = what == "products"

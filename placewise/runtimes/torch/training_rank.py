@@ -22,7 +22,7 @@ from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrain
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.payload import Payload
-from placewise.runtimes.torch.split_program import load_program, set_tf32
+from placewise.runtimes.torch.split_program import load_program, set_tf32, take_gpu
 
 
 class TrainingRank:
@@ -45,7 +45,7 @@ class TrainingRank:
         set_tf32(payload.tf32)
         device = torch.device(plan["devices"][rank])
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            take_gpu(str(device))
         self._device = device
         dist.init_process_group(
             choose_backend(plan["devices"]),

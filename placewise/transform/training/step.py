@@ -89,7 +89,7 @@ def to_training(
     flow = trace_gradient_flow(graph, frozen)
     first, own_loss = find_starts(graph, flow), find_loss(graph, flow) if loss else None
     if not first:
-        raise _nothing_to_train(graph)
+        raise _nothing_to_train(graph, frozen)
     group, users = _assign_groups(graph, flow)
     home = {key: _find_weight(flow.arguments[min(ops)], key, graph) for key, ops in users.items()}
     if not loss:
@@ -120,11 +120,15 @@ def _check_trainable(graph: Graph) -> None:
         )
 
 
-def _nothing_to_train(graph: Graph) -> GraphError:
+def _nothing_to_train(graph: Graph, frozen: Sequence[str]) -> GraphError:
     if not len(graph.weight_edges):
         return GraphError("no op uses a weight: there is nothing to train", remedy="give a model with weights")
     if not graph.tensors.output.any():
         return GraphError("no tensor is an output, so no gradient can start", remedy="mark the outputs of the model")
+    if frozen and find_starts(graph, trace_gradient_flow(graph, ())):
+        return GraphError(
+            "all weights that could be trained are frozen: there is nothing to train", remedy="freeze fewer"
+        )
     return GraphError(
         "no floating output depends on a weight that could be trained",
         remedy="give a model whose outputs are scores, not the choices made from them (ArgMax)",
