@@ -64,9 +64,11 @@ def test_those_that_do_not_come_are_named_soon(said: list[str], rank: int, absen
 
 @pytest.mark.parametrize("port", ["none", "70000"])
 def test_a_port_that_is_none(said: list[str], monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    """One sentence, with what to set."""
     monkeypatch.setenv("MASTER_PORT", port)
     assert meet_in_threads(0, seconds=1) == [f"127.0.0.1:{port} has no port: set MASTER_PORT to a free one"]
 
 
 def test_a_rank_that_there_is_not(said: list[str]) -> None:
+    """One sentence, with those that there are."""
     assert meet_in_threads(3, seconds=1) == ["RANK is 3, and the ranks are 0 to 2"]
