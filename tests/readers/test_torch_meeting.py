@@ -46,8 +46,9 @@ def meet_in_threads(*ranks: int, seconds: float) -> list[Any]:
         return list(threads.map(join, ranks))
 
 
-def test_all_learn_of_all(said: list[str]) -> None:
+def test_all_learn_of_all(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rank knows the processes of the others, shares a store with them, and says nothing."""
+    monkeypatch.setattr(meeting, "PATIENCE", 60)
     meetings = meet_in_threads(0, 1, 2, seconds=20)
     assert [one.processes for one in meetings] == [((os.getpid(), socket.gethostname()),) * 3] * 3
     meetings[0].store.set("word", "said")
