@@ -116,8 +116,8 @@ def _place_with_buffers(first: Result, asked: Problem, watch: Stopwatch, search:
     least = keep_least_buffer(first.problem, asked)
     if first.status.outcome is not Outcome.INFEASIBLE or least is first.problem:
         return first
-    second = first if watch.out else search(least, budget=watch.rest())
-    if second.status.outcome is Outcome.INFEASIBLE and second is not first:
+    second = search(least, budget=watch.rest())
+    if second.status.outcome is Outcome.INFEASIBLE:
         return second
     if second.placement is not None:
         fitted = _fit_buffers(second, asked, watch, search)
