@@ -157,6 +157,9 @@ def describe_answer(sweep: SweepFile, answer: AnswerRecord) -> str:
     """What the goal found, as a sentence."""
     sizes = ", ".join(f"{name}={size:,}" for name, size in answer.sizes.items())
     prefix = f"{sizes}: " if sizes else ""
+    if answer.devices is None and not sweep.complete:
+        tried = len({point.devices for point in sweep.points if point.sizes == answer.sizes})
+        return f"{prefix}no cluster of the {tried} tried so far reaches {sweep.until}"
     if answer.devices is None:
         return f"{prefix}no cluster of the {len(sweep.clusters)} reaches {sweep.until}"
     point = next(p for p in sweep.points if p.devices == answer.devices and p.sizes == answer.sizes)

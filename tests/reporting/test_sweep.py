@@ -92,6 +92,10 @@ def test_answers_are_sentences() -> None:
     assert found == "context=4: the cheapest cluster with latency<=3 is 2xL4 for 2 per hour, 5 tokens per second"
     none = describe_answer(sweep, AnswerRecord(sizes={"context": 4}, devices=None))
     assert none == "context=4: no cluster of the 2 reaches latency<=3"
+    points = tuple(point for point in sweep.points if point.devices == "2xL4")
+    part = sweep.model_copy(update={"complete": False, "points": points})
+    none = describe_answer(part, AnswerRecord(sizes={"context": 4}, devices=None))
+    assert none == "context=4: no cluster of the 1 tried so far reaches latency<=3"
 
 
 def test_the_suffix_names_the_format() -> None:
