@@ -103,10 +103,11 @@ CHECKPOINTS = [
 """Published bytes. Those of TheBloke are in the tables of files of the model cards, with two digits of 10⁹ bytes; of
 Qwen and unsloth, counts of stored entries in the headers of the files; of gpt-oss, table 1 of its card, arXiv
 2508.10925. Shapes are those of the publishers' config.json."""
+FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 PRESETS: dict[str, tuple[str, dict[str, Any], float]] = {
     "bert-base": ("google-bert/bert-base-uncased", {}, 440_449_768),
     "bert-large": ("google-bert/bert-large-uncased", {}, 1.34e9),
-    "deepseek-v3": ("deepseek-ai/DeepSeek-V3", {}, 688_586_727_753),
+    "deepseek-v3": ("deepseek-ai/DeepSeek-V3", FP8, 688_586_727_753),
     "gemma-2-9b": ("google/gemma-2-9b-it", {}, 18_483_411_968),
     "gpt-oss-120b": ("openai/gpt-oss-120b", {}, 65_248_815_744),
     "gpt2": ("openai-community/gpt2", {}, 548_105_171),
