@@ -266,6 +266,12 @@ def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequ
     return [lender, *used] if needed else used
 
 
+def _list_cards(problem: Problem) -> list[int]:
+    """The accelerators of this machine: all but servers."""
+    gpus = np.flatnonzero(find_accelerators(problem)).tolist()
+    return [gpu for gpu in gpus if not is_rpc(problem.cluster.names[gpu])]
+
+
 def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
     """What llama.cpp calls the accelerators in use: RPC0 for the first server in use, CUDA1 for cuda:1, ROCm0.
 
@@ -273,9 +279,7 @@ def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
     ones included.
     """
     servers = [gpu for gpu in used if is_rpc(problem.cluster.names[gpu])]
-    gpus = [
-        gpu for gpu in np.flatnonzero(find_accelerators(problem)).tolist() if not is_rpc(problem.cluster.names[gpu])
-    ]
+    gpus = _list_cards(problem)
     builds = [_find_build(problem.cluster.devices[gpu]) for gpu in gpus]
     build = builds[0] if len(set(builds)) == 1 else _ANY_BUILD
     matches = [_NUMBERED.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
@@ -370,9 +374,7 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
 def describe_cards(problem: Problem, placement: Placement) -> tuple[str, ...]:
     """Which card each name in the command means, where the cluster has unlike cards: CUDA counts the fastest first."""
     layers, line, away = _find_line(problem, placement)
-    servers = np.array([is_rpc(name) for name in problem.cluster.names], np.bool_)
-    cards = np.flatnonzero(find_accelerators(problem) & ~servers).tolist()
-    devices = problem.cluster.devices
+    devices, cards = problem.cluster.devices, _list_cards(problem)
     titles = {card: next(iter(devices[card].notes), devices[card].name).partition(":")[0] for card in cards}
     named = _gpu_names(problem, _list_named(problem, layers, line, away))
     said = [f"{name} is the {titles[card]}" for card, name in named.items() if card in titles]

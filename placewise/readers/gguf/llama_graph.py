@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from placewise._util.llama_defaults import OFFLOADED_ROWS
 from placewise.readers.gguf.header import Header
 from placewise.readers.gguf.llama_compute import Result
 from placewise.readers.gguf.llama_flags import LlamaFlags
@@ -20,8 +21,6 @@ FLOAT, INDEX = 4, 8
 ROTATED = 64
 """Caches of quantized types hold what was multiplied by a Hadamard matrix of this size, or of the largest multiple by a
 power of two for keys. Latent caches do not."""
-OFFLOADED = 32
-"""Rows from which a GPU multiplies by weights in host memory, of which it gets a copy."""
 COMPARED = frozenset((
     "bloom", "cohere2", "command-r", "deepseek2", "falcon", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "glm4moe",
     "gpt-oss", "gpt2", "granite", "granitemoe", "internlm2", "llama", "olmo2", "olmoe", "phi2", "phi3", "qwen2",
@@ -172,7 +171,7 @@ class _Graph:
         `rows` are those that are multiplied, if not one per token.
         """
         home = self.places.tensors.get(weight, home)
-        if weight in self.places.copies and (rows or self.micro.tokens) >= OFFLOADED:
+        if weight in self.places.copies and (rows or self.micro.tokens) >= OFFLOADED_ROWS:
             self._store(weight, self.places.copies[weight], home, "weight")
             reads, home = (*reads, weight), self.places.borrower
         self.results.append(Result(name, nbytes, reads, in_place, home))
