@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from placewise._util.llama_defaults import BATCH
 from placewise._util.units import format_bytes
 from placewise.errors import ModelFileError
 from placewise.model.cluster import is_rpc
@@ -122,7 +123,7 @@ def describe_cache(problem: Problem) -> tuple[str, ...]:
         return ()
     shape, window = read_shape(header), header.number("attention.sliding_window")
     counted = float(problem.graph.ops.state_bytes.sum())
-    kept = sum(count_cache(shape, LlamaFlags(context=dims.cache_positions, parallel=dims.streams)))
+    kept = sum(count_cache(shape, LlamaFlags(context=dims.cache_positions, parallel=dims.streams, ubatch=dims.ubatch)))
     if any(shape.windows) or not 0 < window < dims.capacity or kept <= counted:
         return ()
     window_said = f"llama.cpp knows no sliding window in {header.architecture} models"
@@ -176,8 +177,9 @@ def _count(key: _Key, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> 
 def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
     layers = header.number("block_count")
     flags = LlamaFlags(
-        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type)
-    )
+        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type),
+        batch=max(dims.ubatch, BATCH), ubatch=dims.ubatch,
+    )  # fmt: skip
     alone = (replace(flags, split=(1.0,)), gpus[:1])
     together = (replace(flags, split=(1.0,) * len(gpus)), gpus)
     rest: list[tuple[LlamaFlags, tuple[str, ...]]] = [(replace(flags, ngl=0), ())]

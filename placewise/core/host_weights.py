@@ -9,16 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise._util.llama_defaults import MICRO_BATCH, OFFLOADED_ROWS
+from placewise._util.llama_defaults import OFFLOADED_ROWS
 from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.cluster import is_rpc
 from placewise.model.columns import Bools, Floats
 from placewise.model.cost_error import MOVED, OFFLOADED
 from placewise.model.graph import Graph
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE
-from placewise.readers.run_dims import find_run_dims
+from placewise.readers.run_dims import UBATCH, find_run_dims
+
+LARGE_MICRO_BATCH = 4096
+"""Tokens of the largest micro-batch that is advised."""
 
 
 def find_accelerators(problem: Problem) -> Bools:
@@ -70,8 +74,34 @@ def offload_prompts(problem: Problem) -> Problem:
     offloaded &= ~(graph.ops.kind.equals("Gather") | find_tail(graph))
     if not offloaded.any():
         return problem
-    moves = np.ceil(rows / MICRO_BATCH) * find_touched(graph, work_of(graph).flops, rows)
+    moves = np.ceil(rows / dims.ubatch) * find_touched(graph, work_of(graph).flops, rows)
     return _compute_on(problem, main, ~find_accelerators(problem), offloaded, moves, OFFLOADED)
+
+
+def count_prompt_copies(problem: Problem, placement: Placement) -> int:
+    """How often llama.cpp copies weights from host memory to a card for one prompt: once for each of its micro-batches.
+    0 where the plan has none to copy.
+    """
+    priced, dims = offload_prompts(problem), find_run_dims(problem.graph.source)
+    if dims is None or OFFLOADED not in priced.costs.sources:
+        return 0
+    sources = priced.costs.op_source[np.arange(problem.n_ops), placement.device]
+    copied = (sources == priced.costs.sources.index(OFFLOADED)) & (problem.graph.ops.phase == 0)
+    return -(-dims.prompt_tokens // dims.ubatch) if copied.any() else 0
+
+
+def describe_prompt_copies(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """A note where a larger micro-batch would let llama.cpp copy the weights of a plan less often."""
+    copies, dims = count_prompt_copies(problem, placement), find_run_dims(problem.graph.source)
+    if dims is None or copies < 2 or dims.ubatch >= LARGE_MICRO_BATCH:
+        return ()
+    larger = min(1 << (dims.prompt_tokens - 1).bit_length(), LARGE_MICRO_BATCH)
+    fewer = -(-dims.prompt_tokens // larger)
+    often = "once" if fewer == 1 else f"{fewer} times"
+    return (
+        f"the weights that a prompt reads in host memory are copied for every micro-batch, {copies} times: "
+        f"--dim {UBATCH}={larger} copies them {often}, with larger compute buffers",
+    )
 
 
 def _compute_on(problem: Problem, main: int, hosts: Bools, ops: Bools, moves: Floats, source: str) -> Problem:

@@ -19,6 +19,7 @@ from placewise.files.graph_file import load_traced, save_traced
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.huggingface.settings import Settings, read_settings
+from placewise.readers.run_dims import UBATCH, RunDims, parse_dims
 
 _NEEDED, _OPTIONAL = ("torch", "transformers"), ("timm", "torchvision")
 """Libraries that make the model, and those that some models of transformers take parts from."""
@@ -29,8 +30,25 @@ def read_traced(
 ) -> ImportedModel:
     """As `read_huggingface`, without tracing a model again that the cache holds.
 
-    A file of the cache that is damaged is ignored and replaced.
+    A file of the cache that is damaged is ignored and replaced. No trace depends on the micro-batch.
     """
+    traced = _read_cached(source, _without_ubatch(dims), dtype, training, use_cache)
+    named = traced.graph.source
+    if named is None or UBATCH not in dims:
+        return traced
+    sizes = named.options.get("dims", {})
+    run = parse_dims({UBATCH: dims[UBATCH]}, {name: name for name in sizes}, RunDims())
+    named = replace(named, options={**named.options, "dims": {**sizes, UBATCH: run.ubatch}})
+    return replace(traced, graph=traced.graph.with_source(named))
+
+
+def _without_ubatch(dims: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in dims.items() if name != UBATCH}
+
+
+def _read_cached(
+    source: str | Path, dims: Mapping[str, int], dtype: str | None, training: bool, use_cache: bool
+) -> ImportedModel:
     versions = _library_versions() if use_cache else None
     folder = None if versions is None else open_cache(GRAPHS)
     if folder is None:
@@ -55,7 +73,7 @@ def _key(state: tuple[object, ...], dims: Mapping[str, int], dtype: str | None, 
 def _key_of_plans(state: tuple[object, ...], traced: ImportedModel, training: bool) -> str:
     """The key under which a plan asks for its model again: it names every dimension and the element type."""
     options = {} if traced.graph.source is None else traced.graph.source.options
-    return _key(state, options.get("dims", {}), options.get("dtype"), training)
+    return _key(state, _without_ubatch(options.get("dims", {})), options.get("dtype"), training)
 
 
 def _path(folder: Path, key: str) -> Path:

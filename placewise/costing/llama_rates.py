@@ -54,7 +54,7 @@ def find_types(graph: Graph) -> frozenset[str]:
 def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     """The work of a prompt; 0 for ops of generated tokens."""
     work, prompt, rows = work_of(graph), graph.ops.phase == 0, max(_count_rows(graph), 1)
-    batches, read, part = -(-rows // MICRO_BATCH), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
+    batches, read, part = -(-rows // _find_micro_batch(graph)), count_weight_bytes(graph), np.where(prompt, 1.0, 0.0)
     values = work.bytes - np.where(graph.ops.kind.equals("Gather"), 0.0, np.minimum(read, work.bytes))
     read *= np.where(find_tail(graph), 1, batches) * find_touched(graph, work.flops, np.full(graph.n_ops, rows))
     part[find_tail(graph)] /= rows
@@ -140,8 +140,14 @@ def find_touched(graph: Graph, flops: Floats, rows: Floats) -> Floats:
     for op in np.flatnonzero(graph.ops.kind.equals("Experts")).tolist():
         entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
         chosen = min(float(flops[op]) / (2 * rows[op] * max(float(entries), 1.0)), 1.0)
-        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows[op], MICRO_BATCH))
+        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows[op], _find_micro_batch(graph)))
     return touched
+
+
+def _find_micro_batch(graph: Graph) -> int:
+    """Tokens of a micro-batch, as the model was read for."""
+    sizes = {} if graph.source is None else graph.source.options.get("dims", {})
+    return int(sizes.get("ubatch", MICRO_BATCH))
 
 
 def _of_kinds(graph: Graph, kinds: tuple[str, ...]) -> Bools:

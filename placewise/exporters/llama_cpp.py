@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise._util.llama_defaults import BATCH, MICRO_BATCH
 from placewise._util.text import shortened
 from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import count_buffers, find_header
@@ -42,6 +43,7 @@ from placewise.simulate import judge_placement
 
 TARGET, HOST = "llama.cpp", "CPU"
 CONTEXT, PARALLEL, CACHE_KEYS, CACHE_VALUES = "-c", "-np", "-ctk", "-ctv"
+BATCH_FLAG, MICRO_BATCH_FLAG = "-b", "-ub"
 SERVERS, THREADS = "--rpc", "-t"
 FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
 """Its own placement, the MiB of each device that it leaves free, their default, and bytes of one."""
@@ -428,7 +430,8 @@ def _name_file(problem: Problem) -> str:
 
 
 def _size_options(problem: Problem) -> list[str]:
-    """The context of all sequences together, their number, and the types of the cache, as the plan counts them.
+    """The context of all sequences together, their number, the micro-batch and the types of the cache, as the plan has
+    them.
 
     Without a number, llama-server serves four at a time, whose sliding windows need more cache than one's.
     """
@@ -437,6 +440,10 @@ def _size_options(problem: Problem) -> list[str]:
     if source is None or dims is None:
         return []
     words = [f"{CONTEXT} {dims.cache_positions}", f"{PARALLEL} {dims.streams}"]
+    if dims.ubatch > BATCH:
+        words.append(f"{BATCH_FLAG} {dims.ubatch}")
+    if dims.ubatch != MICRO_BATCH:
+        words.append(f"{MICRO_BATCH_FLAG} {dims.ubatch}")
     if kinds := str(source.options.get("cache_type", "")).split(",") if "cache_type" in source.options else []:
         words += [f"{CACHE_KEYS} {kinds[0]} {CACHE_VALUES} {kinds[-1]}"]
     kinds_of_devices = {device.kind for device in problem.cluster}

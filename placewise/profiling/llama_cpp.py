@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.costing.llama_rates import (
     RUN,
     WEIGHTS,
@@ -116,6 +117,9 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
         raise InputError(f"{RUNTIME} is profiled on one processor and on RPC servers", remedy=remedy)
     if dims.streams > 1:
         raise InputError(f"{RUNTIME} is profiled with one sequence", remedy="leave out batch and sequences")
+    if dims.ubatch != MICRO_BATCH:
+        remedy = "leave out ubatch: its rates serve every micro-batch"
+        raise InputError(f"{RUNTIME} is profiled with micro-batches of {MICRO_BATCH}", remedy=remedy)
     kinds = {device.name: device.kind for device in problem.cluster}
     places = [replace(each, cores=each.cores[:1]) if kinds[each.device] == "core" else each for each in places]
     release = find_release(program=len(places) > 1 or places[0].kind == "rpc")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.errors import ModelFileError
 from placewise.model.graph import Source
 
 MOST = 1 << 30
 CONTEXT, LENGTH = "context", "length"
 """Two names of one size: the positions of the KV cache of a decoder, or the length of a text that is read once."""
+UBATCH = "ubatch"
+"""The name of the size that changes no graph but that of a GGUF file whose layers have windows."""
 MAX_POSITIONS = 1 << 40
 """Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
@@ -22,7 +25,8 @@ class RunDims:
 
     The model reads `batch` sequences of `prompt` tokens together, which gives the first token of each answer, and
     generates `tokens` more. The KV cache holds `length` positions (0: prompt and generated tokens) for `sequences`
-    batches in flight. With `experts_split` = 1 every expert of a mixture is an op.
+    batches in flight. With `experts_split` = 1 every expert of a mixture is an op. llama.cpp reads `ubatch` tokens of a
+    prompt at a time.
     """
 
     batch: int = 1
@@ -31,6 +35,7 @@ class RunDims:
     length: int = 0
     sequences: int = 1
     experts_split: int = 0
+    ubatch: int = MICRO_BATCH
 
     @property
     def capacity(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Group, RenderableType
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise._util.units import format_bytes, format_number, format_seconds
 from placewise.model.result import Result
 from placewise.readers.run_dims import RunDims, find_run_dims
@@ -200,6 +201,8 @@ def _list_facts(found: Fitted) -> list[str]:
     lines += (*found.buffers, *found.cards)
     if dims := find_run_dims(found.result.problem.graph.source):
         lines.append(_say_context(dims))
+        if dims.ubatch != MICRO_BATCH:
+            lines.append(f"micro-batch: {dims.ubatch} tokens of a prompt at a time (-ub), and not {MICRO_BATCH}")
     if found.precision and found.tried:
         lines.append(f"precision: {found.precision}, the widest that is fast enough to read along, or the fastest")
     if found.limit is not None:
@@ -246,6 +249,7 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "precision": found.precision,
         "tokens_per_second": found.tokens_per_second,
         "prompt_tokens": 0 if dims is None else dims.prompt_tokens,
+        "ubatch": 0 if dims is None else dims.ubatch,
         "room": found.room,
         "buffers": list(found.buffers),
         "cards": list(found.cards),

@@ -11,7 +11,7 @@ from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.catalog.read import drop_count, read_cluster
 from placewise.core.build import Devices, build
 from placewise.core.compute_buffer import describe_cache, keep_compute_buffer, kept_bytes
-from placewise.core.host_weights import find_accelerators
+from placewise.core.host_weights import LARGE_MICRO_BATCH, count_prompt_copies, find_accelerators
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
@@ -23,7 +23,7 @@ from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE, DECODE, Outcome, Reason, Result
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
-from placewise.readers.run_dims import find_run_dims
+from placewise.readers.run_dims import UBATCH, find_run_dims
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
 
@@ -33,6 +33,8 @@ NARROWER = ("int8", "int4")
 """The precisions that are tried where none is asked for, beside the model's own."""
 FAST_ENOUGH = 10.0
 """Tokens per second, about as fast as people read: the widest precision that reaches it is chosen."""
+MICRO_BATCHES = (1024, 2048, LARGE_MICRO_BATCH)
+"""Those that are tried beside llama.cpp's own, of 512 tokens."""
 CHANGE_SECONDS = 5.0
 """For the search that follows a change."""
 
@@ -72,6 +74,9 @@ def fit_model(
     precision = _choose_precision(found)
     result = found[precision]
     others = {name: other for name, other in found.items() if name != precision}
+    narrower = options if not precision else replace(options, precision=precision)
+    micro_batches = _solve_micro_batches(solve, cluster, narrower, target, result)
+    narrower, result = min(micro_batches, key=lambda tried: tried[1].value)
     answer = Fitted(
         result,
         target if _has_accelerators(result.problem) else "",
@@ -81,7 +86,6 @@ def fit_model(
               for name, other in others.items()),
         kept_bytes(options.spare or (), result.problem),
     )  # fmt: skip
-    narrower = options if not precision else replace(options, precision=precision)
     changes = []
     for words, where in _more_devices(cluster):
         with suppress(PlacewiseError):
@@ -118,6 +122,27 @@ def _solve_precisions(
             with suppress(PlacewiseError):  # the model is quantized already
                 found[name] = solve(devices, replace(options, precision=name), seconds, _name_precision(name))
     return found
+
+
+def _solve_micro_batches(
+    solve: Callable[[Devices, ProblemOptions, float, str], Result],
+    devices: Devices,
+    options: ProblemOptions,
+    target: str,
+    result: Result,
+) -> list[tuple[ProblemOptions, Result]]:
+    """Options and result of every micro-batch that is tried, the given one first: larger ones where llama.cpp copies
+    weights for each of several micro-batches of a prompt, and the user names none.
+    """
+    tried, dims = [(options, result)], find_run_dims(result.problem.graph.source)
+    if target != TARGETS[0] or result.placement is None or dims is None or UBATCH in options.dims:
+        return tried
+    if count_prompt_copies(result.problem, result.placement) > 1:
+        for size in (size for size in MICRO_BATCHES if size < 2 * dims.prompt_tokens):
+            asked = replace(options, dims={**options.dims, UBATCH: size})
+            with suppress(PlacewiseError):  # the model is a graph that is read already
+                tried.append((asked, solve(devices, asked, CHANGE_SECONDS, f"micro-batches of {size}")))
+    return tried
 
 
 def _choose_precision(found: dict[str, Result]) -> str:

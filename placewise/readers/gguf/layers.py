@@ -144,7 +144,7 @@ def _fill_cache(
     """
     now, (heads, *widths), window = graph.now, sizes, shape.windows[layer.number]
     seen = min(now.visible, window) if window else now.visible
-    kept = count_cells(now.capacity, window)
+    kept = count_cells(now.capacity, window, now.micro_batch)
     stored = widths[:1] if shape.latent else widths
     state = sum(
         cache_bytes(now.batch * now.sequences * kept * heads * width, name)

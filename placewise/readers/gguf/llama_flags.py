@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise._util.llama_defaults import MICRO_BATCH
+from placewise._util.llama_defaults import BATCH, MICRO_BATCH
 from placewise.errors import InputError
 from placewise.readers.gguf.types import CACHE_TYPES
 
@@ -82,7 +82,7 @@ class LlamaFlags:
     context: int = 4096
     parallel: int = 1
     cache: tuple[str, str] = ("f16", "f16")
-    batch: int = 2048
+    batch: int = BATCH
     ubatch: int = MICRO_BATCH
     flash: str = "auto"
     repack: bool = True

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from placewise._util.llama_defaults import MICRO_BATCH
 from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.readers.gguf.header import Tensor
@@ -34,6 +35,7 @@ class Pass:
     """One pass: `batch` sequences of `tokens` new positions, of which attention sees `visible`.
 
     The cache has `capacity` positions for `sequences` batches, of entries of the types `cache` (keys, values).
+    A prompt is read by `micro_batch` tokens at a time.
     """
 
     batch: int
@@ -43,6 +45,7 @@ class Pass:
     sequences: int
     cache: tuple[str, str]
     number: int = 0
+    micro_batch: int = MICRO_BATCH
 
     @property
     def rows(self) -> int:

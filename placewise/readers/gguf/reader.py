@@ -16,9 +16,9 @@ from placewise.readers.gguf.layers import Layer, add_layer, require_size, split_
 from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
 from placewise.readers.gguf.types import CACHE_TYPES, REPACKED, find_type
-from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
+from placewise.readers.run_dims import UBATCH, RunDims, list_used_dims, parse_dims, replace_context
 
-NAMES = {"batch": "batch", "prompt": "prompt", "tokens": "tokens", "length": "length", "sequences": "sequences"}
+NAMES = {name: name for name in ("batch", "prompt", "tokens", "length", "sequences", UBATCH)}
 """Dimensions of a run; ``context`` is another name of ``length``."""
 KNOWN = frozenset((
     "apertus", "arcee", "baichuan", "bloom", "chatglm", "codeshell", "command-r", "cohere2", "dbrx", "deepseek",
@@ -45,8 +45,8 @@ def read_gguf(path: Path, *, dims: Mapping[str, int] = NO_DIMS, cache_type: str 
 
     The graph has two phases, prefill and decode, whose equal ops share colocation groups; the KV cache is state.
     `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (generated: 128; 0 for the prompt alone), ``context`` (positions
-    of the cache; default prompt + tokens), ``sequences`` (1). `cache_type`: one of `CACHE_TYPES` for keys and values,
-    or two with a comma; default f16.
+    of the cache; default prompt + tokens), ``sequences`` (1), ``ubatch`` (tokens of a micro-batch: 512). `cache_type`:
+    one of `CACHE_TYPES` for keys and values, or two with a comma; default f16.
 
     Raises ModelFileError, naming the file, for a damaged file and for models without attention in each layer.
     """
@@ -106,7 +106,7 @@ def _build_graph(
     layers, tensors = list(split_layers(header.tensors, shape.layers)), {one.name: one for one in header.tensors}
     _require_attention(header, layers)
     _require_ends(header, shape, tensors)
-    first = Pass(run.batch, run.prompt, run.prompt, run.capacity, run.sequences, cache)
+    first = Pass(run.batch, run.prompt, run.prompt, run.capacity, run.sequences, cache, micro_batch=run.ubatch)
     graph = PassBuilder(first)
     prompt = graph.builder.add_tensor(-1, shape=(first.rows,), dtype="int32", name="tokens")
     token = _add_pass(graph, shape, layers, tensors, prompt)
@@ -114,7 +114,7 @@ def _build_graph(
     phases = [Phase("prefill", 1)]
     if run.tokens:
         visible = min(run.mean_position + 1, run.capacity)
-        graph.begin(Pass(run.batch, 1, visible, run.capacity, run.sequences, cache, 1))
+        graph.begin(Pass(run.batch, 1, visible, run.capacity, run.sequences, cache, 1, run.ubatch))
         token = _add_pass(graph, shape, layers, tensors, token)
         phases.append(Phase("decode", run.tokens))
     graph.builder.set_output(token)

@@ -27,7 +27,7 @@ from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run, build_runs
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import trace_run
-from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
+from placewise.readers.run_dims import UBATCH, RunDims, list_used_dims, parse_dims, replace_context
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
 """Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
@@ -116,8 +116,8 @@ def _name_dimensions(instance: Instance) -> dict[str, str]:
         if length == "image" and hasattr(instance.config, "image_size"):
             length = None
         return {"batch": "batch", **({"prompt": length} if length else {})}
-    names = ["batch", *(["prompt"] if length == "length" else []), "tokens", "length", "sequences", "experts_split"]
-    return {name: name for name in names}
+    names = ("tokens", "length", "sequences", "experts_split", UBATCH)
+    return {name: name for name in ("batch", *(["prompt"] if length == "length" else []), *names)}
 
 
 def _default_dims(instance: Instance) -> RunDims:
