@@ -179,7 +179,8 @@ def fit(
     """Find the command that runs a language model on given devices, its speed, and what would make it faster.
 
     Without a `precision`, the model's own, int8 and int4 are placed, and the widest is chosen that generates 10 tokens
-    per second, about as fast as people read; else the fastest. Then one accelerator more of every model is tried.
+    per second, about as fast as people read; else the fastest. Where llama.cpp copies weights from host memory several
+    times for a prompt, larger micro-batches are tried. Then one accelerator more of every model is.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from placewise._util.llama_defaults import BATCH
 from placewise._util.units import format_bytes
+from placewise.core.llama_builds import find_build
 from placewise.errors import ModelFileError
 from placewise.model.cluster import is_rpc
 from placewise.model.problem import Headroom, Problem
@@ -75,8 +76,9 @@ def count_buffers(problem: Problem) -> Buffers:
         return Buffers()
     weights = int(problem.graph.weights.bytes.sum())
     accelerators = [place for place, host in enumerate(problem.cluster.is_host) if not host]
+    build = find_build(problem)
     gpus = tuple(
-        f"{SERVER if is_rpc(problem.cluster.names[place]) else 'GPU'}{number}"
+        f"{SERVER if is_rpc(problem.cluster.names[place]) else build}{number}"
         for number, place in enumerate(accelerators)
     )
     whole, shared = _count(key, dims, str(source.options.get("cache_type", "")), gpus)

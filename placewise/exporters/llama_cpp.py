@@ -21,6 +21,7 @@ from placewise._util.text import shortened
 from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import count_buffers, find_header
 from placewise.core.host_weights import find_accelerators, find_lender
+from placewise.core.llama_builds import ANY_BUILD, find_build, list_cards
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -28,16 +29,19 @@ from placewise.exporters.projection import cut_into_stages, order_devices, stage
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, op_seconds_on
 from placewise.exporters.stages import accelerators, require_stack, shared_weights
-from placewise.model.cluster import RPC, Device, is_rpc
+from placewise.model.cluster import RPC, is_rpc
 from placewise.model.columns import Bools, Ints
 from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE
+from placewise.readers.gguf.llama_cuda import has_kernel, is_cuda
 from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
 from placewise.readers.gguf.llama_graph import COMPARED
 from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.gguf.shape import read_shape
+from placewise.readers.gguf.types import find_type
 from placewise.readers.run_dims import find_run_dims
 from placewise.simulate import judge_placement
 
@@ -60,11 +64,8 @@ _PURE = " (llama-quantize --pure)"
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
-_BUILDS = {"mps": "MTL", "gpu.": "SYCL", "xpu": "SYCL", "rocm": "ROCm", "hip": "ROCm"}
-"""What llama.cpp's builds call devices, by how their names begin here; others are CUDA's."""
-_AMD, _ANY_BUILD, _NEURAL = "AMD ", "Vulkan", "npu"
-"""How the catalogue describes cards that PyTorch calls cuda:0 too, the build that runs cards of several makers, and the
-kind of devices that no build runs."""
+_NEURAL = "npu"
+"""The kind of devices that no build runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +133,7 @@ class LlamaCppExporter:
 
     def space(self, problem: Problem) -> Space:
         """See `RunningExporter`: a line for every number of first layers whose experts are in host memory."""
+        _require_fused(problem)
         layers, gpus = _find_layers(problem, None), _require_accelerators(problem)
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
@@ -256,6 +258,23 @@ def _require_accelerators(problem: Problem) -> Bools:
     return accelerators(problem, TARGET) & find_accelerators(problem)
 
 
+def _require_fused(problem: Problem) -> None:
+    """Raise ExportError for a cache that only fused attention reads, where the build of the cards does not fuse it."""
+    header, source = find_header(problem), problem.graph.source
+    cache = parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
+    if header is None or not is_cuda(find_build(problem)) or find_type(cache[1]).block == 1:
+        return
+    shape = read_shape(header)
+    layer = next((layer for layer in range(shape.layers) if not has_kernel(shape, layer, cache)), -1)
+    if layer >= 0:
+        raise ExportError(
+            f"llama.cpp's {find_build(problem)} build has no fused attention for heads of {shape.key_widths[layer]} "
+            f"entries of a key and {shape.value_widths[layer]} of a value with a cache of {','.join(cache)}, and reads "
+            "quantized values in no other way",
+            remedy="give another --cache-type, as f16",
+        )
+
+
 def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[int]:
     """The accelerators of the command: those that have a position of `line` [layers + 2], in order.
 
@@ -268,12 +287,6 @@ def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequ
     return [lender, *used] if needed else used
 
 
-def _list_cards(problem: Problem) -> list[int]:
-    """The accelerators of this machine: all but servers."""
-    gpus = np.flatnonzero(find_accelerators(problem)).tolist()
-    return [gpu for gpu in gpus if not is_rpc(problem.cluster.names[gpu])]
-
-
 def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
     """What llama.cpp calls the accelerators in use: RPC0 for the first server in use, CUDA1 for cuda:1, ROCm0.
 
@@ -281,23 +294,15 @@ def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:
     ones included.
     """
     servers = [gpu for gpu in used if is_rpc(problem.cluster.names[gpu])]
-    gpus = _list_cards(problem)
-    builds = [_find_build(problem.cluster.devices[gpu]) for gpu in gpus]
-    build = builds[0] if len(set(builds)) == 1 else _ANY_BUILD
+    gpus = list_cards(problem)
+    build = find_build(problem)
     matches = [_NUMBERED.fullmatch(problem.cluster.names[gpu]) for gpu in gpus]
-    numbered = build != _ANY_BUILD and all(matches)
+    numbered = build != ANY_BUILD and all(matches)
     names = {
         gpu: f"{build}{int(match[1]) if match and numbered else place}"
         for place, (gpu, match) in enumerate(zip(gpus, matches, strict=True))
     } | {server: f"RPC{place}" for place, server in enumerate(servers)}
     return {gpu: names[gpu] for gpu in used}
-
-
-def _find_build(device: Device) -> str:
-    """The build of llama.cpp that runs a card, as it names devices."""
-    if any(note.startswith(_AMD) for note in device.notes):
-        return "ROCm"
-    return next((build for start, build in _BUILDS.items() if device.name.lower().startswith(start)), "CUDA")
 
 
 def _heading(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[str]:
@@ -376,7 +381,7 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
 def describe_cards(problem: Problem, placement: Placement) -> tuple[str, ...]:
     """Which card each name in the command means, where the cluster has unlike cards: CUDA counts the fastest first."""
     layers, line, away = _find_line(problem, placement)
-    devices, cards = problem.cluster.devices, _list_cards(problem)
+    devices, cards = problem.cluster.devices, list_cards(problem)
     titles = {card: next(iter(devices[card].notes), devices[card].name).partition(":")[0] for card in cards}
     named = _gpu_names(problem, _list_named(problem, layers, line, away))
     said = [f"{name} is the {titles[card]}" for card, name in named.items() if card in titles]

@@ -35,7 +35,7 @@ DEVICES = {"cpu": "8GiB", "cuda:0": "1GiB"}
 
 def count_alone(path: Path, flags: LlamaFlags, gpus: int = 1) -> dict[str, int]:
     """The buffers where as many accelerators have all three layers, without a pipeline."""
-    names = [f"GPU{number}" for number in range(gpus)]
+    names = [f"CUDA{number}" for number in range(gpus)]
     return count_compute(read_header(path), replace(flags, ngl=4, split=(1.0,) * gpus), names, pipelined=False)
 
 
@@ -45,7 +45,7 @@ def test_a_plan_keeps_the_buffer_free(tmp_path: Path) -> None:
     plan = pw.place(path, DEVICES, target="llama.cpp", dims={**SIZES, "batch": 2}, cache_type="q8_0")
     room = count_alone(path, LlamaFlags(context=8192, parallel=2, cache=("q8_0", "q8_0")))
     problem = plan.problem
-    assert problem.capacity[problem.cluster.index("cuda:0")] == pytest.approx((1 << 30) - room["GPU0"], abs=1)
+    assert problem.capacity[problem.cluster.index("cuda:0")] == pytest.approx((1 << 30) - room["CUDA0"], abs=1)
     assert problem.capacity[problem.cluster.index("cpu")] == (8 << 30) - room["CPU"]
     assert any("stay free for llama.cpp's compute buffer" in note for note in plan.result.notes)
     plan.save(tmp_path / "plan.json")
@@ -185,12 +185,12 @@ def test_several_accelerators_keep_the_largest_buffer_free(tmp_path: Path) -> No
     flags = LlamaFlags(context=4096)
     together, alone = count_alone(path, flags, 2), count_alone(path, flags)
     kept = count_buffers(build(path, cards, ProblemOptions(dims=SIZES)))
-    on_cards = (together["GPU0"], together["GPU1"], alone["GPU0"])
+    on_cards = (together["CUDA0"], together["CUDA1"], alone["CUDA0"])
     assert kept == Buffers(max(on_cards), max(together["CPU"], alone["CPU"]), min(on_cards))
     small = {**cards, "cuda:0": "8MiB", "cuda:1": "8MiB"}
     parted = count_buffers(build(path, small, ProblemOptions(dims=SIZES)))
-    on_host = count_compute(read_header(path), replace(flags, ngl=3), ["GPU0"])
-    assert alone["GPU0"] < on_host["GPU0"] <= parted.accelerator
+    on_host = count_compute(read_header(path), replace(flags, ngl=3), ["CUDA0"])
+    assert alone["CUDA0"] < on_host["CUDA0"] <= parted.accelerator
     servers = "cpu,rpc:10.0.0.1:50052@8MiB,rpc:10.0.0.2:50052@8MiB"
     assert count_buffers(build(path, servers, ProblemOptions(dims=SIZES))).accelerator < parted.accelerator
 
@@ -198,7 +198,7 @@ def test_several_accelerators_keep_the_largest_buffer_free(tmp_path: Path) -> No
 def test_no_room_for_a_pipeline_is_no_proof_that_nothing_fits(tmp_path: Path) -> None:
     """llama.cpp does without a pipeline: cards that hold the layers and the buffers without one are enough."""
     path = write_model(tmp_path / "model.gguf", "llama", layers=6)
-    flags, names = LlamaFlags(context=4096, ngl=7, split=(1.0, 1.0)), ["GPU0", "GPU1"]
+    flags, names = LlamaFlags(context=4096, ngl=7, split=(1.0, 1.0)), ["CUDA0", "CUDA1"]
     pipelined, single = (
         max(count_compute(read_header(path), flags, names, pipelined=asked)[name] for name in names)
         for asked in (True, False)

@@ -10,7 +10,7 @@ from gguf_models import write_model
 
 import placewise as pw
 from placewise.core.build import build
-from placewise.core.host_weights import find_lender, offload_prompts
+from placewise.core.host_weights import count_prompt_copies, describe_prompt_copies, find_lender, offload_prompts
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.costing.work import count_weight_bytes
@@ -49,6 +49,33 @@ def test_products_of_a_prompt_take_a_copy_for_every_micro_batch(path: Path) -> N
     assert {after.costs.sources[code] for code in after.costs.op_source[changed, host]} == {OFFLOADED}
     others = np.flatnonzero(np.arange(len(before.cluster)) != host)
     assert (after.costs.op_seconds[:, others] == before.costs.op_seconds[:, others]).all()
+
+
+def test_a_larger_micro_batch_copies_less_often(path: Path) -> None:
+    """One of 1024 tokens: the link's time once, which a plan's note offers and its command asks for."""
+    costs, plans = [], []
+    for dims in ({}, {"ubatch": 1024}, {"prompt": 5000, "ubatch": 4096}):
+        before = problem_of(path, **dims)
+        after, host = offload_prompts(before), before.cluster.index("cpu")
+        first = before.costs.op_seconds[:, before.cluster.index("cuda:0")]
+        changed = after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host]
+        changed &= ~before.graph.ops.kind.equals("Experts")
+        costs.append((after.costs.op_seconds[:, host] - first)[changed])
+        plans.append((before, Placement(np.full(before.n_ops, host, np.int32))))
+    assert costs[0] == pytest.approx(2 * costs[1]) and costs[2] == pytest.approx(costs[0])
+    assert [count_prompt_copies(*plan) for plan in plans] == [2, 1, 2]
+    notes = [describe_prompt_copies(*plan) for plan in plans]
+    assert "--dim ubatch=1024 copies them once" in notes[0][0] and not notes[1] and not notes[2]
+
+
+@pytest.mark.parametrize(
+    ("ubatch", "words"), [(512, "-np 1 --"), (1024, "-np 1 -ub 1024 "), (4096, "-b 4096 -ub 4096 ")]
+)
+def test_the_command_asks_for_the_micro_batch(ubatch: int, words: str, path: Path) -> None:
+    """And for a batch that holds it, where llama.cpp's own does not."""
+    plan = pw.place(path, "RTX4090,cpu", target="llama.cpp", dims={**SIZES, "ubatch": ubatch}, time_limit="5s")
+    made = create_exporter("llama.cpp").export(plan.problem, plan.placement, {})
+    assert words in str(made.files["llama.sh"])
 
 
 def test_what_stays_on_the_host(path: Path) -> None:

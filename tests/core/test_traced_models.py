@@ -21,6 +21,7 @@ from placewise.errors import InputError
 from placewise.files.cache_folder import GRAPHS, open_cache
 from placewise.files.graph_file import encode_graph
 from placewise.readers.base import ImportedModel
+from placewise.readers.run_dims import find_run_dims
 
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")
@@ -201,6 +202,27 @@ def test_the_cache_stays_within_its_limit(traces: Traces, tmp_path: Path, monkey
     open_model(path, EXACT)
     open_model(path, ProblemOptions(dims={**WHOLE, "batch": 3}, dtype="float32"))
     assert oldest in entries() and len(entries()) == 2 and len(traces) == 3
+
+
+def test_the_micro_batch_changes_no_trace(traces: Traces, tmp_path: Path) -> None:
+    """It is a size of the graph's source alone; a plan that names it finds the trace, and encoders have none."""
+    path = write_config(tmp_path, "mixtral")
+    plain, larger = (open_model(path, ProblemOptions(dims={**DIMS, **more})) for more in ({}, {"ubatch": 2048}))
+    assert len(traces) == 1 and larger.graph.digest() == plain.graph.digest()
+    dims = [find_run_dims(model.graph.source) for model in (plain, larger)]
+    assert [each.ubatch for each in dims if each is not None] == [512, 2048]
+    source = larger.graph.source
+    assert source is not None
+    again = open_model(path, ProblemOptions(dims=source.options["dims"], dtype="float32"))
+    assert len(traces) == 1 and again.graph.source is not None
+    assert again.graph.source.options["dims"] == source.options["dims"]
+    for size in (0, 1 << 40):
+        with pytest.raises(InputError, match="give a whole number"):
+            open_model(path, ProblemOptions(dims={**DIMS, "ubatch": size}))
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    with pytest.raises(InputError, match="no dimension 'ubatch'; give batch, length"):
+        open_model(write_config(encoder, "bert"), ProblemOptions(dims={"ubatch": 8}))
 
 
 def test_a_wrong_option_is_refused_with_and_without_a_cache(traces: Traces, tmp_path: Path) -> None:

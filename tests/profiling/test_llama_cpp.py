@@ -355,12 +355,13 @@ def test_a_profile_of_servers_needs_the_program(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_cannot_be_profiled(tmp_path: Path) -> None:
-    """Other models, several devices and several sequences, each in one sentence."""
+    """Other models, several devices, several sequences and other micro-batches, each in one sentence."""
     path = write_model(tmp_path / "model.gguf")
     for model, devices, dims, words in (
         ("examples/models/resnet50.onnx", "core", {"batch": 1}, "give a GGUF file"),
         (path, "2xcore", SIZES, "profiled on one processor"),
         (path, "core", {**SIZES, "batch": 2}, "with one sequence"),
+        (path, "core", {**SIZES, "ubatch": 1024}, "micro-batches of 512"),
     ):
         with pytest.raises(InputError, match=words):
             pw.profile(model, devices, runtime="llama.cpp", dims=dims)

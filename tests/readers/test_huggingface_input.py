@@ -250,6 +250,8 @@ def test_more_positions_than_the_model_has(tmp_path):
     """Prompts longer than the model was made for are read, with a note."""
     path = write_config(tmp_path, "gpt2")
     assert any("positions" in note for note in read_huggingface(path, dims={"prompt": 64, "tokens": 1}).warnings)
+    sizes = {"prompt": 8, "tokens": 1, "context": 65}
+    assert any("65 positions" in note for note in read_huggingface(path, dims=sizes).warnings)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from placewise.errors import InputError
 from placewise.files.atomic import ensure_writable
 from placewise.files.sweep_file import AnswerRecord, PointRecord, SweepFile, points_to_reuse, save_sweep
 from placewise.placers.base import Budget, OnProgress, Placer, Progress, ignore
+from placewise.readers.huggingface.settings import CONFIG
 
 READ = 1 << 26
 """Bytes of a file that tell it from others: a model begins with its graph, and weights follow."""
@@ -144,7 +145,8 @@ def run_sweep(
 def digest_of(plan: SweepPlan) -> str:
     """sha256 of what a point depends on besides its sizes and its cluster: the model, the options and the search.
 
-    Files count by their size and their first `READ` bytes: those of the model, of costs and of clusters.
+    Files count by their size and their first `READ` bytes: those of the model, of costs and of clusters. A folder
+    counts by its config.json.
     """
     state, task = hashlib.sha256(), plan.task
     model, budget = task.model, task.budget
@@ -152,6 +154,7 @@ def digest_of(plan: SweepPlan) -> str:
     named += [cluster.devices for cluster in plan.clusters if str(cluster.devices).endswith(".toml")]
     for path in (Path(name) for name in named if isinstance(name, (str, Path))):
         with suppress(OSError, ValueError):
+            path = path / CONFIG if path.is_dir() else path
             if path.is_file():
                 with path.open("rb") as file:
                     state.update(file.read(READ) + str(path.stat().st_size).encode())

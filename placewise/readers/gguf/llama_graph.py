@@ -14,6 +14,7 @@ from types import MappingProxyType
 from placewise._util.llama_defaults import OFFLOADED_ROWS
 from placewise.readers.gguf.header import Header
 from placewise.readers.gguf.llama_compute import Result
+from placewise.readers.gguf.llama_cuda import count_half_copies, is_cuda, is_fused
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.shape import ModelShape
 
@@ -83,7 +84,8 @@ class _FeedForward:
 @dataclass(frozen=True, slots=True)
 class _Micro:
     """Of a micro-batch: its tokens and outputs, the positions of the caches without and with windows, whether attention
-    is fused, the sizes of the matrices that rotate keys and values (0: none), and the bytes of both per layer.
+    is fused, the `types` of keys and values, the sizes of the matrices that rotate both (0: none), and their bytes per
+    layer.
     """
 
     tokens: int
@@ -91,6 +93,7 @@ class _Micro:
     cells: int
     window_cells: int
     fused: bool
+    types: tuple[str, str]
     rotated: tuple[int, int]
     caches: Sequence[tuple[int, int]]
 
@@ -117,7 +120,8 @@ def list_results(
         min(flags.ubatch, flags.batch, cells[0] * flags.parallel),
         flags.parallel,
         *cells,
-        flags.flash != "off",
+        is_fused(shape, flags, places.layers),
+        flags.cache,
         (keys, values),
         caches,
     )
@@ -438,7 +442,8 @@ class _Graph:
         if "v" in names:
             self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
         if micro.fused:
-            return self.add(f"mixed.{layer}", mixed, names["q"], *cached, f"mask{kind}")
+            copied = count_half_copies(micro.caches[owner], micro.types) if is_cuda(home) else 0
+            return self.add(f"mixed.{layer}", mixed + copied, names["q"], *cached, f"mask{kind}")
         scores = self._rows(self.shape.heads[layer] * (micro.window_cells if kind else micro.cells))
         self.add(f"scores.{layer}", scores, names["q"], cached[0])
         self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)

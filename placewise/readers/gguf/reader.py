@@ -241,8 +241,8 @@ def _list_notes(
         if 1000 * _sum_bytes(tensors) > whole:
             share, example = _sum_bytes(tensors) / whole, shortened(tensors[0].name, 60)
             notes.append(f"{share:.1%} of the bytes ({example}, …) {what}")
-    if 0 < shape.positions < run.prompt + run.tokens:
-        notes.append(f"{run.prompt + run.tokens} positions exceed the model's maximum of {shape.positions}")
+    if 0 < shape.positions < run.capacity:
+        notes.append(f"{run.capacity} positions exceed the model's maximum of {shape.positions}")
     return notes
 
 

@@ -144,7 +144,7 @@ def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, gr
         notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
     notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
-    needed = dims.prompt + dims.tokens
+    needed = dims.capacity
     if instance.task == "decoder" and isinstance(most, int) and 0 < most < needed:
         notes.append(f"{needed} positions exceed the model's maximum of {most}")
     return notes

@@ -14,6 +14,7 @@ from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
 
+CONFIG = "config.json"
 MAX_BYTES = 4 << 20
 MAX_LAYERS, MAX_EXPERTS = 1_000, 10_000
 """More than any published model has, for keys that contain a word of `_COUNTED` and none of `_MEASURED`."""
@@ -48,7 +49,7 @@ def read_settings(source: str | Path) -> Settings:
     name = f"{PREFIX}{path.stem}" if text.startswith(PREFIX) else str(path)
     try:
         if path.is_dir():
-            path = path / "config.json"
+            path = path / CONFIG
         with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

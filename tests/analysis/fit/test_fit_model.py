@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runs import run
-from gguf_models import tiny_model, write_model
+from gguf_models import tiny_model, write_mixture, write_model
 from huggingface_configs import SMALL
 
 import placewise as pw
@@ -134,6 +134,19 @@ def test_hosts_alone_need_no_devices(config: str) -> None:
     answer = pw.fit(config, "cpu", dims=SIZES, precision="int8")
     assert answer.command.endswith("-ngl 0")
     assert answer.plan.assignment and set(answer.plan.assignment.values()) == {"cpu"}
+
+
+def test_prompts_that_copy_weights_get_a_larger_micro_batch(tmp_path: Path) -> None:
+    """Of all that are tried the fastest; none where the user names one, and where nothing is copied twice."""
+    path = write_mixture(tmp_path / "model.gguf", layers=6, experts=64, inner=1536)
+    dims = {"prompt": 2000, "tokens": 8}
+    found = pw.fit(path, "RTX3060@4GiB,cpu", dims=dims)
+    assert " -ub 2048 " in found.command or " -b 4096 -ub 4096 " in found.command
+    assert "tokens of a prompt at a time (-ub), and not 512" in found.summary()
+    own = pw.fit(path, "RTX3060@4GiB,cpu", dims={**dims, "ubatch": 512})
+    assert " -ub " not in own.command and own.plan.value is not None and found.plan.value < own.plan.value
+    assert " -ub " not in pw.fit(path, "RTX3060@4GiB,cpu", dims={**dims, "prompt": 512}).command
+    assert " -ub " not in pw.fit(path, "A100-80GB,cpu", dims=dims).command
 
 
 def test_bad_input_is_one_sentence(config: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from placewise.analysis.sweep.evaluate import Evaluator
 from placewise.analysis.sweep.goals import parse_goal
 from placewise.analysis.sweep.jobs import Job, choose_job
-from placewise.analysis.sweep.run import MAX_POINTS, SweepPlan, order_clusters, plan_sweep, run_sweep
+from placewise.analysis.sweep.run import MAX_POINTS, SweepPlan, digest_of, order_clusters, plan_sweep, run_sweep
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, ModelFileError
@@ -158,7 +158,7 @@ def test_a_checkpoint_is_not_overwritten_and_belongs_to_one_sweep(tmp_path: Path
 
 
 def test_files_count_by_their_content(tmp_path: Path) -> None:
-    """A cluster file that changed is another sweep; a model without a name has no checkpoint."""
+    """A cluster file or a configuration that changed is another sweep; a model without a name has no checkpoint."""
     cluster, file = tmp_path / "c.toml", tmp_path / "sweep.json"
     cluster.write_text('[[devices]]\nmodel = "L4"\n')
     run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file)
@@ -166,6 +166,10 @@ def test_files_count_by_their_content(tmp_path: Path) -> None:
     cluster.write_text('[[devices]]\nmodel = "T4"\n')
     with pytest.raises(ModelFileError, match="of another model, or with other options"):
         run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file, resume=True)
+    (tmp_path / "config.json").write_text("{}")
+    before = digest_of(planned(model=str(tmp_path)))
+    (tmp_path / "config.json").write_text("{ }")
+    assert digest_of(planned(model=str(tmp_path))) != before
     graph = open_model("zoo:bert-base", ProblemOptions(dims={**TINY, "batch": 4})).graph
     with pytest.raises(InputError, match="needs a model with a name"):
         run_sweep(planned("1..2xT4", {}, model=graph, dims={}), checkpoint=tmp_path / "other.json")

@@ -13,6 +13,7 @@ from placewise.errors import InputError, RunError
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_memory import count_bytes, count_compute, place_tensors
+from placewise.readers.gguf.reader import read_gguf
 from placewise.runtimes.llama_cpp.log import ROUNDED
 from placewise.runtimes.llama_cpp.runtime import run_llama
 
@@ -56,6 +57,19 @@ def test_bytes_of_every_family(family: str, tmp_path: Path) -> None:
 def test_bytes_under_other_flags(flags: LlamaFlags, tmp_path: Path) -> None:
     """Types of the cache, attention that is not fused, micro-batches and contexts change what is allocated."""
     assert_counted(write_model(tmp_path / "model.gguf", "mixtral"), flags)
+
+
+def test_a_larger_micro_batch_has_a_larger_cache_of_windows(tmp_path: Path) -> None:
+    """llama.cpp keeps a window and a micro-batch, and the graph counts as much."""
+    path = write_model(tmp_path / "model.gguf", "gemma3")
+    counted = []
+    for ubatch in (512, 1024):
+        graph = read_gguf(path, dims={"context": 4096, "prompt": 64, "tokens": 8, "ubatch": ubatch}).graph
+        counted.append(int(graph.ops.state_bytes.sum()))
+        flags = LlamaFlags(context=4096, ubatch=ubatch)
+        allocated = run_llama(path, flags, prompt=4, tokens=1, repeats=1).allocation.cache
+        assert sum(allocated.values()) == pytest.approx(counted[-1], rel=0.01)
+    assert counted[0] < counted[1]
 
 
 def test_bytes_at_other_widths(tmp_path: Path) -> None:

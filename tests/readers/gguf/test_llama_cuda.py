@@ -1,0 +1,81 @@
+"""What llama.cpp's CUDA and ROCm builds do apart from others. No card is used: the rules are those of fattn.cu."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf_models import write_model, write_real_size
+
+import placewise as pw
+from placewise.errors import ExportError
+from placewise.readers.gguf.header import read_header
+from placewise.readers.gguf.llama_cuda import count_half_copies, has_kernel
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.shape import ModelShape, read_shape
+
+MEBIBYTE = 1 << 20
+HALF = ("f16", "f16")
+
+
+def shape_of(key: int, value: int, heads: int, kv_heads: int, latent: int = 0) -> ModelShape:
+    one = ModelShape(1, 4096, (heads,), (kv_heads,), (key,), (value,), (0,), 0, 1000, 4096, 1)
+    return replace(one, latent=latent)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "heads", "kv_heads", "latent", "known"),
+    [
+        (128, 128, 32, 8, 0, True), (80, 80, 32, 32, 0, True), (160, 160, 32, 8, 0, False), (128, 64, 32, 8, 0, False),
+        (192, 128, 16, 16, 0, False), (192, 128, 64, 4, 0, True), (512, 512, 16, 2, 0, True),
+        (512, 512, 8, 8, 0, False), (576, 0, 16, 1, 512, True), (32, 32, 8, 8, 0, False),
+    ],
+)  # fmt: skip
+def test_heads_that_have_a_kernel(key: int, value: int, heads: int, kv_heads: int, latent: int, known: bool) -> None:
+    """Llama, Phi 2, StableLM 2 12B, older files of DeepSeek 2 and newer ones, Gemma 4, and others."""
+    assert has_kernel(shape_of(key, value, heads, kv_heads, latent), 0, HALF) is known
+    assert not has_kernel(shape_of(key, value, heads, kv_heads, latent), 0, ("iq4_nl", "f16"))
+
+
+def test_other_caches_are_copied_to_float16(tmp_path: Path) -> None:
+    """Keys and values of one layer at all 65,536 positions, beside what the other results need; f16 is not copied."""
+    path = write_real_size(
+        tmp_path / "model.gguf", layers=4, width=4096, inner=14336, heads=32, kv=8, vocabulary=4096, kind="Q4_K"
+    )
+    header, sizes = read_header(path), {}
+    for name in ("f16", "q8_0", "bf16"):
+        for device in ("CUDA0", "ROCm0", "Vulkan0", "RPC0"):
+            flags = LlamaFlags(ngl=99, context=65536, cache=(name, name))
+            sizes[name, device] = count_compute(header, flags, [device])[device]
+    copies = 2 * 65536 * 8 * 128 * 2
+    for name in ("q8_0", "bf16"):
+        assert copies < sizes[name, "CUDA0"] == sizes[name, "ROCm0"] <= copies + sizes[name, "RPC0"]
+        assert sizes[name, "RPC0"] == sizes[name, "Vulkan0"] < copies
+    assert sizes["f16", "CUDA0"] == sizes["f16", "RPC0"]
+    assert count_half_copies((34, 68), ("q8_0", "f16")) == 64
+
+
+def test_attention_that_is_not_fused_takes_its_scores(tmp_path: Path) -> None:
+    """Of heads without a kernel where a card has a layer of them; with all layers on the host, nothing changes."""
+    header = read_header(write_model(tmp_path / "model.gguf", "deepseek2-older"))
+    shape = read_shape(header)
+    assert not has_kernel(shape, 0, HALF)
+    automatic, off = (
+        count_compute(header, LlamaFlags(ngl=99, context=4096, flash=flash), ["CUDA0"]) for flash in ("auto", "off")
+    )
+    assert automatic == off and off["CUDA0"] > shape.heads[0] * 4096 * 512 * 4
+    others = ((99, "RPC0"), (0, "CUDA0"))
+    server, host = (count_compute(header, LlamaFlags(ngl=ngl, context=4096), [device]) for ngl, device in others)
+    assert server["RPC0"] < off["CUDA0"] and host["CUDA0"] < off["CUDA0"]
+
+
+def test_quantized_values_need_a_kernel(tmp_path: Path) -> None:
+    """llama.cpp does not start with them: one sentence. Keys alone, and other builds, are taken."""
+    path, dims = write_model(tmp_path / "model.gguf", "deepseek2-older"), {"prompt": 16, "tokens": 4}
+    with pytest.raises(ExportError, match="CUDA build has no fused attention for heads of 64 entries of a key and 32"):
+        pw.place(path, "L4,cpu", target="llama.cpp", dims=dims, cache_type="q8_0")
+    for devices, cache in (("L4,cpu", "q8_0,f16"), ("cpu,rpc:10.0.0.1:50052@8GiB", "q8_0"), ("M2-Max,cpu", "q8_0")):
+        plan = pw.place(path, devices, target="llama.cpp", dims=dims, cache_type=cache, time_limit="5s")
+        assert plan.placement is not None
