@@ -310,6 +310,9 @@ class _Graph:
         return self.add(f"{part}_scaled.{layer}", nbytes, normed, weight=weight, in_place=True, rows=rows)
 
     def _project(self, layer: int, mixed: str) -> str:
+        if self.micro.rotated[1]:
+            kind = "_w" if self.shape.windows[layer] else ""
+            mixed = self.add(f"mixed_rotated.{layer}", self._size_of_heads(layer), mixed, f"rotate_values{kind}")
         weight = self._find(layer, "attn_output")
         return self.add(
             f"projected.{layer}", self._rows(self.shape.width), mixed, weight=weight, home=self.places.layers[layer]
@@ -335,8 +338,6 @@ class _Graph:
         else:
             names = self._compute_heads(layer, normed, kind)
         found = self._mix(layer, names, kind)
-        if self.micro.rotated[1]:
-            found = self.add(f"mixed_rotated.{layer}", self._size_of_heads(layer), found, f"rotate_values{kind}")
         if weight := self._find(layer, "attn_v_b"):
             nbytes = self._rows(self.shape.heads[layer] * self.shapes[weight][1])
             found = self.add(f"expanded.{layer}", nbytes, found, weight=weight)
