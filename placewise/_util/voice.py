@@ -23,7 +23,7 @@ _MENTION = re.compile(rf"(?<![\w-])(--?[a-z][a-z0-9-]*)(?![\w-])(?: ({_VALUE}))?
 _TWICE = re.compile(r"\b(\w+)=\{([^{}]*)\} \1=\{([^{}]*)\}")
 _PROSE = re.compile(r"[a-z]{1,4}|with|without|means|keeps|throws|tells|takes|must|here|again|FILE|PATH")
 """Short words behind a flag are the sentence that goes on, except those that are values."""
-_VALUES = {"auto", "this", "cpu", "raw", "sgd", "adam", "any", "live", "sum"}
+_VALUES = {"auto", "this", "cpu", "raw", "sgd", "adam", "any", "live", "resident", "sum"}
 
 
 def spoken(text: str) -> str:

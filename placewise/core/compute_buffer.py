@@ -54,6 +54,16 @@ def keep_compute_buffer(problem: Problem) -> Problem:
     return problem.with_(constraints=replace(rules, spare=(Headroom("", bytes=room.accelerator), *kept, *rules.spare)))
 
 
+def leave_out_activations(problem: Problem) -> Problem:
+    """The problem without the memory of activations, which are in the compute buffers, a micro-batch at a time.
+
+    Unchanged where these are not known. Doing it twice changes nothing.
+    """
+    if problem.objective.memory != "live" or not count_buffers(problem).accelerator:
+        return problem
+    return problem.with_(objective=replace(problem.objective, memory="resident"))
+
+
 def keep_least_buffer(problem: Problem, asked: Problem) -> Problem:
     """The problem with the room that `keep_compute_buffer` keeps in `asked` replaced by the least that any accelerator
     needs, and none on the host: what does not fit then fits under no layout. Unchanged where none is kept.

@@ -84,7 +84,7 @@ class ProblemOptions:
         How latency is executed (`Objective`). Default: operator.
     communication : {"blocking", "overlap", "duplex"}
         Of throughput (`Objective`). Default: blocking.
-    memory : {"live", "sum"}
+    memory : {"live", "resident", "sum"}
         How memory is counted (`Objective`). Default: live.
     contiguous : bool
         Whether stages form a chain. Default: True for throughput, False for latency.

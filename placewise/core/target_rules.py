@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.core.compute_buffer import keep_compute_buffer
+from placewise.core.compute_buffer import keep_compute_buffer, leave_out_activations
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
 from placewise.core.options import ProblemOptions
 from placewise.costing.work import count_weight_bytes
@@ -107,7 +107,7 @@ def run_on_target(problem: Problem, target: str) -> Problem:
     """
     rule = find_rule(target)
     if rule.buffers:
-        problem = keep_compute_buffer(problem)
+        problem = leave_out_activations(keep_compute_buffer(problem))
     if problem.objective.kind == "throughput" and not rule.overlaps:
         check_options(target, ProblemOptions(objective="throughput"))
     if problem.objective.kind == "latency" and problem.objective.execution != rule.execution:

@@ -19,7 +19,15 @@ from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
-FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = "flops", "weights", "attention", "cache", "values", "ops", "run"
+FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = (
+    "flops",
+    "weights",
+    "attention",
+    "cache bytes",
+    "values",
+    "ops",
+    "run",
+)
 """Terms of work: FLOPs of products and bytes of their weights, both by type; FLOPs of attention; of a token bytes of
 the cache too, since heads that share keys compute with them one by one; bytes of other values; ops; and 1 for a
 micro-batch or a token."""

@@ -25,7 +25,7 @@ class ObjectiveRecord(Record):
     execution: Literal["operator", "contention-free", "subgraph", "sequential"] = Field(
         "operator", description="for latency"
     )
-    memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
+    memory: Literal["live", "resident", "sum"] = Field("live", description="how memory is counted")
     schedule: Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"] = Field(
         "1f1b", description="for throughput of training pipelines (1f1b, gpipe), and for step"
     )

@@ -26,7 +26,7 @@ from placewise.model.ways import Ways
 ObjectiveKind = Literal["throughput", "latency", "step"]
 Communication = Literal["blocking", "overlap", "duplex"]
 Execution = Literal["operator", "contention-free", "subgraph", "sequential"]
-MemoryModel = Literal["live", "sum"]
+MemoryModel = Literal["live", "resident", "sum"]
 Schedule = Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"]
 THROUGHPUT_SCHEDULES = ("1f1b", "gpipe")
 """Schedules of the objective `throughput`; `step` has all of them."""
@@ -48,8 +48,9 @@ class Objective:
     flushes, the largest forward load and the largest backward load add up. `step`: one training step of
     `Constraints.microbatches`, simulated under `schedule` (auto: the best). `latency`: the makespan of one sample
     under `execution` operator, contention-free (operator, where transfers never queue), subgraph or sequential.
-    `memory` is how memory is counted: `live` (resident bytes plus the peak of live activations) or `sum` (resident
-    bytes only, host devices unlimited: the published rule of Tarnawski et al. 2020). `step_samples` is how many samples
+    `memory` is how memory is counted: `live` (resident bytes plus the peak of live activations), `resident` (those bytes
+    only, for programs that reserve memory for activations) or `sum` (resident bytes only, host devices unlimited: the
+    published rule of Tarnawski et al. 2020). `step_samples` is how many samples
     of a training pipeline share one synchronization of the weights of replicated stages; 0: one sample per replica (the
     rule of PipeDream).
     """

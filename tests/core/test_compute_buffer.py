@@ -82,23 +82,41 @@ def test_a_plan_and_its_export_say_what_their_own_buffers_lack(tmp_path: Path) -
             assert any("llama.cpp will lack" in note and "of cuda:0" in note for note in notes) == lacks
 
 
+def test_a_long_prompt_takes_no_more_than_its_buffers(tmp_path: Path) -> None:
+    """llama.cpp computes it by micro-batches, whose buffer is kept free; a saved plan is judged in the same way."""
+    path, dims = write_model(tmp_path / "model.gguf", "llama"), {"prompt": 30000, "tokens": 8, "context": 32768}
+    graph = build(path, DEVICES, ProblemOptions(dims=dims)).graph
+    resident = int(graph.weights.bytes.sum() + graph.ops.state_bytes.sum())
+    assert graph.tensors.bytes.max() > resident / 2
+    room = count_alone(path, LlamaFlags(context=32768))["CUDA0"]
+    plan = pw.place(path, {**DEVICES, "cuda:0": resident + room}, target="llama.cpp", dims=dims)
+    assert plan.problem.objective.memory == "resident" and plan.result.judgement is not None
+    peaks = {device.device: device.peak for device in plan.result.judgement.devices}
+    assert sum(peaks.values()) == resident and peaks["cuda:0"] > 0.8 * resident
+    plan.save(tmp_path / "plan.json")
+    again = pw.judge(path, tmp_path / "plan.json")
+    assert again.valid and {device.device: device.peak for device in again.devices} == peaks
+
+
 def test_a_plan_whose_buffers_do_not_fit_is_searched_again(tmp_path: Path) -> None:
-    """A layer on the host makes the accelerator's buffer larger than what is kept for a model that fits there.
+    """Both cards have the bytes of the model, and no split into layers that fits: one on the host makes their buffer
+    larger than what is kept.
 
     With the size of that buffer kept free, one more layer leaves; a headroom of the user is left as it is.
     """
-    path, devices = write_model(tmp_path / "model.gguf", "llama", layers=6), {"cpu": "8GiB", "cuda:0": 11_586_764}
+    path = write_model(tmp_path / "model.gguf", "llama", layers=6)
+    devices = {"cpu": "8GiB", "cuda:0": 7_408_833, "cuda:1": 10_860_983}
     dims = {**SIZES, "context": 1024}
     kept = int(count_buffers(build(path, devices, ProblemOptions(dims=dims))).accelerator)
     again, left = (
         pw.place(path, devices, target="llama.cpp", dims=dims, headroom=asked)
-        for asked in (None, {"cuda:0": f"{kept}B"})
+        for asked in (None, {"cuda:0": f"{kept}B", "cuda:1": f"{kept}B"})
     )
     assert again.placement is not None and again.value > left.value
     found = find_buffers(again.problem, again.placement)
-    assert found.sizes["cuda:0"] > kept and not found.missing
-    size = format_bytes(found.sizes["cuda:0"])
-    assert f"searched again with {size} of cuda:0 kept free" in " ".join(again.result.notes)
+    largest, card = max((size, name) for name, size in found.sizes.items() if name != "cpu")
+    assert largest > kept and not found.missing
+    assert f"searched again with {format_bytes(largest)} of {card} kept free" in " ".join(again.result.notes)
     assert any("llama.cpp will lack" in note for note in left.result.notes)
 
 

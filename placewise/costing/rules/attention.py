@@ -9,7 +9,7 @@ from functools import partial
 from placewise.costing.op_instance import Cost, OpInstance, Rule
 
 
-def _scores(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int) -> int:
+def _scores(batch: int, heads: int, queries: int, keys: float, width: int, value_width: int) -> float:
     """Two products per score, of the key's and the value's width, and a softmax of five FLOPs."""
     return batch * heads * queries * keys * (2 * width + 2 * value_width + 5)
 
@@ -17,7 +17,7 @@ def _scores(batch: int, heads: int, queries: int, keys: int, width: int, value_w
 def attention(op: OpInstance, *, past: int = 4) -> Cost:
     """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; past keys precede K.
 
-    With a sliding `window`, a query sees at most that many keys.
+    With a sliding `window`, a query sees at most that many keys; where `causal` is 1, none that come after it.
     """
     query, key, value = (op.shape(position) for position in range(3))
     before = op.shape(past)[2] if past in op.inputs else 0
@@ -28,8 +28,21 @@ def attention(op: OpInstance, *, past: int = 4) -> Cost:
         heads, kv_heads = op.number("q_num_heads", 0), op.number("kv_num_heads", 0)
         batch, queries, keys = query[0], query[1], key[1]
         width, value_width = query[2] // heads, value[2] // kv_heads
-    seen = min(before + keys, op.number("window", 0) or before + keys)
+    keys += before
+    window = op.number("window", 0) or keys
+    seen = _mean_seen(queries, max(keys, queries), window) if op.number("causal", 0) else min(keys, window)
     return op.cost(_scores(batch, heads, queries, seen, width, value_width), "attention")
+
+
+def _mean_seen(queries: int, keys: int, window: int) -> float:
+    """Keys that a query sees in the mean, if the last one sees all `keys` and each before it one less: at most `window`.
+
+    >>> _mean_seen(4, 4, 4), _mean_seen(1, 9, 9), _mean_seen(4, 4, 2)
+    (2.5, 9.0, 1.75)
+    """
+    first = keys - queries + 1
+    growing = min(max(window - first, 0), queries)
+    return (growing * (2 * first + growing - 1) / 2 + (queries - growing) * min(window, keys)) / queries
 
 
 def linear_attention(op: OpInstance) -> Cost:

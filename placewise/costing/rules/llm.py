@@ -14,8 +14,15 @@ def _dense(values: Iterable[OpValue]) -> int:
 
 
 def cache_update(op: OpInstance) -> Cost:
-    """New keys and values are read and written; the visible part of the cache is read."""
-    return op.cost(0, "movement", nbytes=2 * op.bytes_read + _dense(op.outputs))
+    """New keys and values are read and written; the visible part of the cache is read.
+
+    The attribute `bits` has those of an entry of every result, where the cache is of another type than the graph names.
+    """
+    bits = op.attributes.get("bits")
+    seen = _dense(op.outputs)
+    if bits is not None:
+        seen = sum(value.size * float(width) / 8 for value, width in zip(op.outputs, bits, strict=True))
+    return op.cost(0, "movement", nbytes=2 * op.bytes_read + seen)
 
 
 def cache_read(op: OpInstance) -> Cost:

@@ -158,7 +158,7 @@ def _work_limits(problem: Problem, budget: Budget) -> tuple[float, float]:
 
 def _rule_check(problem: Problem) -> KeepsRules | None:
     """The check of the rules that moves may break, live activations and the shape of stages; None without them."""
-    if problem.objective.memory == "sum" and not problem.constraints.shaped:
+    if problem.objective.memory != "live" and not problem.constraints.shaped:
         return None
     activations = float(np.maximum(problem.graph.tensors.bytes, 0).sum())
 

@@ -14,7 +14,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.gguf.header import NO_LAYER, Tensor
 from placewise.readers.gguf.pass_builder import NEW_GROUP, NO_PART, Part, PassBuilder, cache_bytes
 from placewise.readers.gguf.shape import ModelShape, count_cells
-from placewise.readers.gguf.types import element_type
+from placewise.readers.gguf.types import element_type, find_type
 
 POST_ATTENTION = ("attn_post_norm", "post_attention_norm")
 POST_FEED = ("post_ffw_norm", "ffn_post_norm")
@@ -118,7 +118,7 @@ def _attend(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int) ->
     mixed = graph.op(
         f"{layer.scope}.attention", "Attention", scope, [query, keys, values],
         (now.batch, now.tokens, heads, widths[1]), weights=layer.parts.get("attn_sinks", NO_PART).values(),
-        attributes={"window": window}, group=home,
+        attributes={"window": window, "causal": 1}, group=home,
     )  # fmt: skip
     graph.homes[layer.number] = graph.builder.n_ops
     inner = heads * widths[1]
@@ -140,7 +140,7 @@ def _fill_cache(
 ) -> tuple[int, int]:
     """Store new keys and values; all that are seen then. `sizes`: heads, and entries of a key and of a value.
 
-    Latent attention stores the keys alone, of which the values are a part.
+    Latent attention stores and reads the keys alone, of which the values are a part.
     """
     now, (heads, *widths), window = graph.now, sizes, shape.windows[layer.number]
     seen = min(now.visible, window) if window else now.visible
@@ -150,9 +150,10 @@ def _fill_cache(
         cache_bytes(now.batch * now.sequences * kept * heads * width, name)
         for width, name in zip(stored, now.cache, strict=False)
     )
+    read = tuple(0.0 if shape.latent and place else find_type(name).bits for place, name in enumerate(now.cache))
     update = graph.add(
         f"{layer.scope}.cache", "CacheUpdate", f"{layer.scope}.attn", new,
-        attributes={"visible": seen, "capacity": kept}, state_bytes=state,
+        attributes={"visible": seen, "capacity": kept, "bits": read}, state_bytes=state,
     )  # fmt: skip
     keys, values = (
         graph.result(update, f"{layer.scope}.{what}", (now.batch, heads, seen, width), element_type(name), view=True)

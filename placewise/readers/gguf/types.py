@@ -75,8 +75,10 @@ def find_type(name: str) -> TensorType:
 
 
 def element_type(name: str) -> str:
-    """The element type of the graph that stands for a type: its own, or the integers of that many bits."""
-    if name in _PLAIN:
-        return _PLAIN[name]
+    """The element type of the graph that stands for a type, in upper or lower case: its own, or the integers of that
+    many bits.
+    """
+    if name.upper() in _PLAIN:
+        return _PLAIN[name.upper()]
     bits = find_type(name).bits
     return "int2" if bits < 3 else "int4" if bits < 5 else "int8"

@@ -86,7 +86,7 @@ def _working_bytes(problem: Problem) -> Floats:
     The first output of an op that works in place may take the memory of an operand.
     """
     graph, working = problem.graph, np.zeros(problem.n_blocks)
-    if problem.objective.memory == "sum":
+    if problem.objective.memory != "live":
         return working
     size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))

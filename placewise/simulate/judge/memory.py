@@ -116,7 +116,7 @@ class Spans(NamedTuple):
 
 def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Spans | None:
     """Where live tensors are held; None where the memory model ignores them, or the placement cannot run."""
-    if problem.objective.memory == "sum" or not problem.graph.n_tensors:
+    if problem.objective.memory != "live" or not problem.graph.n_tensors:
         return None
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:

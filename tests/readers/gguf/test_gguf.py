@@ -85,7 +85,7 @@ def test_a_token_reads_its_rows_of_a_table(family: str, tmp_path: Path) -> None:
 
 
 def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
-    """A Llama read from either format has the same FLOPs of products and attention, and the same cache."""
+    """A Llama read from either format has the same FLOPs and the same cache, but that llama.cpp skips what is masked."""
     pytest.importorskip("transformers")
     pytest.importorskip("gguf")
     write_model(tmp_path / "model.gguf", "llama", kind="F16")
@@ -98,9 +98,10 @@ def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
     for graph in (ours, theirs):
         assert graph.ops.state_bytes.sum() == 3 * 2 * KV_HEADS * HEAD * 256 * 2
     flops = [
-        [work_of(graph).flops[(graph.ops.phase == phase) & np.isin(list(graph.ops.kind), ("Gemm", "Attention"))].sum()
-         for phase in (0, 1)] for graph in (ours, theirs)
+        [work_of(graph).flops[(graph.ops.phase == phase) & (np.array(list(graph.ops.kind)) == kind)].sum()
+         for phase, kind in ((0, "Gemm"), (1, "Gemm"), (1, "Attention"), (0, "Attention"))] for graph in (ours, theirs)
     ]  # fmt: skip
+    assert flops[0].pop() == flops[1].pop() * (16 + 1) / (2 * 16)
     assert flops[0] == flops[1]
     weights = [int(graph.weights.bytes.sum()) for graph in (ours, theirs)]
     assert weights[0] == pytest.approx(weights[1], rel=0.01)  # norms are float32 in one of them
@@ -118,6 +119,27 @@ def test_the_cache_has_the_bytes_of_its_type(name: str, tmp_path: Path) -> None:
     assert state == 2 * entries * known.block_bytes / known.block
     mixed = read_gguf(path, dims=sizes, cache_type=f"f16,{name}").graph.ops.state_bytes.sum()
     assert mixed == entries * 2 + entries * known.block_bytes / known.block
+
+
+@pytest.mark.parametrize("name", CACHE_TYPES)
+def test_a_token_reads_the_bytes_of_its_type(name: str, tmp_path: Path) -> None:
+    """Of all positions that a layer without a window sees, scales included, beside what is new, read and written."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_model(head=32))
+    graph = read_gguf(path, dims={"prompt": 100, "tokens": 8}, cache_type=f"f16,{name}").graph
+    work, known = work_of(graph), find_type(name)
+    ops = [op for op in range(graph.n_ops) if graph.ops.kind[op] == "CacheUpdate" and graph.ops.phase[op] == 1]
+    assert work.bytes[ops[-1]] == 2 * 2 * 32 * 4 + 105 * 32 * (2 + known.block_bytes / known.block)
+
+
+def test_latent_attention_reads_its_cache_once(tmp_path: Path) -> None:
+    """Its values are a part of the keys."""
+    pytest.importorskip("gguf")
+    graph = read_gguf(write_model(tmp_path / "model.gguf", "deepseek2"), dims={"prompt": 100, "tokens": 8}).graph
+    ops = [op for op in range(graph.n_ops) if graph.ops.kind[op] == "CacheUpdate" and graph.ops.phase[op] == 1]
+    width = graph.tensors.shape[int(graph.outputs_of(ops[0])[0])][-1]
+    new = sum(int(graph.tensors.bytes[tensor]) for tensor in graph.inputs_of(ops[0]))
+    assert work_of(graph).bytes[ops[0]] == 2 * new + 105 * width * 2
 
 
 @pytest.mark.parametrize(
