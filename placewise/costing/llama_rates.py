@@ -23,7 +23,7 @@ FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = (
     "flops",
     "weights",
     "attention",
-    "cache bytes",
+    "kv cache",
     "values",
     "ops",
     "run",

@@ -48,9 +48,9 @@ class Objective:
     flushes, the largest forward load and the largest backward load add up. `step`: one training step of
     `Constraints.microbatches`, simulated under `schedule` (auto: the best). `latency`: the makespan of one sample
     under `execution` operator, contention-free (operator, where transfers never queue), subgraph or sequential.
-    `memory` is how memory is counted: `live` (resident bytes plus the peak of live activations), `resident` (those bytes
-    only, for programs that reserve memory for activations) or `sum` (resident bytes only, host devices unlimited: the
-    published rule of Tarnawski et al. 2020). `step_samples` is how many samples
+    `memory` is how memory is counted: `live` (resident bytes plus the peak of live activations), `resident` (those
+    bytes only, for programs that reserve memory for activations) or `sum` (resident bytes only, host devices unlimited:
+    the published rule of Tarnawski et al. 2020). `step_samples` is how many samples
     of a training pipeline share one synchronization of the weights of replicated stages; 0: one sample per replica (the
     rule of PipeDream).
     """

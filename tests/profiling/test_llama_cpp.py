@@ -196,15 +196,11 @@ def test_attention_reads_keys_once_per_head(tmp_path: Path) -> None:
         for n, probe in enumerate(list_probes(read_header(write_mixture(tmp_path / "model.gguf")))[:3])
         for length in (16, 1024)
     ]
-    rates = LlamaRates(
-        {"flops Q8_0": 1e-11}, {"weights Q8_0": 1e-10, "attention": 3e-10, "cache bytes": 2e-10, RUN: 1e-4}
-    )
+    rates = LlamaRates({"flops Q8_0": 1e-11}, {"weights Q8_0": 1e-10, "attention": 3e-10, "kv cache": 2e-10, RUN: 1e-4})
     prompts = [Observation(one, float(add_seconds(one, rates.prompt).sum())) for one in map(count_prompt_work, graphs)]
     tokens = [Observation(one, float(add_seconds(one, rates.token).sum())) for one in map(count_token_work, graphs)]
     found = fit_device(prompts, tokens).rates.token
-    assert found["attention"] == pytest.approx(3e-10, rel=0.01) and found["cache bytes"] == pytest.approx(
-        2e-10, rel=0.01
-    )
+    assert found["attention"] == pytest.approx(3e-10, rel=0.01) and found["kv cache"] == pytest.approx(2e-10, rel=0.01)
 
 
 class ScriptedProcess:

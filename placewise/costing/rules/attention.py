@@ -35,7 +35,7 @@ def attention(op: OpInstance, *, past: int = 4) -> Cost:
 
 
 def _mean_seen(queries: int, keys: int, window: int) -> float:
-    """Keys that a query sees in the mean, if the last one sees all `keys` and each before it one less: at most `window`.
+    """Keys that a query sees in the mean, if the last one sees `keys` and each before it one less: at most `window`.
 
     >>> _mean_seen(4, 4, 4), _mean_seen(1, 9, 9), _mean_seen(4, 4, 2)
     (2.5, 9.0, 1.75)

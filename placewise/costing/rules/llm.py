@@ -19,7 +19,7 @@ def cache_update(op: OpInstance) -> Cost:
     The attribute `bits` has those of an entry of every result, where the cache is of another type than the graph names.
     """
     bits = op.attributes.get("bits")
-    seen = _dense(op.outputs)
+    seen: float = _dense(op.outputs)
     if bits is not None:
         seen = sum(value.size * float(width) / 8 for value, width in zip(op.outputs, bits, strict=True))
     return op.cost(0, "movement", nbytes=2 * op.bytes_read + seen)

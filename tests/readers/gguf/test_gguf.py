@@ -85,7 +85,7 @@ def test_a_token_reads_its_rows_of_a_table(family: str, tmp_path: Path) -> None:
 
 
 def test_work_is_that_of_the_same_hugging_face_model(tmp_path: Path) -> None:
-    """A Llama read from either format has the same FLOPs and the same cache, but that llama.cpp skips what is masked."""
+    """A Llama read from either format has the same FLOPs, but those that a mask leaves out, and the same cache."""
     pytest.importorskip("transformers")
     pytest.importorskip("gguf")
     write_model(tmp_path / "model.gguf", "llama", kind="F16")
