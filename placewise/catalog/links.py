@@ -10,7 +10,7 @@ from placewise._util.units import format_seconds
 from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.errors import ClusterError
-from placewise.model.cluster import HOST, Cluster, Link, Transfers
+from placewise.model.cluster import MEANT, HOST, Cluster, Link, Transfers
 
 Pair = tuple[str, str]
 
@@ -71,12 +71,25 @@ def build_cluster(
         builder.add((HOST, name), link, "host memory")
         if transfers is None:
             builder.notes.setdefault(name, []).append(_TRANSFER_NOTES[mode])
+        if _may_fill_host(spec) and any(other.device.is_host for other in specs):
+            builder.notes.setdefault(name, []).append(SHARES)
     for a, b in peers if mode == "direct" else ():
         if default or _have_nvlink(a, b):
             builder.add((a.device.name, b.device.name), a.peer_link, f"other {a.model}")
     devices = (add_notes(spec.device, *dict.fromkeys(builder.notes.get(spec.device.name, ()))) for spec in specs)
     links = (Link(*pair, s.bandwidth, s.latency, s.shared) for pair, s in builder.speeds.items())
     return Cluster(tuple(devices), tuple(links), mode)
+
+
+SHARES = f"{MEANT}its memory is the host's too, and both may use all of it: limit them, as M2-Max@64GiB,cpu@16GiB"
+
+
+def _may_fill_host(spec: DeviceSpec) -> bool:
+    """Whether a GPU shares the memory of its host, and is not limited to a part of it."""
+    entry = catalog().devices.get(spec.model)
+    if entry is None or spec.host_link != UNIFIED or spec.device.kind != "gpu":
+        return False
+    return spec.device.memory >= entry.memory
 
 
 _TRANSFER_NOTES: Mapping[Transfers, str] = {

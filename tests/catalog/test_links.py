@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from soak import examples
 
 from placewise.catalog import read_cluster
+from placewise.catalog.links import SHARES
 from placewise.catalog.topology import read_topology
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster
@@ -194,3 +195,13 @@ def test_one_line_without_sense(spec: str, message: str) -> None:
     """One sentence each."""
     with pytest.raises(ClusterError, match=message):
         read_cluster(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [("M2-Max,cpu", 1), ("M2-Max@64GiB,cpu@16GiB", 0), ("M2-Max", 0), ("RTX-4090,cpu", 0), ("2xM2-Max,link=pcie4", 0)],
+)
+def test_memory_that_a_host_shares_is_said(spec: str, said: int) -> None:
+    """Where a GPU and its host may both use all of it."""
+    notes = [note for device in read_cluster(spec) for note in device.notes]
+    assert notes.count(SHARES) == said
