@@ -10,7 +10,7 @@ from placewise._util.units import format_seconds
 from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.errors import ClusterError
-from placewise.model.cluster import MEANT, HOST, Cluster, Link, Transfers
+from placewise.model.cluster import HOST, MEANT, Cluster, Link, Transfers
 
 Pair = tuple[str, str]
 
