@@ -36,6 +36,8 @@ DIMS = ("--dim", f"prompt={PROMPT}", "--dim", f"tokens={TOKENS}")
 FASTER = 1.2
 SLOW, FAST = 0.2, 0.6
 HOST, MEMORY = 0.4, "8GiB"
+SMALL = 200
+"""MiB of a host that has room for the embedding and for some of the layers."""
 MODELS: dict[str, tuple[str, Sizes, int]] = {
     "dense": (*PUBLISHED["llama-3.2-1b"], 6), "mixture": (*PUBLISHED["qwen3-30b-a3b"], 2),
 }  # fmt: skip
@@ -43,16 +45,18 @@ MODELS: dict[str, tuple[str, Sizes, int]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model on servers with shares of a core; `limit` are the MiB of the last one, 0 for all."""
+    """A model on servers with shares of a core; the MiB of the last one (`limit`) and of the `host`, 0 for all."""
 
     model: str
     shares: tuple[float, ...]
     limit: int = 0
+    host: int = 0
 
 
 CASES = (
     Case("dense", (SLOW, FAST)), Case("dense", (SLOW, FAST), 220), Case("mixture", (SLOW, FAST)),
     Case("mixture", (SLOW, FAST), 500), Case("dense", (SLOW, SLOW)), Case("dense", (FAST, FAST)),
+    Case("dense", (SLOW, FAST), 0, SMALL), Case("dense", (SLOW, FAST), 130, SMALL),
 )  # fmt: skip
 
 
@@ -84,10 +88,11 @@ def read_version() -> str:
     return (said.stdout + said.stderr).strip().splitlines()[0]
 
 
-def list_devices(addresses: Sequence[str], limit: int = 0) -> str:
-    """One thread of the host, and the servers; the last has so many MiB."""
+def list_devices(addresses: Sequence[str], limit: int = 0, host: int = 0) -> str:
+    """One thread of the host, and the servers; the last has so many MiB, and so has the host."""
     sizes = [f"{limit}MiB" if limit and address == addresses[-1] else MEMORY for address in addresses]
-    return ",".join(["core", *(f"rpc:{address}@{size}" for address, size in zip(addresses, sizes, strict=True))])
+    own = f"core@{host}MiB" if host else "core"
+    return ",".join([own, *(f"rpc:{address}@{size}" for address, size in zip(addresses, sizes, strict=True))])
 
 
 def run_case(case: Case, path: Path, profile: Path, known: Sequence[tuple[float, str]]) -> dict[str, Any]:
@@ -107,7 +112,8 @@ def run_case(case: Case, path: Path, profile: Path, known: Sequence[tuple[float,
     plan, default = found["measured"]
     expected = found["phases"][0]["seconds"] + TOKENS / found["tokens_per_second"]
     return {
-        "model": case.model, "shares": case.shares, "limit": case.limit, "plan": plan, "default": default,
+        "model": case.model, "shares": case.shares, "limit": case.limit, "host": case.host,
+        "plan": plan, "default": default,
         "printed": "plan" if found["command"] == plan["command"] else "--fit",
         "faster": default["seconds"] / min(one["seconds"] for one in (plan, default)),
         "plan_faster": default["seconds"] / plan["seconds"], "off": expected / plan["seconds"] - 1,
@@ -147,6 +153,7 @@ def main() -> int:
     for number, row in enumerate(rows, 1):
         both = row["default"], row["plan"]
         memory = f", RPC{len(row['shares']) - 1} of {row['limit']} MiB" if row["limit"] else ""
+        memory += f", host of {row['host']} MiB" if row["host"] else ""
         shares_said = ", ".join(f"RPC{place} {share:.0%}" for place, share in enumerate(row["shares"]))
         prompt, token = (
             " → ".join(f"{one[what]:.4g}" for one in both) for what in ("prompt_tokens_per_second", "tokens_per_second")
