@@ -82,7 +82,7 @@ def _exported(path: Path) -> None:
 
 def _gguf(path: Path) -> None:
     """A model of llama.cpp of two small layers."""
-    path.write_bytes(tiny_model(head=32))
+    path.write_bytes(tiny_model(head=64))
 
 
 def _smaller_pictures(path: Path) -> None:

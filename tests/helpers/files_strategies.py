@@ -144,7 +144,7 @@ def problems(draw: st.DrawFn) -> Problem:
         draw(st.sampled_from(["throughput", "latency"])),
         draw(st.sampled_from(["blocking", "overlap", "duplex"])),
         draw(st.sampled_from(["operator", "subgraph", "sequential"])),
-        draw(st.sampled_from(["live", "sum"])),
+        draw(st.sampled_from(["live", "resident", "sum"])),
         step_samples=draw(st.integers(0, 9)),
     )
     constraints = Constraints(

@@ -414,7 +414,7 @@ def _bytes(case: Case, device: Sequence[int], schedule: Schedule, d: int) -> flo
     """Resident bytes of a device, and in the model `live` the most bytes of tensors at once."""
     resident, ops = _resident(case, device, d), schedule.order.get(d, [])
     never_ends = math.inf in schedule.finish
-    if case.problem.objective.memory == "sum" or not ops or never_ends:
+    if case.problem.objective.memory != "live" or not ops or never_ends:
         return resident
     position = {op: at for at, op in enumerate(ops)}
     alive = [0.0] * len(ops)

@@ -143,7 +143,7 @@ def problems(
         kind,  # type: ignore[arg-type]
         communication=draw(st.sampled_from(MODES)),  # type: ignore[arg-type]
         execution=draw(st.sampled_from(EXECUTIONS)),  # type: ignore[arg-type]
-        memory=memory_model or draw(st.sampled_from(["sum", "live"])),  # type: ignore[arg-type]
+        memory=memory_model or draw(st.sampled_from(["sum", "live", "resident"])),  # type: ignore[arg-type]
     )
     open_shape = contiguous is None
     contiguous = kind == "throughput" and draw(st.booleans()) if contiguous is None else contiguous
