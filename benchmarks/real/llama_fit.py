@@ -104,7 +104,9 @@ def run_case(case: Case, path: Path, profile: Path, known: Sequence[tuple[float,
             text = text.replace(next(name for other, name in known if other == share), address)
         renamed.write_text(text)
         words = ["--costs", str(renamed), *DIMS, "--measure", "--json", "--no-cache"]
-        found = json.loads(run_placewise("fit", str(path), "-d", list_devices(addresses, case.limit, case.host), *words))
+        found = json.loads(
+            run_placewise("fit", str(path), "-d", list_devices(addresses, case.limit, case.host), *words)
+        )
     text = json.dumps(found).replace(str(path), "model.gguf")
     for number, address in enumerate(addresses):
         text = text.replace(address, f"HOST{number}:50052")
