@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MICRO_BATCH = 512
 """Tokens of a micro-batch (``-ub``)."""
+UBATCH = "ubatch"
+"""What the dimension of a run is called that changes them."""
 BATCH = 2048
 """Tokens of a batch (``-b``), which a micro-batch does not exceed."""
 OFFLOADED_ROWS = 32

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise._util.llama_defaults import OFFLOADED_ROWS
+from placewise._util.llama_defaults import OFFLOADED_ROWS, UBATCH
 from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.cluster import is_rpc
@@ -19,7 +19,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE
-from placewise.readers.run_dims import UBATCH, find_run_dims
+from placewise.readers.run_dims import find_run_dims
 
 LARGE_MICRO_BATCH = 4096
 """Tokens of the largest micro-batch that is advised."""

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import placewise.model
 import placewise.readers
+from placewise._util.llama_defaults import UBATCH
 from placewise.errors import InputError
 from placewise.files.cache_folder import GRAPHS, LIMITS, mark_used, open_cache, remove_oldest
 from placewise.files.graph_file import load_traced, save_traced
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.huggingface.settings import Settings, read_settings
-from placewise.readers.run_dims import UBATCH, RunDims, parse_dims
+from placewise.readers.run_dims import RunDims, parse_dims
 
 _NEEDED, _OPTIONAL = ("torch", "transformers"), ("timm", "torchvision")
 """Libraries that make the model, and those that some models of transformers take parts from."""

@@ -14,20 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise._util.llama_defaults import MICRO_BATCH
+from placewise._util.llama_defaults import MICRO_BATCH, UBATCH
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
-FLOPS, WEIGHTS, ATTENTION, CACHE, VALUES, OPS, RUN = (
-    "flops",
-    "weights",
-    "attention",
-    "kv cache",
-    "values",
-    "ops",
-    "run",
-)
+FLOPS, WEIGHTS, ATTENTION, CACHE = "flops", "weights", "attention", "kv cache"
+VALUES, OPS, RUN = "values", "ops", "run"
 """Terms of work: FLOPs of products and bytes of their weights, both by type; FLOPs of attention; of a token bytes of
 the cache too, since heads that share keys compute with them one by one; bytes of other values; ops; and 1 for a
 micro-batch or a token."""
@@ -144,18 +137,18 @@ def find_touched(graph: Graph, flops: Floats, rows: Floats) -> Floats:
 
     `rows` [n_ops] are the tokens for which an op is computed.
     """
-    touched, tail = np.ones(graph.n_ops), find_tail(graph)
+    touched, tail, most = np.ones(graph.n_ops), find_tail(graph), _find_micro_batch(graph)
     for op in np.flatnonzero(graph.ops.kind.equals("Experts")).tolist():
         entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
         chosen = min(float(flops[op]) / (2 * rows[op] * max(float(entries), 1.0)), 1.0)
-        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows[op], _find_micro_batch(graph)))
+        touched[op] = 1 - (1 - chosen) ** (1 if tail[op] else min(rows[op], most))
     return touched
 
 
 def _find_micro_batch(graph: Graph) -> int:
     """Tokens of a micro-batch, as the model was read for."""
     sizes = {} if graph.source is None else graph.source.options.get("dims", {})
-    return int(sizes.get("ubatch", MICRO_BATCH))
+    return int(sizes.get(UBATCH, MICRO_BATCH))
 
 
 def _of_kinds(graph: Graph, kinds: tuple[str, ...]) -> Bools:

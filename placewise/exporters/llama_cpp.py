@@ -262,13 +262,14 @@ def _require_fused(problem: Problem) -> None:
     """Raise ExportError for a cache that only fused attention reads, where the build of the cards does not fuse it."""
     header, source = find_header(problem), problem.graph.source
     cache = parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
-    if header is None or not is_cuda(find_build(problem)) or find_type(cache[1]).block == 1:
+    build = find_build(problem)
+    if header is None or not is_cuda(build) or find_type(cache[1]).block == 1:
         return
     shape = read_shape(header)
     layer = next((layer for layer in range(shape.layers) if not has_kernel(shape, layer, cache)), -1)
     if layer >= 0:
         raise ExportError(
-            f"llama.cpp's {find_build(problem)} build has no fused attention for heads of {shape.key_widths[layer]} "
+            f"llama.cpp's {build} build has no fused attention for heads of {shape.key_widths[layer]} "
             f"entries of a key and {shape.value_widths[layer]} of a value with a cache of {','.join(cache)}, and reads "
             "quantized values in no other way",
             remedy="give another --cache-type, as f16",

@@ -12,8 +12,6 @@ from placewise.model.graph import Source
 MOST = 1 << 30
 CONTEXT, LENGTH = "context", "length"
 """Two names of one size: the positions of the KV cache of a decoder, or the length of a text that is read once."""
-UBATCH = "ubatch"
-"""The name of the size that changes no graph but that of a GGUF file whose layers have windows."""
 MAX_POSITIONS = 1 << 40
 """Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))

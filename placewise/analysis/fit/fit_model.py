@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from placewise._util.llama_defaults import UBATCH
 from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.catalog.read import drop_count, read_cluster
@@ -23,7 +24,7 @@ from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE, DECODE, Outcome, Reason, Result
 from placewise.placers.base import Budget, OnProgress, Progress, Stopwatch, ignore
-from placewise.readers.run_dims import UBATCH, find_run_dims
+from placewise.readers.run_dims import find_run_dims
 from placewise.reporting.fitted import Change, Fitted
 from placewise.targets.place_for import place_for
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from placewise._util.llama_defaults import UBATCH
 from placewise._util.text import shortened
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
@@ -16,7 +17,7 @@ from placewise.readers.gguf.layers import Layer, add_layer, require_size, split_
 from placewise.readers.gguf.pass_builder import LOOKUP, Part, Pass, PassBuilder
 from placewise.readers.gguf.shape import RECURRENT, ModelShape, read_shape
 from placewise.readers.gguf.types import CACHE_TYPES, REPACKED, find_type
-from placewise.readers.run_dims import UBATCH, RunDims, list_used_dims, parse_dims, replace_context
+from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 NAMES = {name: name for name in ("batch", "prompt", "tokens", "length", "sequences", UBATCH)}
 """Dimensions of a run; ``context`` is another name of ``length``."""

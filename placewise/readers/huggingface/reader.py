@@ -12,6 +12,7 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import DynamicCache
 from transformers.models.auto import modeling_auto
 
+from placewise._util.llama_defaults import UBATCH
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
@@ -27,7 +28,7 @@ from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run, build_runs
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import trace_run
-from placewise.readers.run_dims import UBATCH, RunDims, list_used_dims, parse_dims, replace_context
+from placewise.readers.run_dims import RunDims, list_used_dims, parse_dims, replace_context
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
 """Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
