@@ -7,6 +7,8 @@ namespace placewise {
 namespace {
 
 constexpr double INITIAL_WEIGHT = 0.5, MIN_WEIGHT = 0.04, LEARNING_RATE = 0.03;
+// Blocks drawn in search of a part on another device.
+constexpr int TRIES = 8;
 constexpr double REWARDS[] = {0.0, 0.2, 1.0};
 // The most blocks of each size class; those of the last are all.
 constexpr Index MAX_OF_SIZE[] = {1, 4, 16, 64, 512};
@@ -125,20 +127,39 @@ void MoveOperators::move_critical_path(const Seed& seed, Index most) {
     }
 }
 
-// A part of the model, all of it or what of it is on one device; or two devices trade what they have of it.
+// A part of the model, all of it or what of it is on one device; two devices trade what they have of it, or what one has
+// of it for what the other has of a part like it.
 void MoveOperators::move_model_part(const Seed& seed) {
     const ModelParts& parts = search_.parts;
     if (parts.n_levels() == 0) return;
     const Index level = rng_.below(parts.n_levels());
     const std::int32_t part = parts.part(level, seed.block);
     if (part < 0 || seed.home == seed.target) return;
-    const Index way = rng_.below(3);
+    const Index way = rng_.below(4);
+    if (way == 3) return exchange_parts(level, part, seed);
     for (const std::int32_t block : parts.blocks_of(level, part)) {
         if (way == 0 || assignment_[block] == seed.home) {
             assignment_.move(block, seed.target);
         } else if (way == 1 && assignment_[block] == seed.target) {
             assignment_.move(block, seed.home);
         }
+    }
+}
+
+void MoveOperators::exchange_parts(Index level, std::int32_t part, const Seed& seed) {
+    const ModelParts& parts = search_.parts;
+    std::int32_t other = -1;
+    for (int attempt = 0; attempt < TRIES && other < 0; ++attempt) {
+        const Index block = rng_.below(search_.n_blocks());
+        const std::int32_t its_part = parts.part(level, block);
+        if (assignment_[block] == seed.target && its_part >= 0 && its_part != part) other = its_part;
+    }
+    if (other < 0) return;
+    for (const std::int32_t block : parts.blocks_of(level, part)) {
+        if (assignment_[block] == seed.home) assignment_.move(block, seed.target);
+    }
+    for (const std::int32_t block : parts.blocks_of(level, other)) {
+        if (assignment_[block] == seed.target) assignment_.move(block, seed.home);
     }
 }
 

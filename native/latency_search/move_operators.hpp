@@ -53,6 +53,7 @@ private:
     void move_connected_set(const Seed& seed, Index most);
     void move_critical_path(const Seed& seed, Index most);
     void move_model_part(const Seed& seed);
+    void exchange_parts(Index level, std::int32_t part, const Seed& seed);
     void move_time_span(const Seed& seed, Index most);
     void move_line_stretch(const Seed& seed, Index most);
     void exchange_sets(const Seed& seed, Index most);
