@@ -5,7 +5,7 @@ A `device_map` moves all weights at every call (`store_on_hosts`). llama.cpp doe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,14 +13,16 @@ from placewise._util.llama_defaults import OFFLOADED_ROWS, UBATCH
 from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.cluster import is_rpc
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.cost_error import MOVED, OFFLOADED
+from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE
 from placewise.readers.run_dims import find_run_dims
 
+CACHE_UPDATE = "CacheUpdate"
 LARGE_MICRO_BATCH = 4096
 """Tokens of the largest micro-batch that is advised."""
 
@@ -38,11 +40,18 @@ def find_main_accelerator(problem: Problem) -> int:
 
 
 def find_lender(problem: Problem) -> int:
-    """The accelerator on which llama.cpp computes prompts of layers in host memory: the first that may run ops and is
-    no RPC server; −1 if there is none.
+    """The accelerator on which llama.cpp computes prompts of layers in host memory: the one whose command names it
+    first. Of those that may run ops and are no RPC servers, the fastest at it; −1 if there is none.
     """
     servers = np.array([is_rpc(name) for name in problem.cluster.names], np.bool_)
-    return _first(problem.allowed.any(axis=0) & find_accelerators(problem) & ~servers)
+    able = problem.allowed.any(axis=0) & find_accelerators(problem) & ~servers
+    copies = _find_copies(problem) if able.sum() > 1 else None
+    if copies is None:
+        return _first(able)
+    hosts = np.flatnonzero(problem.cluster.is_host)
+    host = int(hosts[0]) if len(hosts) else -1
+    lenders: list[int] = np.flatnonzero(able).tolist()
+    return min(lenders, key=lambda lender: float(_lend(problem, lender, host, copies)[copies.ops].sum()))
 
 
 def store_on_hosts(problem: Problem) -> Problem:
@@ -52,30 +61,26 @@ def store_on_hosts(problem: Problem) -> Problem:
     main = find_main_accelerator(problem)
     if main < 0 or MOVED in problem.costs.sources:
         return problem
-    moves = np.where(count_weight_bytes(problem.graph) > 0, 1.0, 0.0)
-    return _compute_on(problem, main, problem.cluster.is_host, np.ones(problem.n_ops, np.bool_), moves, MOVED)
+    weights = count_weight_bytes(problem.graph).astype(np.float64)
+    copies = _Copies(np.ones(problem.n_ops, np.bool_), weights, np.where(weights > 0, 1.0, 0.0))
+    return _compute_on(problem, main, problem.cluster.is_host, copies, MOVED)
 
 
 def offload_prompts(problem: Problem) -> Problem:
-    """The problem in which ops that read weights in host memory for many tokens take their time on an accelerator, and
-    the time to copy these weights there for every micro-batch: of experts, those that its tokens choose.
+    """The problem in which the ops of layers in host memory take their time on an accelerator where they compute many
+    tokens, and the time to copy their weights and the cache there for every micro-batch: of experts, those that its
+    tokens choose.
 
-    llama.cpp does so for 32 tokens and more at a time, of a prompt or of many sequences (``offload_op`` of its back
-    ends), but not on RPC servers; it runs what follows the last attention of a prompt for one token. Copies of
-    activations, small beside weights, are left out. Unchanged for models that generate no text. Doing it twice changes
-    nothing.
+    llama.cpp does so with products for 32 tokens and more at a time, of a prompt or of many sequences (``offload_op``
+    of its back ends), but not on RPC servers; what lies between such products follows them
+    (``ggml_backend_sched_split_graph``). The cache is written, and embeddings are looked up, on the host, as is what
+    follows the last attention of a prompt, for one token. Copies of activations, small beside weights, are left out.
+    Unchanged for models that generate no text. Doing it twice changes nothing.
     """
-    main, graph, dims = find_lender(problem), problem.graph, find_run_dims(problem.graph.source)
-    if main < 0 or dims is None or OFFLOADED in problem.costs.sources:
+    main, copies = find_lender(problem), _find_copies(problem)
+    if main < 0 or copies is None or OFFLOADED in problem.costs.sources:
         return problem
-    together = np.where(graph.ops.phase == 0, dims.prompt_tokens, dims.batch)
-    rows = np.maximum(np.minimum(_count_rows(graph), together), 1.0)
-    offloaded = (count_weight_bytes(graph) > 0) & (rows >= OFFLOADED_ROWS)
-    offloaded &= ~(graph.ops.kind.equals("Gather") | find_tail(graph))
-    if not offloaded.any():
-        return problem
-    moves = np.ceil(rows / dims.ubatch) * find_touched(graph, work_of(graph).flops, rows)
-    return _compute_on(problem, main, ~find_accelerators(problem), offloaded, moves, OFFLOADED)
+    return _compute_on(problem, main, ~find_accelerators(problem), copies, OFFLOADED)
 
 
 def count_prompt_copies(problem: Problem, placement: Placement) -> int:
@@ -104,19 +109,80 @@ def describe_prompt_copies(problem: Problem, placement: Placement) -> tuple[str,
     )
 
 
-def _compute_on(problem: Problem, main: int, hosts: Bools, ops: Bools, moves: Floats, source: str) -> Problem:
-    """The problem in which `ops` [n_ops] on `hosts` [n_devices] run on the device `main`, after so many `moves` [n_ops]
-    of their weights there each time.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """The `ops` [n_ops] that run on an accelerator though a host has them, the bytes [n_ops] that each has copied
+    there at a time, and how many `times` [n_ops].
     """
-    costs, cluster, nbytes = problem.costs, problem.cluster, count_weight_bytes(problem.graph)
-    seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
+
+    ops: Bools
+    nbytes: Floats
+    times: Floats
+
+
+def _find_copies(problem: Problem) -> _Copies | None:
+    """What llama.cpp computes on an accelerator of layers in host memory; None if nothing."""
+    graph, dims = problem.graph, find_run_dims(problem.graph.source)
+    if dims is None:
+        return None
+    together = np.where(graph.ops.phase == 0, dims.prompt_tokens, dims.batch)
+    rows = np.maximum(np.minimum(_count_rows(graph), together), 1.0)
+    offloaded = np.minimum(rows, dims.ubatch) >= OFFLOADED_ROWS
+    offloaded &= ~(graph.ops.kind.equals("Gather") | graph.ops.kind.equals(CACHE_UPDATE) | find_tail(graph))
+    weights, times = count_weight_bytes(graph), np.ceil(rows / dims.ubatch)
+    if not (offloaded & (weights > 0)).any():
+        return None
+    nbytes = weights * find_touched(graph, work_of(graph).flops, rows)
+    nbytes += _count_cache_bytes(graph, together, dims.ubatch)
+    return _Copies(offloaded, nbytes, np.where(nbytes > 0, times, 0.0))
+
+
+def _count_cache_bytes(graph: Graph, together: Ints, micro_batch: int) -> Floats:
+    """Bytes [n_ops] of keys and values that attention sees, on the mean of the micro-batches of its tokens.
+
+    `together` [n_ops] are the tokens of all sequences for which an op is computed.
+    """
+    nbytes = np.zeros(graph.n_ops)
+    updates = graph.ops.kind.equals(CACHE_UPDATE)
+    for op in np.flatnonzero(graph.ops.kind.equals("Attention")).tolist():
+        makers = {int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(op)}
+        for update in (maker for maker in makers if maker >= 0 and updates[maker]):
+            seen, tokens = _count_seen_bytes(graph, update), int(together[op])
+            if graph.ops.phase[op] == 0:
+                sequences = graph.tensors.shape[graph.outputs_of(update)[0]][0]
+                most = sequences * graph.ops.attributes[update]["capacity"]
+                ends = np.minimum(np.arange(micro_batch, tokens + micro_batch, micro_batch), min(most, tokens))
+                seen *= float(ends.mean()) / (sequences * graph.ops.attributes[update]["visible"])
+            nbytes[op] += seen
+    return nbytes
+
+
+def _count_seen_bytes(graph: Graph, update: int) -> float:
+    """Bytes of all keys and values that are seen once an op has stored new ones."""
+    tensors, bits = graph.outputs_of(update), graph.ops.attributes[update].get("bits")
+    widths = [8 * bytes_of((1,), graph.tensors.dtype_name(tensor)) for tensor in tensors] if bits is None else bits
+    sizes = [float(np.prod(graph.tensors.shape[tensor])) for tensor in tensors]
+    return sum(size * float(width) / 8 for size, width in zip(sizes, widths, strict=True))
+
+
+def _lend(problem: Problem, main: int, host: int, copies: _Copies) -> Floats:
+    """Seconds [n_ops] of ops on the device `main`, after the copies from a host (−1: of any)."""
+    cluster = problem.cluster
     way = cluster.link_class[len(cluster), main]
-    ops = ops & np.isfinite(seconds[:, main])
+    pace = 1 / cluster.class_bandwidth[way] + (1 / cluster.devices[host].weight_bandwidth if host >= 0 else 0.0)
+    moved = np.where(copies.times > 0, cluster.class_latency[way] + copies.nbytes * pace, 0.0) * copies.times
+    seconds: Floats = problem.costs.op_seconds[:, main] + moved * problem.graph.op_repeats
+    return seconds
+
+
+def _compute_on(problem: Problem, main: int, hosts: Bools, copies: _Copies, source: str) -> Problem:
+    """The problem in which ops on `hosts` [n_devices] run on the device `main`."""
+    costs = problem.costs
+    seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
+    ops = copies.ops & np.isfinite(seconds[:, main])
     for host in np.flatnonzero(hosts).tolist():
-        pace = 1 / cluster.class_bandwidth[way] + 1 / cluster.devices[host].weight_bandwidth
-        moved = np.where(moves > 0, cluster.class_latency[way] + nbytes * pace, 0.0) * moves
         there = ops & np.isfinite(seconds[:, host])
-        seconds[there, host] = (costs.op_seconds[:, main] + moved * problem.graph.op_repeats)[there]
+        seconds[there, host] = _lend(problem, main, host, copies)[there]
         sources[there, host] = len(costs.sources)
     names = (*costs.sources, source)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))

@@ -129,6 +129,7 @@ class LlamaCppExporter:
             embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
             notes = (f"{embedding}: here it is on the first GPU", *notes)
         notes = (*notes, *find_buffers(problem, Placement(device)).describe())
+        notes = (*notes, *_describe_lender(problem, layers, line, away))
         return Exported({"llama.sh": text}, Placement(device), notes)
 
     def space(self, problem: Problem) -> Space:
@@ -197,7 +198,43 @@ def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, 
     gpus = order_devices(problem, placement, layers.position, _require_accelerators(problem))
     if not gpus and (layers.host < 0 or (placement.device != layers.host).any()):
         raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
-    return layers, *_cut(problem, placement, layers, gpus)
+    line, away = _cut(problem, placement, layers, gpus)
+    led = _lead(problem, layers, line, away)
+    if led is not line and judge_placement(problem, Placement(_device_of(layers, led, away))).valid:
+        line = led
+    return layers, line, away
+
+
+def _lead(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
+    """The line on which the accelerator that computes prompts of what is on the host comes before the others.
+
+    llama.cpp computes them on the first that its command names.
+    """
+    placed = np.flatnonzero(line != layers.host)
+    placed = placed[placed > 0]
+    order = list(dict.fromkeys(line[placed].tolist()))
+    lender = find_lender(problem) if _reads_host(problem, layers, line, away) else -1
+    if lender not in order or order[0] == lender:
+        return line
+    order.sort(key=lambda device: device != lender)
+    led = line.copy()
+    led[placed] = np.repeat(order, [int((line[placed] == device).sum()) for device in order])
+    return led
+
+
+def _describe_lender(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> tuple[str, ...]:
+    """A note where prompts of what is on the host are computed on another accelerator than costs say."""
+    if not _reads_host(problem, layers, line, away):
+        return ()
+    (first, *_), lender = _list_named(problem, layers, line, away), find_lender(problem)
+    names = problem.cluster.names
+    said = f"prompts of what is in host memory are computed on {names[first]}, and costs are those of {names[lender]}"
+    return () if first == lender else (said,)
+
+
+def _reads_host(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> bool:
+    """Whether prompts need layers or experts in host memory, and are computed on an accelerator."""
+    return OFFLOADED in problem.costs.sources and (bool(away) or layers.host in line[1:])
 
 
 def _device_of(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
@@ -259,7 +296,10 @@ def _require_accelerators(problem: Problem) -> Bools:
 
 
 def _require_fused(problem: Problem) -> None:
-    """Raise ExportError for a cache that only fused attention reads, where the build of the cards does not fuse it."""
+    """Raise ExportError for a cache that only fused attention reads, where the build of the cards has none.
+
+    llama.cpp would compute the attention of these layers on the host, and copy their caches there for every token.
+    """
     header, source = find_header(problem), problem.graph.source
     cache = parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
     build = find_build(problem)
@@ -270,8 +310,8 @@ def _require_fused(problem: Problem) -> None:
     if layer >= 0:
         raise ExportError(
             f"llama.cpp's {build} build has no fused attention for heads of {shape.key_widths[layer]} "
-            f"entries of a key and {shape.value_widths[layer]} of a value with a cache of {','.join(cache)}, and reads "
-            "quantized values in no other way",
+            f"entries of a key and {shape.value_widths[layer]} of a value with a cache of {','.join(cache)}, and would "
+            "compute it on the host",
             remedy="give another --cache-type, as f16",
         )
 
@@ -279,13 +319,11 @@ def _require_fused(problem: Problem) -> None:
 def _list_named(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> list[int]:
     """The accelerators of the command: those that have a position of `line` [layers + 2], in order.
 
-    Before them, where all are servers, the one that computes prompts of what is on the host.
+    Before them, where it has none, the one that computes prompts of what is on the host.
     """
     used = [device for device in dict.fromkeys(line[1:].tolist()) if device != layers.host]
-    lender, on_host = find_lender(problem), bool(away) or layers.host in line[1:]
-    local = any(not is_rpc(problem.cluster.names[device]) for device in used)
-    needed = on_host and not local and OFFLOADED in problem.costs.sources
-    return [lender, *used] if needed else used
+    lender = find_lender(problem) if _reads_host(problem, layers, line, away) else -1
+    return used if lender < 0 or lender in used else [lender, *used]
 
 
 def _gpu_names(problem: Problem, used: Sequence[int]) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from placewise.exporters.registry import create_exporter
 from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate import judge_placement
 
 pytest.importorskip("gguf")
 SIZES = {"prompt": 1024, "tokens": 8}
@@ -39,16 +41,49 @@ def test_products_of_a_prompt_take_a_copy_for_every_micro_batch(path: Path) -> N
     first, host = before.cluster.index("cuda:0"), before.cluster.index("cpu")
     way = before.cluster.link_class[len(before.cluster), first]
     latency, bandwidth = before.cluster.class_latency[way], before.cluster.class_bandwidth[way]
-    experts = graph.ops.kind.equals("Experts")
+    experts, weights = graph.ops.kind.equals("Experts"), count_weight_bytes(graph)
     touched = np.where(experts, 1 - 0.5**512, 1.0)
-    copies = 2 * touched * (latency + count_weight_bytes(graph) / bandwidth)
+    copies = np.where(weights > 0, 2 * (latency + touched * weights / bandwidth), 0.0)
     changed = after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host]
+    attention = changed & graph.ops.kind.equals("Attention")
+    assert attention.sum() == 3
+    changed &= ~attention
     assert (experts & changed).sum() == 2
     wanted = before.costs.op_seconds[:, first] + copies
     assert after.costs.op_seconds[changed, host] == pytest.approx(wanted[changed])
     assert {after.costs.sources[code] for code in after.costs.op_source[changed, host]} == {OFFLOADED}
     others = np.flatnonzero(np.arange(len(before.cluster)) != host)
     assert (after.costs.op_seconds[:, others] == before.costs.op_seconds[:, others]).all()
+
+
+@pytest.mark.parametrize(("ubatch", "positions"), [(512, 512 + 1000), (1024, 1000), (64, 64 * 120 + 1000)])
+def test_attention_takes_a_copy_of_the_cache_for_every_micro_batch(path: Path, ubatch: int, positions: int) -> None:
+    """Of the positions until its end, keys and values in their types; the cache itself is written on the host."""
+    before = build(path, "RTX4090,cpu", ProblemOptions(dims={"prompt": 1000, "ubatch": ubatch}, cache_type="f16,q8_0"))
+    after, graph = offload_prompts(before), before.graph
+    attention = np.flatnonzero(graph.ops.kind.equals("Attention") & (graph.ops.phase == 0))
+    update = next(graph.tensors.producer[tensor] for tensor in graph.inputs_of(attention[0])[1:])
+    heads, width = graph.tensors.shape[graph.outputs_of(update)[0]][1::2]
+    way = before.cluster.link_class[len(before.cluster), 0]
+    nbytes = positions * heads * width * (2 + 34 / 32)
+    copies = nbytes / before.cluster.class_bandwidth[way] + -(-1000 // ubatch) * before.cluster.class_latency[way]
+    wanted = before.costs.op_seconds[attention, 0] + copies
+    assert after.costs.op_seconds[attention, 1] == pytest.approx(wanted)
+    assert after.costs.op_seconds[update, 1] == before.costs.op_seconds[update, 1]
+
+
+def test_a_window_bounds_the_copies_of_the_cache(tmp_path: Path) -> None:
+    """A layer with one copies its cells; those of the others grow with the prompt."""
+    path = write_model(tmp_path / "model.gguf", "gpt-oss")
+    copies = []
+    for prompt in (2048, 4096):
+        before = problem_of(path, "RTX4090,cpu", prompt=prompt)
+        after, graph = offload_prompts(before), before.graph
+        attention = np.flatnonzero(graph.ops.kind.equals("Attention") & (graph.ops.phase == 0))
+        seconds = after.costs.op_seconds[attention, 1] - before.costs.op_seconds[attention, 0]
+        windows = [graph.ops.attributes[op]["window"] > 0 for op in attention]
+        copies.append((seconds[windows].max(), seconds[np.invert(windows)].max()))
+    assert copies[1][0] < 2.2 * copies[0][0] and copies[1][1] > 3 * copies[0][1]
 
 
 def test_a_larger_micro_batch_copies_less_often(path: Path) -> None:
@@ -59,7 +94,7 @@ def test_a_larger_micro_batch_copies_less_often(path: Path) -> None:
         after, host = offload_prompts(before), before.cluster.index("cpu")
         first = before.costs.op_seconds[:, before.cluster.index("cuda:0")]
         changed = after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host]
-        changed &= ~before.graph.ops.kind.equals("Experts")
+        changed &= ~before.graph.ops.kind.equals("Experts") & (count_weight_bytes(before.graph) > 0)
         costs.append((after.costs.op_seconds[:, host] - first)[changed])
         plans.append((before, Placement(np.full(before.n_ops, host, np.int32))))
     assert costs[0] == pytest.approx(2 * costs[1]) and costs[2] == pytest.approx(costs[0])
@@ -79,13 +114,13 @@ def test_the_command_asks_for_the_micro_batch(ubatch: int, words: str, path: Pat
 
 
 def test_what_stays_on_the_host(path: Path) -> None:
-    """Tokens, lookups, attention, and what is computed for the last token alone: the last experts, and the output."""
+    """Tokens, lookups, the cache, and what is computed for the last token alone: the last experts, and the output."""
     before = problem_of(path)
     after, graph, host = offload_prompts(before), before.graph, before.cluster.index("cpu")
     changed = np.flatnonzero(after.costs.op_seconds[:, host] != before.costs.op_seconds[:, host])
     assert (graph.ops.phase[changed] == 0).all()
     kinds = {str(graph.ops.kind[op]) for op in changed}
-    assert kinds == {"Gemm", "Experts", "RMSNormalization"}
+    assert kinds == {"Gemm", "Experts", "RMSNormalization", "Attention", "RotaryEmbedding", "TopK", "Add"}
     assert not [op for op in changed if graph.ops.scope[op].startswith(("output.", "blk.2.experts"))]
 
 
@@ -146,3 +181,40 @@ def test_a_saved_plan_has_the_same_value(path: Path, tmp_path: Path) -> None:
     plan = pw.place(path, "RTX4090@1MiB,cpu", target="llama.cpp", dims=SIZES, headroom=0)
     plan.save(tmp_path / "plan.json")
     assert pw.judge(path, tmp_path / "plan.json").value == plan.value
+
+
+@pytest.mark.parametrize("devices", ["RTX3060,RTX4090,cpu", "RTX4090,RTX3060,cpu"])
+def test_the_fastest_card_computes_prompts_of_the_host_and_is_named_first(path: Path, devices: str) -> None:
+    """Whatever the order of the cards, and of a placement: llama.cpp takes the first of the command."""
+    problem = run_on_target(problem_of(path, devices), "llama.cpp")
+    exporter, host = create_exporter("llama.cpp"), problem.cluster.index("cpu")
+    fast = next(index for index, device in enumerate(problem.cluster) if "4090" in device.notes[0])
+    assert find_lender(problem) == fast
+    layers = np.array([int(scope[4]) if scope.startswith("blk.") else 3 for scope in problem.graph.ops.scope])
+    layers[problem.graph.ops.kind.equals("Gather")] = 0
+    for kept in ((host, fast, 1 - fast, 1 - fast), (host, 1 - fast, 1 - fast, fast), (host, *[1 - fast] * 3)):
+        placement = exporter.project(problem, Placement(np.array(kept, np.int32)[layers]))
+        made = exporter.export(problem, placement, {})
+        assert f"--device CUDA{fast},CUDA{1 - fast} -ngl 3" in str(made.files["llama.sh"])
+        assert (exporter.read_back(made, problem) == placement.device).all()
+        assert (placement.device == fast).any() == (fast in kept)
+
+
+def test_a_card_that_cannot_come_first_is_said(path: Path) -> None:
+    """It has no room for two layers, where it had one and the output."""
+    problem = run_on_target(problem_of(path, "RTX3060,RTX4090,cpu"), "llama.cpp")
+    exporter, scopes = create_exporter("llama.cpp"), problem.graph.ops.scope
+    layers = np.array([int(scope[4]) + 1 if scope.startswith("blk.") else 3 for scope in scopes])
+    layers[problem.graph.ops.kind.equals("Gather")] = 0
+    placement = Placement(np.array([2, 2, 0, 1], np.int32)[layers])
+    slow, fast, host = problem.cluster.devices
+    peak = judge_placement(problem, placement).devices[1].peak
+    full = replace(fast, memory=fast.memory - float(problem.capacity[1]) + peak)
+    tight = problem.with_(cluster=replace(problem.cluster, devices=(slow, full, host)))
+    for own, order, words in (
+        (problem, "CUDA1,CUDA0", ""),
+        (tight, "CUDA0,CUDA1", "computed on cuda:0, and costs are"),
+    ):
+        made = exporter.export(own, placement, {})
+        assert f"--device {order} " in str(made.files["llama.sh"])
+        assert any(words in note for note in made.notes) if words else "computed on" not in " ".join(made.notes)

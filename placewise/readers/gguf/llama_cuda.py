@@ -40,9 +40,14 @@ def has_kernel(shape: ModelShape, layer: int, cache: tuple[str, str]) -> bool:
 
 
 def is_fused(shape: ModelShape, flags: LlamaFlags, layers: Sequence[str]) -> bool:
-    """Whether llama.cpp fuses attention, with layers on these devices: by itself only where every layer's can be."""
-    if flags.flash != "auto":
-        return flags.flash == "on"
+    """Whether llama.cpp fuses attention, with layers on these devices.
+
+    By itself only where every layer's can be, or where quantized values ask for it.
+    """
+    if flags.flash == "off" or not shape.fusible:
+        return False
+    if flags.flash == "on" or find_type(flags.cache[1]).block > 1:
+        return True
     return all(has_kernel(shape, layer, flags.cache) for layer in range(shape.layers) if is_cuda(layers[layer]))
 
 

@@ -85,6 +85,11 @@ def _require_cache(shape: ModelShape, cache: tuple[str, str]) -> None:
             f"the values of latent attention are a part of its keys, and not {cache[1]} beside {cache[0]}",
             remedy=f"give one type, as --cache-type {cache[0]}",
         )
+    if not shape.fusible and find_type(cache[1]).block > 1:
+        raise InputError(
+            f"llama.cpp fuses no attention of this architecture, and reads a cache of {cache[1]} in no other way",
+            remedy=f"give values in f16, as --cache-type {cache[0]},f16",
+        )
     for what, name, widths in zip(("keys", "values"), cache, (shape.key_widths, shape.value_widths), strict=True):
         block = find_type(name).block
         odd = [width for width in widths if width % block]

@@ -39,6 +39,8 @@ LAYERS_WITH_CACHE: Mapping[str, int] = MappingProxyType({"gemma3n": 20})
 """Architectures whose other layers read the caches of the first ones, where the file does not say it."""
 RECURRENT = ("ssm_", "time_mix", "shortconv", "wkv")
 """Parts of names of tensors in layers whose state is no cache of keys and values."""
+UNFUSED = frozenset({"grok"})
+"""Architectures whose attention llama.cpp never fuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class ModelShape:
     The layers from `cached` on read the caches of earlier ones and have none.
     The `unused` layers of multi-token prediction, which follow the others, are not among the `layers`.
     `latent` is the width of the compressed keys and values that are cached (multi-head latent attention), 0 without.
+    `fusible` says whether llama.cpp may fuse attention.
     """
 
     layers: int
@@ -64,6 +67,7 @@ class ModelShape:
     latent: int = 0
     rotated: int = 0
     unused: int = 0
+    fusible: bool = True
 
 
 def read_shape(header: Header) -> ModelShape:
@@ -99,6 +103,7 @@ def read_shape(header: Header) -> ModelShape:
         _read_latent(header),
         header.number("rope.dimension_count", key),
         unused,
+        header.architecture not in UNFUSED,
     )
 
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gguf_models import write_model, write_real_size
+from gguf_models import pack, tiny_model, write_model, write_real_size
 
 import placewise as pw
-from placewise.errors import ExportError
-from placewise.readers.gguf.header import read_header
+from placewise.errors import ExportError, InputError
+from placewise.readers.gguf.header import LongArray, read_header
 from placewise.readers.gguf.llama_cuda import count_half_copies, has_kernel
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.reader import read_gguf
 from placewise.readers.gguf.shape import ModelShape, read_shape
 
 MEBIBYTE = 1 << 20
@@ -71,8 +72,30 @@ def test_attention_that_is_not_fused_takes_its_scores(tmp_path: Path) -> None:
     assert server["RPC0"] < off["CUDA0"] and host["CUDA0"] < off["CUDA0"]
 
 
+def test_attention_of_grok_is_not_fused(tmp_path: Path) -> None:
+    """Nowhere, whatever is asked for: the buffer has its scores, and quantized values are refused."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_model(head=64))
+    llama = read_header(path)
+    metadata = {
+        key.replace("llama.", "grok."): list(value) if isinstance(value, tuple) else value
+        for key, value in llama.metadata.items()
+        if not isinstance(value, LongArray)
+    }
+    metadata["general.architecture"] = "grok"
+    path.write_bytes(pack(metadata, {tensor.name: tensor.shape for tensor in llama.tensors}))
+    grok, fused, automatic = read_header(path), LlamaFlags(context=4096, flash="on"), LlamaFlags(context=4096)
+    for device in ("CPU", "RPC0", "CUDA0"):
+        off = count_compute(grok, LlamaFlags(context=4096, flash="off"), [device])
+        assert count_compute(grok, fused, [device]) == count_compute(grok, automatic, [device]) == off
+        assert off[device] > count_compute(llama, fused, [device])[device]
+    with pytest.raises(InputError, match=r"fuses no attention of this architecture.*; give values in f16"):
+        read_gguf(path, cache_type="q8_0")
+    assert read_gguf(path, cache_type="q8_0,f16").graph.n_ops
+
+
 def test_quantized_values_need_a_kernel(tmp_path: Path) -> None:
-    """llama.cpp does not start with them: one sentence. Keys alone, and other builds, are taken."""
+    """llama.cpp would compute their attention on the host: one sentence. Keys alone, and other builds, are taken."""
     path, dims = write_model(tmp_path / "model.gguf", "deepseek2-older"), {"prompt": 16, "tokens": 4}
     with pytest.raises(ExportError, match="CUDA build has no fused attention for heads of 64 entries of a key and 32"):
         pw.place(path, "L4,cpu", target="llama.cpp", dims=dims, cache_type="q8_0")
