@@ -64,6 +64,8 @@ _PURE = " (llama-quantize --pure)"
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
+MAX_SEQUENCES, MAX_SPLIT = 256, 15
+"""The most sequences (``LLAMA_MAX_SEQ``), and the most numbers of --tensor-split: less than ``llama_max_devices()``."""
 _NEURAL = "npu"
 """The kind of devices that no build runs."""
 
@@ -136,6 +138,7 @@ class LlamaCppExporter:
         """See `RunningExporter`: a line for every number of first layers whose experts are in host memory."""
         _require_fused(problem)
         layers, gpus = _find_layers(problem, None), _require_accelerators(problem)
+        _require_sizes(problem, int(gpus.sum()))
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
         first = [0, *_list_experts(layers)]
@@ -198,6 +201,7 @@ def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, 
     gpus = order_devices(problem, placement, layers.position, _require_accelerators(problem))
     if not gpus and (layers.host < 0 or (placement.device != layers.host).any()):
         raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
+    _require_sizes(problem, len(gpus))
     line, away = _cut(problem, placement, layers, gpus)
     led = _lead(problem, layers, line, away)
     if led is not line and judge_placement(problem, Placement(_device_of(layers, led, away))).valid:
@@ -293,6 +297,17 @@ def _require_accelerators(problem: Problem) -> Bools:
     if unknown := [device.name for device in problem.cluster if device.kind == _NEURAL]:
         raise ExportError(f"llama.cpp does not run on {unknown[0]}", remedy="leave it out of the devices")
     return accelerators(problem, TARGET) & find_accelerators(problem)
+
+
+def _require_sizes(problem: Problem, devices: int) -> None:
+    """Raise ExportError for more devices or sequences than llama.cpp takes."""
+    dims = find_run_dims(problem.graph.source)
+    if dims is not None and dims.streams > MAX_SEQUENCES:
+        wrong = f"llama.cpp generates at most {MAX_SEQUENCES} sequences at a time, and not {dims.streams}"
+        raise ExportError(wrong, remedy=f"give a --dim batch of {MAX_SEQUENCES} or less")
+    if devices > MAX_SPLIT:
+        wrong = f"llama.cpp splits a model over at most {MAX_SPLIT} accelerators, and not {devices}"
+        raise ExportError(wrong, remedy=f"leave out {devices - MAX_SPLIT}")
 
 
 def _require_fused(problem: Problem) -> None:

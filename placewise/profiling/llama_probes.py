@@ -29,7 +29,7 @@ BLOCK, HEAD, VOCABULARY = 256, 64, 512
 """Widths are multiples of the largest block of a type, and of the width of a head."""
 PROMPTS, LONG = (16, 128), 1024
 """Tokens of prompts that are timed, and of one whose attention counts."""
-TINY_LAYERS, LEAST_LAYERS = 16, 2
+TINY_LAYERS, LEAST_LAYERS, MAX_LAYERS = 16, 2, 512
 """The last layer of a prompt runs for one token only: a model of one layer would say little of it."""
 NO_PRODUCT = ("position_embd.weight", "token_types.weight", "ffn_gate_inp.weight")
 """The ends of the names of matrices that are looked up, and of routers, whose time is that of their experts."""
@@ -135,9 +135,9 @@ def _size_experts(header: Header, shape: ModelShape, kind: str, part: int) -> Pr
 
 
 def _size_probe(probe: Probe) -> Probe:
-    """The probe with as many layers as caches cannot hold."""
+    """The probe with as many layers as caches cannot hold, or as llama.cpp takes (``LLAMA_MAX_LAYERS``)."""
     layers = max(math.ceil(count_least_bytes() / _probe_bytes(probe)), LEAST_LAYERS)
-    return replace(probe, layers=layers)
+    return replace(probe, layers=min(layers, MAX_LAYERS))
 
 
 def _probe_bytes(probe: Probe) -> int:

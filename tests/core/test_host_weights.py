@@ -15,6 +15,7 @@ from placewise.core.host_weights import count_prompt_copies, describe_prompt_cop
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.costing.work import count_weight_bytes
+from placewise.errors import ExportError
 from placewise.exporters.registry import create_exporter
 from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
@@ -198,6 +199,19 @@ def test_the_fastest_card_computes_prompts_of_the_host_and_is_named_first(path: 
         assert f"--device CUDA{fast},CUDA{1 - fast} -ngl 3" in str(made.files["llama.sh"])
         assert (exporter.read_back(made, problem) == placement.device).all()
         assert (placement.device == fast).any() == (fast in kept)
+
+
+def test_more_than_llama_cpp_takes_is_one_sentence(path: Path) -> None:
+    """Sequences of a cache, and numbers of --tensor-split; devices that a plan leaves out do not count."""
+    for devices, dims, words in (
+        ("L4,cpu", {"batch": 257}, "at most 256 sequences at a time, and not 257; give a --dim batch of 256 or less"),
+        ("16xL4,cpu", {}, "at most 15 accelerators, and not 16; leave out 1"),
+    ):
+        with pytest.raises(ExportError, match=words):
+            pw.place(path, devices, target="llama.cpp", dims=SIZES | dims)
+    assert pw.place(path, "15xL4,cpu", target="llama.cpp", dims=SIZES, time_limit="5s").placement is not None
+    problem = problem_of(path, "16xL4,cpu")
+    assert create_exporter("llama.cpp").export(problem, Placement(np.zeros(problem.n_ops, np.int32)), {}).files
 
 
 def test_a_card_that_cannot_come_first_is_said(path: Path) -> None:

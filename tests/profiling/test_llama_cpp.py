@@ -189,6 +189,13 @@ def test_every_type_of_a_model_has_probes(sizes: Sizes, kinds: dict[str, str], t
     assert {probe.kind + " experts" * (probe.experts > 0) for probe in probes} >= find_types(read_gguf(path).graph)
 
 
+def test_probes_have_layers_that_llama_cpp_takes(tmp_path: Path) -> None:
+    """At most 512, however narrow a model is, and however large the caches are."""
+    sizes = Sizes(256, 256, 4, 2, 64, 4096)
+    probes = list_probes(read_header(write_published(tmp_path / "model.gguf", "llama", sizes, kind="Q4_0")))
+    assert probes and max(probe.layers for probe in probes) <= 512
+
+
 def test_attention_reads_keys_once_per_head(tmp_path: Path) -> None:
     """Rates of tokens tell bytes of the cache and FLOPs of attention apart: some probes share keys, and some do not."""
     graphs = [

@@ -27,7 +27,9 @@ from placewise.core.options import ProblemOptions
 from placewise.costing.measured.load import split_device
 from placewise.errors import InputError
 from placewise.files.atomic import ensure_writable
+from placewise.files.cluster_record import cluster_to_dict
 from placewise.files.sweep_file import AnswerRecord, PointRecord, SweepFile, points_to_reuse, save_sweep
+from placewise.model.cluster import Cluster
 from placewise.placers.base import Budget, OnProgress, Placer, Progress, ignore
 from placewise.readers.huggingface.settings import CONFIG
 
@@ -146,7 +148,7 @@ def digest_of(plan: SweepPlan) -> str:
     """sha256 of what a point depends on besides its sizes and its cluster: the model, the options and the search.
 
     Files count by their size and their first `READ` bytes: those of the model, of costs and of clusters. A folder
-    counts by its config.json.
+    counts by its config.json, and a cluster that is an object by its devices and links.
     """
     state, task = hashlib.sha256(), plan.task
     model, budget = task.model, task.budget
@@ -161,7 +163,8 @@ def digest_of(plan: SweepPlan) -> str:
     search = (budget.seconds, budget.gap, budget.iterations, budget.evaluations, budget.seed)
     placer = task.placer if isinstance(task.placer, str) else task.placer.info.name
     state.update(repr((name_of(model), task.options, search, placer, sorted(task.placer_options.items()))).encode())
-    state.update(repr(task.target).encode())
+    own = [(choice.label, choice.devices) for choice in plan.clusters if isinstance(choice.devices, Cluster)]
+    state.update(repr((task.target, [(label, cluster_to_dict(cluster)) for label, cluster in own])).encode())
     return state.hexdigest()
 
 

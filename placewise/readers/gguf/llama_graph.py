@@ -338,7 +338,7 @@ class _Graph:
         else:
             names = self._compute_heads(layer, normed, kind)
         found = self._mix(layer, names, kind)
-        if weight := self._find(layer, "attn_v_b"):
+        if self.shape.latent and (weight := self._find(layer, "attn_v_b")):
             nbytes = self._rows(self.shape.heads[layer] * self.shapes[weight][1])
             found = self.add(f"expanded.{layer}", nbytes, found, weight=weight)
             found = self.add(f"expanded_copy.{layer}", nbytes, found)
@@ -526,7 +526,7 @@ class _Graph:
         nbytes, width = self._rows(self.shapes[self._find(layer, "inp_gate")][0]), self._size_behind(layer)
         gate = self._multiply(layer, "own_gate", nbytes, out, weight="inp_gate")
         active = self.add(f"own_active.{layer}", nbytes, gate, in_place=True)
-        if layer == 0:
+        if not any(self._find(before, "inp_gate") for before in range(layer)):
             self._embed_layers(incoming)
         embedded, home = "embedded", self.places.layers[0]
         if self.places.layers[layer] != home:  # a view, which is copied alone

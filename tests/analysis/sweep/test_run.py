@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import placewise as pw
 from placewise.analysis.sweep.evaluate import Evaluator
 from placewise.analysis.sweep.goals import parse_goal
 from placewise.analysis.sweep.jobs import Job, choose_job
@@ -158,7 +159,7 @@ def test_a_checkpoint_is_not_overwritten_and_belongs_to_one_sweep(tmp_path: Path
 
 
 def test_files_count_by_their_content(tmp_path: Path) -> None:
-    """A cluster file or a configuration that changed is another sweep; a model without a name has no checkpoint."""
+    """A cluster or a configuration that changed is another sweep; a model without a name has no checkpoint."""
     cluster, file = tmp_path / "c.toml", tmp_path / "sweep.json"
     cluster.write_text('[[devices]]\nmodel = "L4"\n')
     run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file)
@@ -166,6 +167,8 @@ def test_files_count_by_their_content(tmp_path: Path) -> None:
     cluster.write_text('[[devices]]\nmodel = "T4"\n')
     with pytest.raises(ModelFileError, match="of another model, or with other options"):
         run_sweep(planned(cluster, {"batch": "1,2"}), workers=1, checkpoint=file, resume=True)
+    of_l4, of_t4 = (digest_of(planned([pw.read_cluster(name)])) for name in ("L4", "T4"))
+    assert of_l4 != of_t4 and digest_of(planned([pw.read_cluster("T4")])) == of_t4
     (tmp_path / "config.json").write_text("{}")
     before = digest_of(planned(model=str(tmp_path)))
     (tmp_path / "config.json").write_text("{ }")

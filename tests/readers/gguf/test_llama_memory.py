@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,3 +286,15 @@ def test_a_command_whose_values_are_no_numbers(words: list[str]) -> None:
     """The flag is named."""
     with pytest.raises(InputError, match=words[0]):
         parse_flags(words)
+
+
+@pytest.mark.parametrize(
+    ("family", "dropped"), [("gemma4", ("blk.0.inp_gate.weight", "blk.0.proj.weight", "blk.0.post_norm.weight"))]
+)
+def test_layers_that_differ_are_counted(family: str, dropped: tuple[str, ...], tmp_path: Path) -> None:
+    """The first layer has no embeddings of its own, and the others do: their buffer is counted all the same."""
+    header = read_header(write_model(tmp_path / "model.gguf", family))
+    kept = tuple(tensor for tensor in header.tensors if tensor.name not in dropped)
+    assert len(kept) == len(header.tensors) - len(dropped)
+    flags = LlamaFlags(ngl=99, context=256)
+    assert 0 < count_compute(replace(header, tensors=kept), flags, ["CUDA0"])["CUDA0"]
