@@ -126,7 +126,7 @@ def _find_copies(problem: Problem) -> _Copies | None:
     if dims is None:
         return None
     together = np.where(graph.ops.phase == 0, dims.prompt_tokens, dims.batch)
-    rows = np.maximum(np.minimum(_count_rows(graph), together), 1.0)
+    rows = np.maximum(np.minimum(count_rows(graph), together), 1.0)
     offloaded = np.minimum(rows, dims.ubatch) >= OFFLOADED_ROWS
     offloaded &= ~(graph.ops.kind.equals("Gather") | graph.ops.kind.equals(CACHE_UPDATE) | find_tail(graph))
     weights, times = count_weight_bytes(graph), np.ceil(rows / dims.ubatch)
@@ -188,7 +188,7 @@ def _compute_on(problem: Problem, main: int, hosts: Bools, copies: _Copies, sour
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 
 
-def _count_rows(graph: Graph) -> Floats:
+def count_rows(graph: Graph) -> Floats:
     """The rows [n_ops] of every op's first result: at least the tokens that it is computed for at a time."""
     rows = np.zeros(graph.n_ops)
     for tensor in reversed(range(graph.n_tensors)):

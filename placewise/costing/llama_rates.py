@@ -132,12 +132,12 @@ def find_tail(graph: Graph) -> Bools:
     return tail
 
 
-def find_touched(graph: Graph, flops: Floats, rows: Floats) -> Floats:
+def find_touched(graph: Graph, flops: Floats, rows: Floats, most: int = 0) -> Floats:
     """The expected share [n_ops] of the weights that a micro-batch reads: of experts, those that a token has chosen.
 
-    `rows` [n_ops] are the tokens for which an op is computed.
+    `rows` [n_ops] are the tokens for which an op is computed, at `most` so many at a time (0: those of a micro-batch).
     """
-    touched, tail, most = np.ones(graph.n_ops), find_tail(graph), _find_micro_batch(graph)
+    touched, tail, most = np.ones(graph.n_ops), find_tail(graph), most or _find_micro_batch(graph)
     for op in np.flatnonzero(graph.ops.kind.equals("Experts")).tolist():
         entries = sum(np.prod(graph.weights.shape[weight]) for weight in graph.weights_of(op).tolist())
         chosen = min(float(flops[op]) / (2 * rows[op] * max(float(entries), 1.0)), 1.0)

@@ -20,7 +20,9 @@ MOVED = "weights moved at every call"
 """The source of times in which a device is handed the weights of an op whenever it runs."""
 OFFLOADED = "weights moved for prompts"
 """The source of times in which a device is handed the weights of an op for every micro-batch of a prompt."""
-_ESTIMATED = ("roofline", "assumed")
+REREAD = "roofline by micro-batch"
+"""The source of times in which a device reads the weights of an op for every micro-batch of a prompt."""
+_ESTIMATED = ("roofline", "assumed", REREAD)
 
 
 def expected_seconds(problem: Problem, value: float, used: int) -> float:

@@ -84,9 +84,10 @@ def test_attention_of_grok_is_not_fused(tmp_path: Path) -> None:
     }
     metadata["general.architecture"] = "grok"
     path.write_bytes(pack(metadata, {tensor.name: tensor.shape for tensor in llama.tensors}))
-    grok, fused, automatic = read_header(path), LlamaFlags(context=4096, flash="on"), LlamaFlags(context=4096)
-    for device in ("CPU", "RPC0", "CUDA0"):
-        off = count_compute(grok, LlamaFlags(context=4096, flash="off"), [device])
+    grok = read_header(path)
+    automatic, fused = LlamaFlags(ngl=99, context=4096), LlamaFlags(ngl=99, context=4096, flash="on")
+    for device in ("Vulkan0", "RPC0", "CUDA0"):
+        off = count_compute(grok, LlamaFlags(ngl=99, context=4096, flash="off"), [device])
         assert count_compute(grok, fused, [device]) == count_compute(grok, automatic, [device]) == off
         assert off[device] > count_compute(llama, fused, [device])[device]
     with pytest.raises(InputError, match=r"fuses no attention of this architecture.*; give values in f16"):

@@ -297,4 +297,4 @@ def test_layers_that_differ_are_counted(family: str, dropped: tuple[str, ...], t
     kept = tuple(tensor for tensor in header.tensors if tensor.name not in dropped)
     assert len(kept) == len(header.tensors) - len(dropped)
     flags = LlamaFlags(ngl=99, context=256)
-    assert 0 < count_compute(replace(header, tensors=kept), flags, ["CUDA0"])["CUDA0"]
+    assert count_compute(replace(header, tensors=kept), flags, ["CUDA0"])["CUDA0"] > 0
