@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -319,3 +320,80 @@ def test_a_quantized_model_is_not_quantized_again(tmp_path: Path) -> None:
     trained = read_huggingface(path, dims={"length": 8}, training=True)
     assert any("not trained" in note for note in trained.warnings)
     assert "int4" not in {trained.graph.weights.dtype_name(row) for row in range(len(trained.graph.weights))}
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe", "hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 128,
+    "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+MATRIX = 128 * 256
+"""Entries of one of the three matrices of an expert."""
+INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
+
+
+def compressed(targets: list[str], ignored: list[str]) -> dict[str, Any]:
+    group = {"targets": targets, "weights": INT4}
+    form = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    return {**form, "ignore": ignored, "config_groups": {"group_0": group}}
+
+
+def write_own(folder: Path, config: Mapping[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps(MIXTURE | {"quantization_config": config}))
+    return folder
+
+
+PACKED_INT4, PACKED_FP8 = MATRIX // 2 + MATRIX // 128 * 2 + 16, MATRIX + 2 * 4
+DOWN = [f"model.layers.0.mlp.experts.{expert}.down_proj" for expert in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("config", "plain"),
+    [
+        (compressed(["Linear"], []), 0),
+        (compressed([r"re:.*mlp\.experts\.[0-9]+\.(gate|up|down)_proj$"], []), 0),
+        (compressed([r"re:.*mlp\.experts.*"], []), 0),
+        (compressed(["re:.*down_proj$"], []), 2 * 8 * 2),
+        (compressed(["Linear"], [r"re:.*experts.*down_proj$"]), 2 * 8),
+        (compressed(["Linear"], DOWN), 8),
+        (compressed(["Linear"], DOWN[3:5]), 2),
+        (compressed(["Linear"], [r"re:model\.layers\.1\.mlp\.experts\.[0-2]\..*up_proj"]), 3),
+        (compressed(["Linear"], ["model.layers.1."]), 3 * 8),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": DOWN}, 8),
+    ],
+)
+def test_rules_for_single_experts(config: dict[str, Any], plain: int, tmp_path: Path) -> None:
+    """Of the 48 matrices of experts, those without packing have two bytes per entry, whether experts are ops or not."""
+    packed = PACKED_FP8 if config["quant_method"] == "fp8" else PACKED_INT4
+    for apart in (0, 1):
+        dims = {"prompt": 8, "tokens": 2, "experts_split": apart}
+        graph = read_huggingface(write_own(tmp_path, config), dims=dims).graph
+        found = sum(int(graph.weights.bytes[row]) for row, name in enumerate(graph.weights.name) if ".experts." in name)
+        assert found == plain * 2 * MATRIX + (2 * 8 * 3 - plain) * packed
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": False}, "no weights are quantized"),
+        (compressed(["NoSuchLayer"], []), "no weights are quantized"),
+        (compressed(["Linear"], []) | {"format": "marlin-24"}, r"sparsity \(marlin-24\) is not counted"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}, "sparsity_config":
+          {"format": "sparse-24-bitmask", "sparsity_structure": "2:4"}}, r"sparsity \(sparse-24-bitmask\)"),
+    ],
+)  # fmt: skip
+def test_what_a_configuration_does_not_pack_is_said(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """That no weight is packed, and that the file is smaller for another reason."""
+    model = read_huggingface(write_own(tmp_path, config), dims={"prompt": 8})
+    assert any(re.search(words, note) for note in model.warnings)
+
+
+def test_small_scales_and_eight_bits() -> None:
+    """MXFP8 has scales of a byte; a method's name alone says its bits."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+    group = {"targets": ["Linear"], "weights": weights, "format": "mxfp8-quantized"}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    for given, size in ((config, 1024 * 33 // 32), ({"quant_method": "bitsandbytes_8bit"}, 1024 + 4 * 32)):
+        quantization, _ = read_quantization({"quantization_config": given}, 2)
+        packing = quantization.find_packing("model.layers.0.mlp.up_proj") if quantization else None
+        assert packing is not None and packing.count_bytes(32, 32) == size

@@ -8,6 +8,7 @@ entries with scales, and some with zero points and an index of groups.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,10 @@ KEYS = ("quantization_config", "compression_config")
 LINEAR = "Linear"
 """What compressed-tensors calls all linear layers."""
 _BITS = (1, 2, 3, 4, 5, 6, 7, 8)
+_NUMBERED = re.compile(r"experts\W*\d|\[[^\]]*\d|\\d|\d\|\d")
+"""In names that choose experts by their numbers."""
+_SMALL_SCALES = ("uint8", "float8_e8m0fnu", "float8_e4m3fn")
+"""Types of scales that take a byte."""
 _NESTED = 256
 """bitsandbytes: how many scales of 8 bits share one of 32 bits."""
 
@@ -57,7 +62,8 @@ class Packing:
 class Quantization:
     """The packing of the modules that a name of `targets` matches, but for those that one of `ignored` matches.
 
-    `experts` says that only experts are packed, `head` that the head of a language model may be.
+    `experts` says that only experts are packed, `head` that the head of a language model may be; `sparsity` is the name
+    of one that makes the weights smaller still, which is not counted.
     """
 
     method: str
@@ -65,6 +71,12 @@ class Quantization:
     ignored: tuple[str, ...] = ()
     experts: bool = False
     head: bool = False
+    sparsity: str = ""
+
+    @property
+    def numbers_experts(self) -> bool:
+        """Whether a rule may be for some of the experts of a layer."""
+        return any(_NUMBERED.search(name) for name in (*self.ignored, *(name for name, _ in self.targets)))
 
     def find_packing(self, path: str) -> Packing | None:
         """The packing of the linear layer at a path; None if it is left as it is."""
@@ -102,7 +114,9 @@ def match_name(name: str, path: str) -> bool:
         pattern = compiled(name.removeprefix("re:"))
         with in_time(pattern.pattern, 1):
             return pattern.match(path) is not None
-    wanted, parts = ([part for part in text.split(".") if part != "language_model"] for text in (name, path))
+    wanted, parts = (
+        [part for part in text.split(".") if part != "language_model"] for text in (name.rstrip("."), path)
+    )
     places = range(len(parts) - len(wanted) + 1)
     return any(
         all(one in ("*", part) for one, part in zip(wanted, parts[place:], strict=False)) for place in places
@@ -145,8 +159,10 @@ def _read_awq(given: Mapping[str, Any], _float_bytes: int) -> Quantization:
 def _read_bitsandbytes(given: Mapping[str, Any], _float_bytes: int) -> Quantization:
     """Blocks of 64 entries of 4 bits, whose scales may be quantized as well; or rows of 8 bits."""
     ignored = _names(given, "llm_int8_skip_modules")
-    if given.get("load_in_8bit"):
+    if given.get("load_in_8bit") or given.get("quant_method") == "bitsandbytes_8bit":
         return Quantization("", ((LINEAR, Packing(8, "int8", (1, 0), 4)),), ignored)
+    if given.get("load_in_4bit") is False:
+        return Quantization("", ())
     nested = given.get("bnb_4bit_use_double_quant") is True
     scale, table = (1 + 4 / _NESTED, 4 * (16 + _NESTED)) if nested else (4, 4 * 16)
     return Quantization("", ((LINEAR, Packing(4, "int4", (1, 64), scale, constant=table)),), ignored)
@@ -182,7 +198,11 @@ def _read_compressed(given: Mapping[str, Any], float_bytes: int) -> Quantization
             packing = _pack_compressed(group, float_bytes, str(group.get("format") or given.get("format") or ""))
             targets += [(name, packing) for name in _names(group, "targets") or (LINEAR,)]
     named = sorted(targets, key=lambda target: target[0] == LINEAR)
-    return Quantization("", tuple(named), _names(given, "ignore"), head=True)
+    sparse = _mapping(given, "sparsity_config")
+    sparsity = str(sparse.get("format") or "") if sparse.get("sparsity_structure") else ""
+    form = str(given.get("format") or "")
+    sparsity = form if "24" in form else "" if sparsity == "dense" else shortened(sparsity, 30)
+    return Quantization("", tuple(named), _names(given, "ignore"), head=True, sparsity=sparsity)
 
 
 def _pack_compressed(group: Mapping[str, Any], float_bytes: int, form: str) -> Packing | None:
@@ -207,7 +227,8 @@ def _pack_compressed(group: Mapping[str, Any], float_bytes: int, form: str) -> P
     dtype = "float8_e4m3" if floats and group.get("input_activations") else _integers(bits)
     zero = 0 if weights.get("symmetric", True) or floats else bits if packed else 8
     index = 4 if weights.get("actorder") == "group" else 0
-    return Packing(bits, dtype, (block[0], block[1]), float_bytes, zero, index, constant=16 if packed else 0)
+    scale = 1 if str(weights.get("scale_dtype")).endswith(_SMALL_SCALES) else float_bytes
+    return Packing(bits, dtype, (block[0], block[1]), scale, zero, index, constant=16 if packed else 0)
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], int], Quantization]] = {

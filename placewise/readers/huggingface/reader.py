@@ -62,7 +62,9 @@ def read(
         notes = _describe_warnings(settings, instance, run, graph)
         if quantization is not None:
             graph, count = pack_weights(graph, instance.module, quantization)
-            notes.append(f"{count} weights are quantized as its configuration says ({method})")
+            notes.append(f"{count or 'no'} weights are quantized as its configuration says ({method})")
+            if quantization.sparsity:
+                notes.append(f"the file is smaller than that: its sparsity ({quantization.sparsity}) is not counted")
         elif method:
             notes.append(
                 f"its quantization ({method}) is {'not trained' if training else 'not known'}: weights count as "
