@@ -18,6 +18,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link, is_rpc
 from placewise.model.costs import NO_RUNS, CostTable, MachineRuns, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.run_dims import find_run_dims
 
 
@@ -57,7 +58,11 @@ def with_profile(
     busy = loaded and all(profiled.loaded is not None for profiled in used.values())
     state = ", with all devices busy" if busy else ", with no other device busy" if loaded else ""
     version = f"{profile.runtime} {profile.runtime_version}".strip()
-    table, notes = apply_measured(base, graph, cluster, Timings(f"profile of {version}{state}", rows, by_op=True))
+    where = dict.fromkeys(profiled.processor.partition(";")[0] for profiled in used.values() if profiled.processor)
+    place = f" on {', '.join(where)}" if where else ""
+    table, notes = apply_measured(
+        base, graph, cluster, Timings(f"profile of {version}{place}{state}", rows, by_op=True)
+    )
     sets = {ops for profiled in used.values() for ops in profiled.fused}
     together = tuple(tuple(profile.ops[op] for op in ops) for ops in sorted(sets))
     if together:
@@ -101,7 +106,14 @@ def _at_other_sizes(profile: ProfileFile, graph: Graph) -> ProfileFile:
     if not rated or made is None or source is None or source.format != "gguf":
         return profile
     dims = find_run_dims(source)
-    if dims is None or dims.streams > 1 or made.options.get("cache_type") != source.options.get("cache_type"):
+    if dims is not None and dims.streams > 1:
+        wrong = f"has rates of llama.cpp for one sequence, and not for {dims.streams}"
+        raise CostError(wrong, remedy="leave out the batch and the sequences, or the profile")
+    known, wanted = (parse_cache_type(str(one.options.get("cache_type", ""))) for one in (made, source))
+    if dims is not None and known != wanted:
+        wrong = f"has rates of llama.cpp for a cache of {','.join(known)}, and not of {','.join(wanted)}"
+        raise CostError(wrong, remedy=f"profile with --cache-type {','.join(wanted)}")
+    if dims is None:
         return profile
     if any(CACHE not in record.token for record in rated):
         raise CostError("has rates of llama.cpp by an older version", remedy="profile the model again")

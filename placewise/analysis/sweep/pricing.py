@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placewise._util.llama_defaults import UBATCH
 from placewise.analysis.sweep.clusters import SweptCluster
 from placewise.analysis.sweep.goals import figure_of
 from placewise.catalog.cluster_file import read_file_prices
@@ -94,7 +95,7 @@ def _list_price(model: str) -> ListPriceRecord:
 
 FIGURES = {"latency": 1, "throughput": -1, "memory": 1, "price": 1}
 """1: less is better, −1: more is better."""
-CHOICES = ("batch", "batch_size", "sequences")
+CHOICES = ("batch", "batch_size", "sequences", UBATCH)
 """Sizes that a server chooses; plans for other sizes answer other questions and are not compared."""
 
 

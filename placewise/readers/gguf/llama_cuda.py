@@ -53,7 +53,7 @@ def is_fused(shape: ModelShape, flags: LlamaFlags, layers: Sequence[str]) -> boo
 
 def count_half_copies(cached: tuple[int, int], cache: tuple[str, str]) -> int:
     """Bytes of the copies in float16 that a kernel makes of a layer's keys and values, which take `cached` bytes: of
-    all positions, and of each that is of another type.
+    all positions, and of each that is of another type. Those in float32 were cast before.
 
     >>> count_half_copies((34, 0), ("q8_0", "q8_0")), count_half_copies((64, 64), ("f16", "f16"))
     (64, 0)
@@ -61,5 +61,5 @@ def count_half_copies(cached: tuple[int, int], cache: tuple[str, str]) -> int:
     copied = 0
     for nbytes, name in zip(cached, cache, strict=True):
         kind = find_type(name)
-        copied += 0 if name == "f16" else nbytes * kind.block // kind.block_bytes * _HALF
+        copied += 0 if name in ("f16", "f32") else nbytes * kind.block // kind.block_bytes * _HALF
     return copied

@@ -443,13 +443,18 @@ class _Graph:
         if "v" in names:
             self.add(f"values.{layer}", 0, names["v"], f"values_at{kind}", home=home)
         if micro.fused:
+            halves = [self._halve(*each) for each in zip(cached, micro.caches[owner], micro.types, strict=True)]
             copied = count_half_copies(micro.caches[owner], micro.types) if is_cuda(home) else 0
-            return self.add(f"mixed.{layer}", mixed + copied, names["q"], *cached, f"mask{kind}")
+            return self.add(f"mixed.{layer}", mixed + copied, names["q"], *halves, f"mask{kind}")
         scores = self._rows(self.shape.heads[layer] * (micro.window_cells if kind else micro.cells))
         self.add(f"scores.{layer}", scores, names["q"], cached[0])
         self.add(f"weights.{layer}", scores, f"scores.{layer}", f"mask{kind}", in_place=True)
         self.add(f"heads.{layer}", mixed, f"weights.{layer}", cached[1])
         return self.add(f"mixed.{layer}", mixed, f"heads.{layer}")
+
+    def _halve(self, cached: str, nbytes: int, kind: str) -> str:
+        """Keys or values as fused attention reads them: those of four bytes are cast to two."""
+        return self.add(f"{cached}.half", nbytes // 2, cached) if kind == "f32" and nbytes else cached
 
     def _multiply(self, layer: int, name: str, nbytes: int, *reads: str, weight: str) -> str:
         """A product with a weight of the feed-forward part."""

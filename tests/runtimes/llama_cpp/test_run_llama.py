@@ -47,12 +47,14 @@ def test_bytes_of_every_family(family: str, tmp_path: Path) -> None:
     [
         later(LlamaFlags(context=2048, cache=("q8_0", "q8_0"))),
         LlamaFlags(context=2048, cache=("q8_0", "f16")),
+        LlamaFlags(context=32000, cache=("f32", "f32"), parallel=4),
+        later(LlamaFlags(context=32000, cache=("f16", "f32"))),
         LlamaFlags(context=2048, flash="off"),
         later(LlamaFlags(context=5000, ubatch=128)),
         LlamaFlags(context=4 * 1000, parallel=4),
         LlamaFlags(context=2048, repack=False, n_cpu_moe=1),
     ],
-    ids=["q8_0", "q8_0-f16", "no flash attention", "odd context", "four sequences", "no repacking"],
+    ids=["q8_0", "q8_0-f16", "f32", "f16-f32", "no flash attention", "odd context", "four sequences", "no repacking"],
 )
 def test_bytes_under_other_flags(flags: LlamaFlags, tmp_path: Path) -> None:
     """Types of the cache, attention that is not fused, micro-batches and contexts change what is allocated."""
