@@ -323,6 +323,14 @@ def test_a_profile_serves_every_model_of_its_types(tmp_path: Path) -> None:
         plan = pw.place(model, "core", dims=sizes, costs=file, placer="single", execution="sequential")
         expected = scale_rates(rates, record.own if model == path else (1.0, 1.0))
         assert plan.value == pytest.approx(list_op_seconds(plan.problem.graph, expected).sum(), rel=1e-6)
+    for options, words in (
+        ({"cache_type": "q8_0"}, "for a cache of f16,f16, and not of q8_0,q8_0; profile with --cache-type q8_0,q8_0"),
+        ({"dims": {"batch": 2}}, "for one sequence, and not for 2; leave out the batch"),
+    ):
+        with pytest.raises(CostError, match=words):
+            build(path, "core", ProblemOptions(costs=file, **options))
+    named = build(path, "core", ProblemOptions(costs=file, dims={"prompt": 30}, cache_type="f16"))
+    assert any(" on " in note and note.startswith("profile of llama.cpp") for note in named.warnings)
     with pytest.raises(CostError, match=r"no rates of llama\.cpp for Q4_0"):
         pw.place(write_mixture(tmp_path / "narrow.gguf", "Q4_0"), "core", dims=SIZES, costs=file)
 
