@@ -127,8 +127,8 @@ void MoveOperators::move_critical_path(const Seed& seed, Index most) {
     }
 }
 
-// A part of the model, all of it or what of it is on one device; two devices trade what they have of it, or what one has
-// of it for what the other has of a part like it.
+// A part of the model, all of it or what of it is on one device; or two devices trade what they have of it, or what one
+// has of it for what the other has of another part.
 void MoveOperators::move_model_part(const Seed& seed) {
     const ModelParts& parts = search_.parts;
     if (parts.n_levels() == 0) return;
