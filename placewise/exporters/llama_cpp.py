@@ -141,14 +141,18 @@ class LlamaCppExporter:
         _require_sizes(problem, int(gpus.sum()))
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
-        first = [0, *_list_experts(layers)]
-        lines = tuple(Line(_leave(layers, range(1, n + 1)), gpus, layers.host) for n in first)
+        first, lead = [0, *_list_experts(layers)], find_lender(problem) if OFFLOADED in problem.costs.sources else -1
+        lines = tuple(
+            Line(_leave(layers, range(1, n + 1)), gpus, layers.host, lead, leads_from=1 if n else 2) for n in first
+        )
         return Space(lines=lines, splits=FIRST_EXPERTS if layers.experts.any() else WHOLE)
 
     def project(self, problem: Problem, placement: Placement) -> Placement:
         """See `RunningExporter`. As in `space`, experts that leave their layers are those of the first ones."""
         layers, line, away = _find_line(problem, placement)
         first = [place for place in _list_experts(layers) if line[place] != layers.host]
+        if said := _describe_lender(problem, layers, line, away):
+            raise ExportError(said[0])
         return Placement(_device_of(layers, line, first[: len(away)]))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
@@ -203,16 +207,13 @@ def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, 
         raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
     _require_sizes(problem, len(gpus))
     line, away = _cut(problem, placement, layers, gpus)
-    led = _lead(problem, layers, line, away)
-    if led is not line and judge_placement(problem, Placement(_device_of(layers, led, away))).valid:
-        line = led
-    return layers, line, away
+    return layers, _lead(problem, layers, line, away), away
 
 
 def _lead(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
     """The line on which the accelerator that computes prompts of what is on the host comes before the others.
 
-    llama.cpp computes them on the first that its command names.
+    llama.cpp computes them on the first that its command names. The line as it is where no cuts with that order fit.
     """
     placed = np.flatnonzero(line != layers.host)
     placed = placed[placed > 0]
@@ -223,7 +224,14 @@ def _lead(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[i
     order.sort(key=lambda device: device != lender)
     led = line.copy()
     led[placed] = np.repeat(order, [int((line[placed] == device).sum()) for device in order])
-    return led
+    swapped = Placement(_device_of(layers, led, away))
+    if judge_placement(problem, swapped).valid:
+        return led
+    unit, devices = _leave(layers, away), [layers.host, *order]
+    cuts = cut_into_stages(problem, swapped, unit, devices, forced={0: layers.host})
+    if cuts:
+        led = stage_devices((*cuts[:-1], layers.stack.count + 2), devices)
+    return led if cuts and judge_placement(problem, Placement(_device_of(layers, led, away))).valid else line
 
 
 def _describe_lender(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> tuple[str, ...]:

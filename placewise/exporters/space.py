@@ -19,12 +19,15 @@ class Line:
     """Stages of consecutive units: one on each of some devices, in any order of these.
 
     `unit` [n_ops] numbers the units from 0; `devices` [n_devices] may have a stage. Before these stages comes one on
-    the device `first`, which always has unit 0 (−1: there is no such device).
+    the device `first`, which always has unit 0 (−1: there is no such device). Where that one has `leads_from` units or
+    more, and the device `lead` has a stage, this comes before those of the others (−1: any order will do).
     """
 
     unit: Ints
     devices: Bools
     first: int = -1
+    lead: int = -1
+    leads_from: int = 1
 
     @property
     def count(self) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, zip_longest
 
 import numpy as np
 
@@ -130,6 +131,7 @@ class _LineSearch:
         self.cost, self.first = costs[: len(examples)], costs[len(examples) :]
         self.adds, self.ordered = problem.objective.kind == "latency", problem.constraints.ordered
         self.everything = tuple(len(kind) for kind in self.kinds)
+        self.lead = find_lead(self.kinds, line)
         self.counted = math.prod(number + 1 for number in self.everything) <= MOST_LEFT
         self.rest = self._least_rests()
         self.parts, self.pushed = list[tuple[float, int, int, _Part]](), 0
@@ -162,11 +164,19 @@ class _LineSearch:
         for kind, number in enumerate(part.left):
             if not number or (self.ordered and part.stages and kind < part.stages[-1][0]):
                 continue
+            if kind == self.lead and not self._may_lead(part):
+                continue
             fewer = (*part.left[:kind], number - 1, *part.left[kind + 1 :])
             costs = self.cost[kind, part.end]
             for end in np.flatnonzero(np.isfinite(costs)).tolist():
                 spent = self._join(part.spent, float(costs[end]))
                 self._push(_Part(spent, (*part.stages, (kind, end)), fewer))
+
+    def _may_lead(self, part: _Part) -> bool:
+        """Whether the device that leads may have the next stage."""
+        if part.stages[0][1] < self.line.leads_from:
+            return True
+        return len(part.stages) == 1 or part.stages[1][0] == self.lead
 
     def _push(self, part: _Part) -> None:
         least = self._join(part.spent, float(self.rest[part.left if self.counted else ()][part.end]))
@@ -213,14 +223,34 @@ def device_kinds(problem: Problem, line: Line) -> list[list[int]]:
     return list(kinds.values())
 
 
+def find_lead(kinds: Sequence[Sequence[int]], line: Line) -> int:
+    """Which of the kinds has the device that leads; −1 if none does."""
+    return next((number for number, kind in enumerate(kinds) if line.first >= 0 and line.lead in kind), -1)
+
+
 def count_splits(problem: Problem, line: Line) -> int:
     """How many splits a line has; devices that differ in name only count once."""
-    scaled = [1.0]  # sequences of kinds by length, divided by the factorial of the length
-    for kind in device_kinds(problem, line):
-        shares = [1 / math.factorial(number) for number in range(len(kind) + 1)]
-        scaled = np.convolve(scaled, shares).tolist()
-    gaps = line.count - 1
-    sequences = [round(share * math.factorial(length)) for length, share in enumerate(scaled)]
-    if line.first >= 0:
-        return sum(number * math.comb(gaps, length) for length, number in enumerate(sequences))
-    return sum(number * math.comb(gaps, length - 1) for length, number in enumerate(sequences) if length)
+    kinds = device_kinds(problem, line)
+    numbers, lead, gaps = [len(kind) for kind in kinds], find_lead(kinds, line), line.count - 1
+    every = _count_sequences(numbers)
+    if line.first < 0:
+        return sum(number * math.comb(gaps, length - 1) for length, number in enumerate(every) if length)
+    if lead < 0:
+        return sum(number * math.comb(gaps, length) for length, number in enumerate(every))
+    without = _count_sequences([number for kind, number in enumerate(numbers) if kind != lead])
+    behind = _count_sequences([number - (kind == lead) for kind, number in enumerate(numbers)])
+    led = [a + b for a, b in zip_longest(without, [0, *behind], fillvalue=0)]
+    total = 0
+    for end in range(1, line.count + 1):
+        sequences = every if end < line.leads_from else led
+        rest = line.count - end
+        total += sum(n * math.comb(rest - 1, length - 1) for length, n in enumerate(sequences) if length) if rest else 1
+    return total
+
+
+def _count_sequences(numbers: Sequence[int]) -> list[int]:
+    """How many sequences of kinds there are by length, of so many devices of each kind."""
+    scaled = [1.0]  # divided by the factorial of the length
+    for number in numbers:
+        scaled = np.convolve(scaled, [1 / math.factorial(used) for used in range(number + 1)]).tolist()
+    return [round(share * math.factorial(length)) for length, share in enumerate(scaled)]

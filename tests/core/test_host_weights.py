@@ -214,21 +214,35 @@ def test_more_than_llama_cpp_takes_is_one_sentence(path: Path) -> None:
     assert create_exporter("llama.cpp").export(problem, Placement(np.zeros(problem.n_ops, np.int32)), {}).files
 
 
-def test_a_card_that_cannot_come_first_is_said(path: Path) -> None:
-    """It has no room for two layers, where it had one and the output."""
+def test_a_card_comes_first_with_what_it_can_hold(path: Path) -> None:
+    """The fast card has room for the output alone, or for one layer: it comes first with that, or with nothing.
+
+    Where the others are full as well, that is said, and such a plan is not taken.
+    """
     problem = run_on_target(problem_of(path, "RTX3060,RTX4090,cpu"), "llama.cpp")
     exporter, scopes = create_exporter("llama.cpp"), problem.graph.ops.scope
-    layers = np.array([int(scope[4]) + 1 if scope.startswith("blk.") else 3 for scope in scopes])
+    layers = np.array([int(scope[4]) if scope.startswith("blk.") else 3 for scope in scopes])
     layers[problem.graph.ops.kind.equals("Gather")] = 0
-    placement = Placement(np.array([2, 2, 0, 1], np.int32)[layers])
-    slow, fast, host = problem.cluster.devices
-    peak = judge_placement(problem, placement).devices[1].peak
-    full = replace(fast, memory=fast.memory - float(problem.capacity[1]) + peak)
-    tight = problem.with_(cluster=replace(problem.cluster, devices=(slow, full, host)))
-    for own, order, words in (
-        (problem, "CUDA1,CUDA0", ""),
-        (tight, "CUDA0,CUDA1", "computed on cuda:0, and costs are"),
+    behind, alone = (Placement(np.array(devices, np.int32)[layers]) for devices in ((2, 0, 1, 1), (2, 0, 0, 1)))
+
+    def tighten(placement: Placement, *full: int) -> Problem:
+        """The problem in which some devices have the memory that a placement needs, and no more."""
+        judged, devices = judge_placement(problem, placement).devices, [*problem.cluster.devices]
+        for device in full:
+            spare = float(problem.capacity[device]) - judged[device].peak
+            devices[device] = replace(devices[device], memory=devices[device].memory - spare)
+        return problem.with_(cluster=replace(problem.cluster, devices=tuple(devices)))
+
+    for own, placement, words in (
+        (problem, behind, "--device CUDA1,CUDA0 -ngl 3 --split-mode layer --tensor-split 2,1"),
+        (tighten(behind, 1), behind, "--device CUDA1,CUDA0 -ngl 3 --split-mode layer --tensor-split 1,2"),
+        (tighten(alone, 1), alone, "--device CUDA1,CUDA0 -ngl 3 --split-mode layer --tensor-split 0,3"),
     ):
-        made = exporter.export(own, placement, {})
-        assert f"--device {order} " in str(made.files["llama.sh"])
-        assert any(words in note for note in made.notes) if words else "computed on" not in " ".join(made.notes)
+        made = exporter.export(own, exporter.project(own, placement), {})
+        assert words in str(made.files["llama.sh"]) and "computed on" not in " ".join(made.notes)
+    full = tighten(alone, 0, 1, 2)
+    assert judge_placement(full, alone).valid
+    notes = exporter.export(full, alone, {}).notes
+    assert any("are computed on cuda:0, and costs are those of cuda:1" in note for note in notes)
+    with pytest.raises(ExportError, match="computed on cuda:0"):
+        exporter.project(full, alone)

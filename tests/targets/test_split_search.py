@@ -20,6 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Communication, Objective, Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import Budget, SearchContext
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.simulate import judge_placement
 from placewise.targets.split_search import SplitPlacer, count_splits
 from placewise.targets.stage_costs import stage_costs
@@ -62,17 +63,20 @@ def drawn_problem(seed: int) -> tuple[Problem, Line]:
     objective = Objective("throughput", modes[seed % 3]) if rng.random() < 0.5 else Objective(execution="sequential")
     problem = Problem(graph, cluster, CostTable.given(seconds, transfer_seconds_of(graph, cluster)), objective)
     first = count if rng.random() < 0.5 else -1
-    return problem, Line(np.array(unit, np.int32), ~cluster.is_host, first)
+    lead = int(rng.integers(0, count)) if first >= 0 and rng.random() < 0.5 else -1
+    return problem, Line(np.array(unit, np.int32), ~cluster.is_host, first, lead, leads_from=int(rng.integers(1, 3)))
 
 
-def all_splits(line: Line) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The devices and bounds of every split of a line."""
-    usable, found = np.flatnonzero(line.devices).tolist(), []
+def all_splits(problem: Problem, line: Line) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The devices and bounds of every split of a line. A device that leads stands for those equal to it."""
+    usable, found, kind = np.flatnonzero(line.devices).tolist(), [], interchangeable(problem)
     start = [line.first] if line.first >= 0 else []
     for length in range(0 if start else 1, len(usable) + 1):
         for devices in permutations(usable, length):
+            leads = line.lead < 0 or kind[line.lead] not in kind[[*devices[1:]]] or kind[devices[0]] == kind[line.lead]
             for cuts in combinations(range(1, line.count), length + len(start) - 1):
-                found.append(((*start, *devices), (0, *cuts, line.count)))
+                if leads or cuts[0] < line.leads_from:
+                    found.append(((*start, *devices), (0, *cuts, line.count)))
     return found
 
 
@@ -80,7 +84,7 @@ def valid_values(problem: Problem, line: Line) -> list[float]:
     """The values of all splits that keep the rules, as the judge has them."""
     return [
         judged.value
-        for devices, bounds in all_splits(line)
+        for devices, bounds in all_splits(problem, line)
         if (judged := judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))).valid
     ]
 
@@ -90,7 +94,7 @@ def test_no_split_is_better(seed: int) -> None:
     """The judge prices every split one by one: the search finds the best that keeps the rules, and proves it."""
     problem, line = drawn_problem(seed)
     values = []
-    for devices, bounds in all_splits(line):
+    for devices, bounds in all_splits(problem, line):
         judged = judge_placement(problem, Placement(stage_devices(bounds, devices)[line.unit]))
         values.append(judged.value if judged.valid else np.inf)
     proposal = SplitPlacer("it", (line,)).propose(SearchContext(problem, Budget()))
@@ -107,7 +111,7 @@ def test_stages_never_take_less_than_their_bound(seed: int) -> None:
     problem, line = drawn_problem(seed)
     devices = list(range(problem.n_devices))
     costs = stage_costs(problem, line, devices)
-    for order, bounds in all_splits(line):
+    for order, bounds in all_splits(problem, line):
         parts = [costs[device, bounds[k], bounds[k + 1]] for k, device in enumerate(order)]
         judged = judge_placement(problem, Placement(stage_devices(bounds, order)[line.unit]))
         if judged.valid:
@@ -133,7 +137,7 @@ def test_splits_are_counted(seed: int) -> None:
     """Without names of equal devices, the list of all splits is as long as the count says."""
     problem, line = drawn_problem(seed)
     kind = problem.costs.op_seconds.T.tolist()
-    different = {(tuple(map(str, (kind[d] for d in devices))), bounds) for devices, bounds in all_splits(line)}
+    different = {(tuple(map(str, (kind[d] for d in devices))), bounds) for devices, bounds in all_splits(problem, line)}
     assert count_splits(problem, line) == len(different)
 
 

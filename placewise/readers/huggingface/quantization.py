@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from placewise._util.regex import compiled, in_time
@@ -21,8 +22,8 @@ KEYS = ("quantization_config", "compression_config")
 LINEAR = "Linear"
 """What compressed-tensors calls all linear layers."""
 _BITS = (1, 2, 3, 4, 5, 6, 7, 8)
-_NUMBERED = re.compile(r"experts\W*\d|\[[^\]]*\d|\\d|\d\|\d")
-"""In names that choose experts by their numbers."""
+_ANY_NUMBER, _NUMBERED = re.compile(r"\[0-9\]|\\d"), re.compile(r"expert.*\d")
+"""In expressions, what stands for any number; and names that choose experts by their numbers."""
 _SMALL_SCALES = ("uint8", "float8_e8m0fnu", "float8_e4m3fn")
 """Types of scales that take a byte."""
 _NESTED = 256
@@ -58,7 +59,7 @@ class Packing:
         return math.ceil(outputs * inputs * self.bits / 8 + beside + self.index_bytes * inputs + self.constant)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quantization:
     """The packing of the modules that a name of `targets` matches, but for those that one of `ignored` matches.
 
@@ -73,14 +74,24 @@ class Quantization:
     head: bool = False
     sparsity: str = ""
 
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        """The ignored names without expressions and wildcards, of which there may be thousands."""
+        return frozenset(_name_parts(name) for name in self.ignored if not _is_expression(name)) - {""}
+
+    @cached_property
+    def _expressions(self) -> tuple[str, ...]:
+        return tuple(filter(_is_expression, self.ignored))
+
     @property
     def numbers_experts(self) -> bool:
         """Whether a rule may be for some of the experts of a layer."""
-        return any(_NUMBERED.search(name) for name in (*self.ignored, *(name for name, _ in self.targets)))
+        names = (*self.ignored, *(name for name, _ in self.targets))
+        return any(_NUMBERED.search(_ANY_NUMBER.sub("", name)) for name in names)
 
     def find_packing(self, path: str) -> Packing | None:
         """The packing of the linear layer at a path; None if it is left as it is."""
-        if any(match_name(name, path) for name in self.ignored):
+        if self._plain & _list_parts(path) or any(match_name(name, path) for name in self._expressions):
             return None
         return next((packing for name, packing in self.targets if name == LINEAR or match_name(name, path)), None)
 
@@ -114,13 +125,30 @@ def match_name(name: str, path: str) -> bool:
         pattern = compiled(name.removeprefix("re:"))
         with in_time(pattern.pattern, 1):
             return pattern.match(path) is not None
-    wanted, parts = (
-        [part for part in text.split(".") if part != "language_model"] for text in (name.rstrip("."), path)
-    )
+    wanted, parts = (_name_parts(text).split(".") for text in (name, path))
     places = range(len(parts) - len(wanted) + 1)
     return any(
         all(one in ("*", part) for one, part in zip(wanted, parts[place:], strict=False)) for place in places
     ) and bool(name)
+
+
+def _name_parts(name: str) -> str:
+    """A name without the part that only models have which read pictures, too, and without a last dot."""
+    return ".".join(part for part in name.rstrip(".").split(".") if part != "language_model")
+
+
+def _is_expression(name: str) -> bool:
+    return name.startswith("re:") or "*" in name
+
+
+def _list_parts(path: str) -> set[str]:
+    """All runs of parts of a path.
+
+    >>> sorted(_list_parts("a.b"))
+    ['a', 'a.b', 'b']
+    """
+    parts = _name_parts(path).split(".")
+    return {".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)}
 
 
 def _guess_method(given: Mapping[str, Any]) -> str:
