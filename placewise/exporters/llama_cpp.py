@@ -141,7 +141,8 @@ class LlamaCppExporter:
         _require_sizes(problem, int(gpus.sum()))
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
-        first, lead = [0, *_list_experts(layers)], find_lender(problem) if OFFLOADED in problem.costs.sources else -1
+        first, cards = [0, *_list_experts(layers)], _list_local(problem, np.flatnonzero(gpus).tolist())
+        lead = find_lender(problem) if OFFLOADED in problem.costs.sources and len(cards) > 1 else -1
         lines = tuple(
             Line(_leave(layers, range(1, n + 1)), gpus, layers.host, lead, leads_from=1 if n else 2) for n in first
         )
@@ -213,13 +214,14 @@ def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, 
 def _lead(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:
     """The line on which the accelerator that computes prompts of what is on the host comes before the others.
 
-    llama.cpp computes them on the first that its command names. The line as it is where no cuts with that order fit.
+    llama.cpp computes them on the first that its command names, RPC servers aside. The line as it is where no cuts with
+    that order fit.
     """
     placed = np.flatnonzero(line != layers.host)
     placed = placed[placed > 0]
     order = list(dict.fromkeys(line[placed].tolist()))
     lender = find_lender(problem) if _reads_host(problem, layers, line, away) else -1
-    if lender not in order or order[0] == lender:
+    if lender not in order or _list_local(problem, order)[0] == lender:
         return line
     order.sort(key=lambda device: device != lender)
     led = line.copy()
@@ -238,10 +240,15 @@ def _describe_lender(problem: Problem, layers: _LayerSequence, line: Ints, away:
     """A note where prompts of what is on the host are computed on another accelerator than costs say."""
     if not _reads_host(problem, layers, line, away):
         return ()
-    (first, *_), lender = _list_named(problem, layers, line, away), find_lender(problem)
+    first, lender = _list_local(problem, _list_named(problem, layers, line, away))[0], find_lender(problem)
     names = problem.cluster.names
     said = f"prompts of what is in host memory are computed on {names[first]}, and costs are those of {names[lender]}"
     return () if first == lender else (said,)
+
+
+def _list_local(problem: Problem, devices: Iterable[int]) -> list[int]:
+    """The devices that are no RPC servers."""
+    return [device for device in devices if not is_rpc(problem.cluster.names[device])]
 
 
 def _reads_host(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> bool:

@@ -214,6 +214,19 @@ def test_more_than_llama_cpp_takes_is_one_sentence(path: Path) -> None:
     assert create_exporter("llama.cpp").export(problem, Placement(np.zeros(problem.n_ops, np.int32)), {}).files
 
 
+def test_servers_may_come_before_the_card(path: Path) -> None:
+    """They compute no prompts of the host: the order stays, and the search has it among its splits."""
+    problem = run_on_target(problem_of(path, "rpc:10.0.0.1:50052@8GiB,RTX4090,cpu"), "llama.cpp")
+    exporter, scopes = create_exporter("llama.cpp"), problem.graph.ops.scope
+    layers = np.array([int(scope[4]) if scope.startswith("blk.") else 3 for scope in scopes])
+    layers[problem.graph.ops.kind.equals("Gather")] = 0
+    placement = Placement(np.array([2, 0, 1, 1], np.int32)[layers])
+    assert (exporter.project(problem, placement).device == placement.device).all()
+    made = exporter.export(problem, placement, {})
+    assert "--device RPC0,CUDA0 " in str(made.files["llama.sh"]) and "computed on" not in " ".join(made.notes)
+    assert all(line.lead < 0 for line in exporter.space(problem).lines)
+
+
 def test_a_card_comes_first_with_what_it_can_hold(path: Path) -> None:
     """The fast card has room for the output alone, or for one layer: it comes first with that, or with nothing.
 
