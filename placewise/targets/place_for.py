@@ -60,7 +60,7 @@ def place_for(
     exporter = find_exporter(target)
     asked = _without_disks(problem, exporter)
     try:
-        space = exporter.space(asked)
+        space = exporter.space(run_on_target(asked, target) if find_rule(target).hosts == "lend" else asked)
     except ExportError as error:
         raise error if target in error.problem else error.at(target) from None
     if space.lines and placer != "auto":

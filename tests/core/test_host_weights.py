@@ -20,7 +20,9 @@ from placewise.exporters.registry import create_exporter
 from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import Outcome
 from placewise.simulate import judge_placement
+from placewise.targets.split_search import count_splits
 
 pytest.importorskip("gguf")
 SIZES = {"prompt": 1024, "tokens": 8}
@@ -259,3 +261,18 @@ def test_a_card_comes_first_with_what_it_can_hold(path: Path) -> None:
     assert any("are computed on cuda:0, and costs are those of cuda:1" in note for note in notes)
     with pytest.raises(ExportError, match="computed on cuda:0"):
         exporter.project(full, alone)
+
+
+def test_the_search_knows_which_card_comes_first(path: Path) -> None:
+    """Of two unlike cards with little memory: the best of all splits whose first card is the fast one, with a proof."""
+    for devices, fast in (("RTX3060@1MiB,RTX4090@1MiB,cpu", 1), ("RTX4090@1MiB,RTX3060@1MiB,cpu", 0)):
+        plan = pw.place(path, devices, target="llama.cpp", dims=SIZES, headroom=0)
+        assert plan.result.status.outcome is Outcome.OPTIMAL
+        posed = run_on_target(plan.problem, "llama.cpp")
+        exporter = create_exporter("llama.cpp")
+        assert {line.lead for line in exporter.space(posed).lines} == {fast} == {find_lender(posed)}
+        assert f"--device CUDA{fast}" in str(exporter.export(posed, plan.placement, {}).files["llama.sh"])
+        lines = exporter.space(posed).lines
+        assert f"all {sum(count_splits(posed, line) for line in lines):,} " in plan.result.bound.method
+        free = sum(count_splits(posed, replace(line, lead=-1)) for line in lines)
+        assert free > sum(count_splits(posed, line) for line in lines)
