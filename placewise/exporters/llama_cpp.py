@@ -208,7 +208,8 @@ def _find_line(problem: Problem, placement: Placement) -> tuple[_LayerSequence, 
         raise ExportError("the plan uses no accelerator", remedy=f"{TARGET} needs no options then: -ngl 0")
     _require_sizes(problem, len(gpus))
     line, away = _cut(problem, placement, layers, gpus)
-    return layers, _lead(problem, layers, line, away), away
+    line = _lead(problem, layers, line, away)
+    return layers, line, [place for place in away if line[place] != layers.host]
 
 
 def _lead(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> Ints:

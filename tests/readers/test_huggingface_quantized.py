@@ -359,6 +359,10 @@ DOWN = [f"model.layers.0.mlp.experts.{expert}.down_proj" for expert in range(8)]
         (compressed(["Linear"], DOWN[3:5]), 2),
         (compressed(["Linear"], [r"re:model\.layers\.1\.mlp\.experts\.[0-2]\..*up_proj"]), 3),
         (compressed(["Linear"], ["model.layers.1."]), 3 * 8),
+        (compressed(["Linear"], ["language_model"]), 2 * 3 * 8),
+        (compressed(["Linear"], [r"re:.*\.[0-3]\.(gate|up|down)_proj"]), 2 * 3 * 4),
+        (compressed(["Linear"], [r"re:.*experts\.(?!\d\d).*down_proj"]), 2 * 8),
+        (compressed(["Linear"], [r"re:.*layers\.(0|1)\.self_attn.*"]), 0),
         ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": DOWN}, 8),
     ],
 )

@@ -22,8 +22,10 @@ KEYS = ("quantization_config", "compression_config")
 LINEAR = "Linear"
 """What compressed-tensors calls all linear layers."""
 _BITS = (1, 2, 3, 4, 5, 6, 7, 8)
-_ANY_NUMBER, _NUMBERED = re.compile(r"\[0-9\]|\\d"), re.compile(r"expert.*\d")
-"""In expressions, what stands for any number; and names that choose experts by their numbers."""
+_ANY_NUMBER = re.compile(r"(\[0-9\]|\\d)[+*]")
+"""What stands for any number in an expression."""
+_NUMBERED, _NUMBERED_EXPERT = re.compile(r"^re:.*(\d|\\d)"), re.compile(r"expert.*\d")
+"""Expressions and other names that may choose experts by their numbers."""
 _SMALL_SCALES = ("uint8", "float8_e8m0fnu", "float8_e4m3fn")
 """Types of scales that take a byte."""
 _NESTED = 256
@@ -77,7 +79,7 @@ class Quantization:
     @cached_property
     def _plain(self) -> frozenset[str]:
         """The ignored names without expressions and wildcards, of which there may be thousands."""
-        return frozenset(_name_parts(name) for name in self.ignored if not _is_expression(name)) - {""}
+        return frozenset(".".join(_split_name(name)) for name in self.ignored if not _is_expression(name)) - {""}
 
     @cached_property
     def _expressions(self) -> tuple[str, ...]:
@@ -87,7 +89,8 @@ class Quantization:
     def numbers_experts(self) -> bool:
         """Whether a rule may be for some of the experts of a layer."""
         names = (*self.ignored, *(name for name, _ in self.targets))
-        return any(_NUMBERED.search(_ANY_NUMBER.sub("", name)) for name in names)
+        known = (_ANY_NUMBER.sub("", name) for name in names)
+        return any(_NUMBERED.search(name) or _NUMBERED_EXPERT.search(name) for name in known)
 
     def find_packing(self, path: str) -> Packing | None:
         """The packing of the linear layer at a path; None if it is left as it is."""
@@ -125,20 +128,21 @@ def match_name(name: str, path: str) -> bool:
         pattern = compiled(name.removeprefix("re:"))
         with in_time(pattern.pattern, 1):
             return pattern.match(path) is not None
-    wanted, parts = (_name_parts(text).split(".") for text in (name, path))
+    wanted, parts = _split_name(name), _split_name(path)
     places = range(len(parts) - len(wanted) + 1)
     return any(
         all(one in ("*", part) for one, part in zip(wanted, parts[place:], strict=False)) for place in places
     ) and bool(name)
 
 
-def _name_parts(name: str) -> str:
-    """A name without the part that only models have which read pictures, too, and without a last dot."""
-    return ".".join(part for part in name.rstrip(".").split(".") if part != "language_model")
+def _split_name(name: str) -> list[str]:
+    """The parts of a name but that which only models have that read pictures, too."""
+    return [part for part in name.rstrip(".").split(".") if part != "language_model"]
 
 
 def _is_expression(name: str) -> bool:
-    return name.startswith("re:") or "*" in name
+    """Whether a name may mean modules that do not have its parts in their paths: the language model is all of them."""
+    return name.startswith("re:") or "*" in name or not _split_name(name)
 
 
 def _list_parts(path: str) -> set[str]:
@@ -147,7 +151,7 @@ def _list_parts(path: str) -> set[str]:
     >>> sorted(_list_parts("a.b"))
     ['a', 'a.b', 'b']
     """
-    parts = _name_parts(path).split(".")
+    parts = _split_name(path)
     return {".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)}
 
 
