@@ -106,15 +106,15 @@ def _at_other_sizes(profile: ProfileFile, graph: Graph) -> ProfileFile:
     if not rated or made is None or source is None or source.format != "gguf":
         return profile
     dims = find_run_dims(source)
-    if dims is not None and dims.streams > 1:
+    if dims is None:
+        return profile
+    if dims.streams > 1:
         wrong = f"has rates of llama.cpp for one sequence, and not for {dims.streams}"
         raise CostError(wrong, remedy="leave out the batch and the sequences, or the profile")
     known, wanted = (parse_cache_type(str(one.options.get("cache_type", ""))) for one in (made, source))
-    if dims is not None and known != wanted:
+    if known != wanted:
         wrong = f"has rates of llama.cpp for a cache of {','.join(known)}, and not of {','.join(wanted)}"
         raise CostError(wrong, remedy=f"profile with --cache-type {','.join(wanted)}")
-    if dims is None:
-        return profile
     if any(CACHE not in record.token for record in rated):
         raise CostError("has rates of llama.cpp by an older version", remedy="profile the model again")
     missing = {kind for record in rated for kind in find_types(graph) - LlamaRates(record.prompt, record.token).types}

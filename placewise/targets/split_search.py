@@ -235,12 +235,11 @@ def count_splits(problem: Problem, line: Line) -> int:
     every = _count_sequences(numbers)
     if line.first < 0:
         return sum(number * math.comb(gaps, length - 1) for length, number in enumerate(every) if length)
-    if lead < 0:
-        return sum(number * math.comb(gaps, length) for length, number in enumerate(every))
-    without = _count_sequences([number for kind, number in enumerate(numbers) if kind != lead])
-    behind = _count_sequences([number - (kind == lead) for kind, number in enumerate(numbers)])
-    led = [a + b for a, b in zip_longest(without, [0, *behind], fillvalue=0)]
-    total = 0
+    led, total = every, 0
+    if lead >= 0:
+        without = _count_sequences([number for kind, number in enumerate(numbers) if kind != lead])
+        behind = _count_sequences([number - (kind == lead) for kind, number in enumerate(numbers)])
+        led = [a + b for a, b in zip_longest(without, [0, *behind], fillvalue=0)]
     for end in range(1, line.count + 1):
         sequences = every if end < line.leads_from else led
         rest = line.count - end

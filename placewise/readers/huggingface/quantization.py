@@ -230,11 +230,16 @@ def _read_compressed(given: Mapping[str, Any], float_bytes: int) -> Quantization
             packing = _pack_compressed(group, float_bytes, str(group.get("format") or given.get("format") or ""))
             targets += [(name, packing) for name in _names(group, "targets") or (LINEAR,)]
     named = sorted(targets, key=lambda target: target[0] == LINEAR)
-    sparse = _mapping(given, "sparsity_config")
-    sparsity = str(sparse.get("format") or "") if sparse.get("sparsity_structure") else ""
-    form = str(given.get("format") or "")
-    sparsity = form if "24" in form else "" if sparsity == "dense" else shortened(sparsity, 30)
-    return Quantization("", tuple(named), _names(given, "ignore"), head=True, sparsity=sparsity)
+    return Quantization("", tuple(named), _names(given, "ignore"), head=True, sparsity=_find_sparsity(given))
+
+
+def _find_sparsity(given: Mapping[str, Any]) -> str:
+    """The name of a format that leaves out entries; "" for none."""
+    form, sparse = str(given.get("format") or ""), _mapping(given, "sparsity_config")
+    if "24" in form:
+        return form
+    named = str(sparse.get("format") or "") if sparse.get("sparsity_structure") else ""
+    return "" if named == "dense" else shortened(named, 30)
 
 
 def _pack_compressed(group: Mapping[str, Any], float_bytes: int, form: str) -> Packing | None:
