@@ -43,15 +43,8 @@ def find_lender(problem: Problem) -> int:
     """The accelerator on which llama.cpp computes prompts of layers in host memory: the one whose command names it
     first. Of those that may run ops and are no RPC servers, the fastest at it; −1 if there is none.
     """
-    servers = np.array([is_rpc(name) for name in problem.cluster.names], np.bool_)
-    able = problem.allowed.any(axis=0) & find_accelerators(problem) & ~servers
-    copies = _find_copies(problem) if able.sum() > 1 else None
-    if copies is None:
-        return _first(able)
-    hosts = np.flatnonzero(problem.cluster.is_host)
-    host = int(hosts[0]) if len(hosts) else -1
-    lenders: list[int] = np.flatnonzero(able).tolist()
-    return min(lenders, key=lambda lender: float(_lend(problem, lender, host, copies)[copies.ops].sum()))
+    lenders = _list_lenders(problem)
+    return _choose_lender(problem, lenders, _find_copies(problem) if len(lenders) > 1 else None)
 
 
 def store_on_hosts(problem: Problem) -> Problem:
@@ -77,9 +70,10 @@ def offload_prompts(problem: Problem) -> Problem:
     follows the last attention of a prompt, for one token. Copies of activations, small beside weights, are left out.
     Unchanged for models that generate no text. Doing it twice changes nothing.
     """
-    main, copies = find_lender(problem), _find_copies(problem)
-    if main < 0 or copies is None or OFFLOADED in problem.costs.sources:
+    lenders = _list_lenders(problem)
+    if not lenders or OFFLOADED in problem.costs.sources or (copies := _find_copies(problem)) is None:
         return problem
+    main = _choose_lender(problem, lenders, copies)
     return _compute_on(problem, main, ~find_accelerators(problem), copies, OFFLOADED)
 
 
@@ -118,6 +112,21 @@ class _Copies:
     ops: Bools
     nbytes: Floats
     times: Floats
+
+
+def _list_lenders(problem: Problem) -> list[int]:
+    """The accelerators that may run ops and are no RPC servers."""
+    servers = np.array([is_rpc(name) for name in problem.cluster.names], np.bool_)
+    found: list[int] = np.flatnonzero(problem.allowed.any(axis=0) & find_accelerators(problem) & ~servers).tolist()
+    return found
+
+
+def _choose_lender(problem: Problem, lenders: list[int], copies: _Copies | None) -> int:
+    """The fastest of the lenders at what has copies, the first where nothing has; −1 of none."""
+    if copies is None:
+        return next(iter(lenders), -1)
+    host = _first(problem.cluster.is_host)
+    return min(lenders, key=lambda lender: float(_lend(problem, lender, host, copies)[copies.ops].sum()))
 
 
 def _find_copies(problem: Problem) -> _Copies | None:
