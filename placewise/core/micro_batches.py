@@ -11,7 +11,7 @@ from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.roofline import SOURCES
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.columns import Floats
-from placewise.model.cost_error import REREAD
+from placewise.model.cost_error import REREAD, REWRITTEN
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers.run_dims import RunDims, find_run_dims
@@ -30,7 +30,9 @@ def read_weights_again(problem: Problem) -> Problem:
     times, nbytes = _count_reads(graph, dims)
     again = (graph.ops.phase == 0) & (times > 1)
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
-    estimated = np.isin(costs.op_source, [code for code, name in enumerate(costs.sources) if name in SOURCES])
+    estimated = np.isin(
+        costs.op_source, [code for code, name in enumerate(costs.sources) if name in (*SOURCES, REWRITTEN)]
+    )
     for number, device in enumerate(problem.cluster):
         ops = again & estimated[:, number] & (seconds[:, number] > 0)
         memory = nbytes / (device.memory_bandwidth * device.efficiency.get("memory", 1.0)) + device.op_overhead

@@ -10,6 +10,7 @@ import numpy as np
 
 from placewise.core.compute_buffer import keep_compute_buffer, leave_out_activations
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
+from placewise.core.llama_ops import price_llama_ops
 from placewise.core.micro_batches import read_weights_again
 from placewise.core.options import ProblemOptions
 from placewise.costing.work import count_weight_bytes
@@ -119,7 +120,7 @@ def run_on_target(problem: Problem, target: str) -> Problem:
         return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
     if rule.hosts == "store":
         return store_on_hosts(problem)
-    return offload_prompts(read_weights_again(problem)) if rule.hosts == "lend" else problem
+    return offload_prompts(read_weights_again(price_llama_ops(problem))) if rule.hosts == "lend" else problem
 
 
 def keep_off(problem: Problem, devices: list[int]) -> Problem:

@@ -22,7 +22,9 @@ OFFLOADED = "weights moved for prompts"
 """The source of times in which a device is handed the weights of an op for every micro-batch of a prompt."""
 REREAD = "roofline by micro-batch"
 """The source of times in which a device reads the weights of an op for every micro-batch of a prompt."""
-_ESTIMATED = ("roofline", "assumed", REREAD)
+REWRITTEN = "roofline of llama.cpp's ops"
+"""The source of times of ops that llama.cpp computes otherwise than the graph says."""
+_ESTIMATED = ("roofline", "assumed", REREAD, REWRITTEN)
 
 
 def expected_seconds(problem: Problem, value: float, used: int) -> float:
