@@ -127,17 +127,13 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
 
 
 def describe_cache(problem: Problem) -> tuple[str, ...]:
-    """A note where a configuration says otherwise than llama.cpp does: that tokens expand compressed keys and values
-    (DeepSeek), or that layers have a sliding window, where llama.cpp keeps the whole context (Phi 3, first Mistral).
+    """A note where a configuration says that layers have a sliding window, and llama.cpp keeps the whole context there
+    (Phi 3, first Mistral).
     """
     header, dims = find_header(problem), find_run_dims(problem.graph.source)
     if header is None or dims is None:
         return ()
     shape, window = read_shape(header), header.number("attention.sliding_window")
-    source = problem.graph.source
-    if shape.latent and source is not None and source.format != "gguf":
-        expected = "each token is expected to expand the whole cache, as in transformers"
-        return (f"{expected}; llama.cpp reads it as it is, and is faster: give the model's GGUF file",)
     counted = float(problem.graph.ops.state_bytes.sum())
     kept = sum(count_cache(shape, LlamaFlags(context=dims.cache_positions, parallel=dims.streams, ubatch=dims.ubatch)))
     if any(shape.windows) or not 0 < window < dims.capacity or kept <= counted:

@@ -41,11 +41,10 @@ def price_llama_ops(problem: Problem) -> Problem:
     before = work_of(graph)
     after = _count_llama_work(graph, before)
     old, new = (cost_table(graph, problem.cluster, work=work).op_seconds for work in (before, after))
-    codes = [code for code, name in enumerate(costs.sources) if name in SOURCES]
-    changed = np.isin(costs.op_source, codes) & (old > 0) & (new != old)
+    changed = costs.is_from(SOURCES) & (old > 0) & (new != old)
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
     seconds[changed] *= new[changed] / old[changed]
-    sources[changed & (sources == costs.sources.index(SOURCES[0]))] = len(costs.sources)
+    sources[changed & costs.is_from(SOURCES[:1])] = len(costs.sources)
     names = (*costs.sources, REWRITTEN)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 

@@ -30,15 +30,12 @@ def read_weights_again(problem: Problem) -> Problem:
     times, nbytes = _count_reads(graph, dims)
     again = (graph.ops.phase == 0) & (times > 1)
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
-    estimated = np.isin(
-        costs.op_source, [code for code, name in enumerate(costs.sources) if name in (*SOURCES, REWRITTEN)]
-    )
+    estimated, plain = costs.is_from((*SOURCES, REWRITTEN)), costs.is_from(SOURCES[:1])
     for number, device in enumerate(problem.cluster):
         ops = again & estimated[:, number] & (seconds[:, number] > 0)
         memory = nbytes / (device.memory_bandwidth * device.efficiency.get("memory", 1.0)) + device.op_overhead
         seconds[ops, number] = np.maximum(seconds[:, number], memory)[ops] + (times[ops] - 1) * device.op_overhead
-        plain = ops & (sources[:, number] == costs.sources.index(SOURCES[0]))
-        sources[plain, number] = len(costs.sources)
+        sources[ops & plain[:, number], number] = len(costs.sources)
     names = (*costs.sources, REREAD)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 

@@ -66,7 +66,7 @@ def set_visible_devices(cluster: Cluster, devices: Sequence[int]) -> str:
 
 def read_option(text: str, name: str) -> str:
     """The value of an option or variable of the command in a script. Raises ExportError unless there is one."""
-    words = [word for line in text.splitlines() if not line.startswith("#") for word in shlex.split(line)]
+    words = shlex.split(text, comments=True)
     values = [value for word, value in pairwise(words) if word == name]
     values += [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
     if len(values) != 1:

@@ -28,7 +28,7 @@ from placewise.exporters.commands import parse_numbers, printable, read_option
 from placewise.exporters.projection import cut_into_stages, order_devices, stage_devices
 from placewise.exporters.space import Line, Space, find_cuts
 from placewise.exporters.stack import Stack, op_seconds_on
-from placewise.exporters.stages import accelerators, require_stack, shared_weights
+from placewise.exporters.stages import require_stack, shared_weights
 from placewise.model.cluster import RPC, is_rpc
 from placewise.model.columns import Bools, Ints
 from placewise.model.cost_error import OFFLOADED
@@ -128,7 +128,7 @@ class LlamaCppExporter:
         text = "\n".join((*_heading(problem, layers, line, away), _command(problem, layers, line, away), ""))
         notes = shared_weights(problem, device)
         if layers.host < 0:
-            embedding = "llama.cpp keeps the input embedding in host memory, and the cluster has no CPU"
+            embedding = "llama.cpp keeps the input embedding in host memory, and the plan has no CPU"
             notes = (f"{embedding}: here it is on the first GPU", *notes)
         notes = (*notes, *find_buffers(problem, Placement(device)).describe())
         notes = (*notes, *_describe_lender(problem, layers, line, away))
@@ -141,6 +141,8 @@ class LlamaCppExporter:
         _require_sizes(problem, int(gpus.sum()))
         if layers.host < 0:
             return Space(lines=(Line(_without_host(layers.position), gpus),), splits=WHOLE)
+        if not gpus.any():
+            return Space(lines=(Line(np.zeros(problem.n_ops, np.int32), gpus, layers.host),), splits=WHOLE)
         first, cards = [0, *_list_experts(layers)], _list_local(problem, np.flatnonzero(gpus).tolist())
         lead = find_lender(problem) if OFFLOADED in problem.costs.sources and len(cards) > 1 else -1
         lines = tuple(
@@ -178,7 +180,8 @@ class LlamaCppExporter:
 def _find_layers(problem: Problem, placement: Placement | None) -> _LayerSequence:
     stack = require_stack(problem, TARGET)
     kinds = [device.kind for device in problem.cluster]
-    hosts = [d for d, kind in enumerate(kinds) if kind == ("cpu" if "cpu" in kinds else CORE)]
+    host = "cpu" if "cpu" in kinds else CORE
+    hosts = [device for device in np.flatnonzero(problem.allowed.any(axis=0)).tolist() if kinds[device] == host]
     if placement is not None and hosts:
         hosts.sort(key=lambda host: -int((placement.device == host).sum()))
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
@@ -309,10 +312,10 @@ def _cut(problem: Problem, placement: Placement, layers: _LayerSequence, gpus: S
 
 
 def _require_accelerators(problem: Problem) -> Bools:
-    """As `find_accelerators`. Raises ExportError where there is none, or one that llama.cpp does not run on."""
+    """As `find_accelerators`. Raises ExportError for one that llama.cpp does not run on."""
     if unknown := [device.name for device in problem.cluster if device.kind == _NEURAL]:
         raise ExportError(f"llama.cpp does not run on {unknown[0]}", remedy="leave it out of the devices")
-    return accelerators(problem, TARGET) & find_accelerators(problem)
+    return find_accelerators(problem)
 
 
 def _require_sizes(problem: Problem, devices: int) -> None:
@@ -460,11 +463,6 @@ def describe_cards(problem: Problem, placement: Placement) -> tuple[str, ...]:
     return (f"{', '.join(said)}: `llama-server --list-devices` says whether yours counts them so",)
 
 
-def write_host_command(problem: Problem) -> str:
-    """The command that runs a model on the host alone."""
-    return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), DEVICE, "none", NGL, "0"))
-
-
 def write_default_command(problem: Problem, free: Mapping[str, int]) -> str:
     """The command that leaves the placement on the same devices to llama.cpp (`--fit`).
 
@@ -473,7 +471,7 @@ def write_default_command(problem: Problem, free: Mapping[str, int]) -> str:
     """
     gpus = np.flatnonzero(find_accelerators(problem)).tolist()
     if not gpus:
-        return write_host_command(problem)
+        return " ".join((f"llama-server -m {_name_file(problem)}", *_size_options(problem), DEVICE, "none", NGL, "0"))
     names = {name: gpu for gpu, name in _gpu_names(problem, gpus).items()}
     if missing := [name for name in names if name not in free]:
         raise ExportError(

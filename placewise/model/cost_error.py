@@ -53,8 +53,7 @@ def describe_estimates(problem: Problem, placement: Placement, options: str = ""
     """
     costs, device = problem.costs, placement.device
     seconds = costs.seconds_on(device)
-    codes = [code for code, name in enumerate(costs.sources) if name in _ESTIMATED]
-    estimated = np.isin(costs.op_source[np.arange(len(device)), device], codes)
+    estimated = costs.is_from(_ESTIMATED)[np.arange(len(device)), device]
     if float(seconds[estimated].sum()) <= float(seconds.sum()) / 2:
         return ""
     command = " ".join(filter(None, ["placewise profile MODEL -d DEVICES", options, "-o FILE"]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster
-from placewise.model.columns import Bytes8, Floats, Ints, frozen
+from placewise.model.columns import Bools, Bytes8, Floats, Ints, frozen
 from placewise.model.graph import Graph
 
 LARGEST_TIME = 1e300
@@ -67,6 +68,12 @@ class CostTable:
     def given(cls, op_seconds: Floats, transfer_seconds: Floats) -> CostTable:
         """A table whose figures all come from the user."""
         return cls(op_seconds, transfer_seconds, np.zeros(np.shape(op_seconds), np.int8))
+
+    def is_from(self, sources: Collection[str]) -> Bools:
+        """Which op times [n_ops, n_devices] come from one of some sources."""
+        codes = [code for code, name in enumerate(self.sources) if name in sources]
+        found: Bools = np.isin(self.op_source, codes)
+        return found
 
     def seconds_on(self, device: Ints) -> Floats:
         """Seconds per sample of every op on its `device` [n_ops]; 0 without one (−1), or where it cannot run."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -44,7 +45,7 @@ from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import parse_cache_type, read_gguf
 from placewise.readers.run_dims import find_run_dims
 from placewise.runtimes.binding import Place
-from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, require_program, write_flags
+from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, read_version, write_flags
 from placewise.runtimes.llama_cpp.runtime import LlamaProcess, LlamaTiming, open_llama, summarize_rounds, time_round
 
 RUNTIME, PACKAGE = "llama.cpp", "xllamacpp"
@@ -122,11 +123,13 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
         raise InputError(f"{RUNTIME} is profiled with micro-batches of {MICRO_BATCH}", remedy=remedy)
     kinds = {device.name: device.kind for device in problem.cluster}
     places = [replace(each, cores=each.cores[:1]) if kinds[each.device] == "core" else each for each in places]
-    release = find_release(program=len(places) > 1 or places[0].kind == "rpc")
+    program = uses_program(places)
+    release = find_release(program=program)
     cache = parse_cache_type(str(source.options.get("cache_type", "")))
-    measured = measure_devices(Path(source.path), places, cache, repeats)
+    measured = measure_devices(Path(source.path), places, cache, repeats, program=program)
     if len(places) == 1 and places[0].kind == "cores":
-        measured = [add_own(measured[0], Path(source.path), places[0], cache, repeats, (dims.prompt, dims.tokens))]
+        sizes = (dims.prompt, dims.tokens)
+        measured = [add_own(measured[0], Path(source.path), places[0], cache, repeats, sizes, program=program)]
     work = work_of(graph)
     devices, borders = list[DeviceProfile](), list[BorderFigures]()
     host = next((place.device for place in places if place.kind == "cores"), "")
@@ -158,23 +161,28 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
     )  # fmt: skip
 
 
+def uses_program(places: Sequence[Place]) -> bool:
+    """Whether llama-server is timed, and not the package: where it is on PATH, which commands of plans start, where the
+    package is missing, and for RPC servers.
+    """
+    servers = any(place.kind == "rpc" for place in places)
+    return servers or bool(shutil.which(SERVER)) or find_spec(PACKAGE) is None
+
+
 def find_release(*, program: bool) -> str:
-    """The version of llama.cpp: that of the package, or the program itself. Raises MissingExtraError, RunError."""
-    if program:
-        require_program()
-        return SERVER
-    try:
+    """What is timed: the version of the package, or llama-server and its own. Raises MissingExtraError, RunError."""
+    if not program:
         return version(PACKAGE)
-    except PackageNotFoundError:
-        if not find_program(SERVER):
-            raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp") from None
-    return SERVER
+    if not find_program(SERVER) and find_spec(PACKAGE) is None:
+        raise MissingExtraError(f"profiling with {RUNTIME}", "llama-cpp")
+    return f"{SERVER} {read_version()}".strip()
 
 
-def measure_devices(path: Path, places: Sequence[Place], cache: tuple[str, str], repeats: int) -> list[LlamaDevice]:
+def measure_devices(
+    path: Path, places: Sequence[Place], cache: tuple[str, str], repeats: int, *, program: bool
+) -> list[LlamaDevice]:
     """The rates of every place, from probes of the types of a model's matrices, which all places time in turns."""
     probes, places_in_order = list_probes(read_header(path)), sorted(places, key=lambda place: place.kind == "rpc")
-    program = any(place.kind == "rpc" for place in places)
     loads: dict[str, list[float]] = {place.device: [] for place in places}
     rounds: dict[str, list[Rounds]] = {place.device: [] for place in places}
     observed: dict[str, Observations] = {place.device: ([], []) for place in places}
@@ -251,11 +259,18 @@ def fit_device(
 
 
 def add_own(
-    device: LlamaDevice, path: Path, place: Place, cache: tuple[str, str], repeats: int, sizes: tuple[int, int]
+    device: LlamaDevice,
+    path: Path,
+    place: Place,
+    cache: tuple[str, str],
+    repeats: int,
+    sizes: tuple[int, int],
+    *,
+    program: bool,
 ) -> LlamaDevice:
     """The device with the factors of a model itself, and the seconds of a run of `sizes` (prompt, tokens)."""
     lengths = sorted({*OWN_PROMPTS, sizes[0]})
-    with open_on(place, path, set_flags(place, lengths, cache), program=False) as process:
+    with open_on(place, path, set_flags(place, lengths, cache), program=program) as process:
         (rounds,) = time_rounds([process], [(length, TOKENS + 1) for length in lengths], repeats)
     timings = rounds.timings
     observed = observe(path, ",".join(cache), timings)
@@ -270,8 +285,8 @@ def add_own(
 
 
 def open_on(place: Place, path: Path, flags: LlamaFlags, *, program: bool) -> AbstractContextManager[LlamaProcess]:
-    """llama.cpp with a model on one place. With `program`, or without the package, it is llama-server."""
-    if place.kind == "cores" and not program and find_spec(PACKAGE) is not None:
+    """llama.cpp with a model on one place: llama-server with `program`, else the package."""
+    if not program:
         return open_llama(path, flags)
     where = ["--device", "none"] if place.kind == "cores" else ["--rpc", place.name, "--device", "RPC0", "-ngl", "999"]
     return LlamaProgram(path, [*write_flags(flags), *where, "--fit", "off"], mapped=False)

@@ -152,8 +152,10 @@ def _fit_buffers(first: Result, asked: Problem, watch: Stopwatch, search: Callab
 
 
 def _advice(problem: Problem, target: str) -> str:
-    """Which other targets could run the model on these devices, in words."""
-    able = []
+    """Which other targets could run the model on these devices, in words; "" for GGUF files, which they do not load."""
+    able, source = [], problem.graph.source
+    if source is not None and source.format == "gguf":
+        return ""
     for other in TARGETS:
         with suppress(PlacewiseError):
             if other == target:

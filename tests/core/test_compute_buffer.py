@@ -154,17 +154,6 @@ def test_windows_that_llama_cpp_does_not_know_are_said(kind: str, length: int, s
     assert len(describe_cache(problem)) == said
 
 
-def test_latent_attention_of_a_configuration_is_said(tmp_path: Path) -> None:
-    """Its tokens are expected to expand the cache, which llama.cpp does not do; a GGUF file is priced as it runs."""
-    pytest.importorskip("transformers")
-    config = SMALL["deepseek_v3"] | {"model_type": "deepseek_v3"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (said,) = describe_cache(build(tmp_path / "config.json", DEVICES, ProblemOptions(dims={"prompt": 16})))
-    assert "give the model's GGUF file" in said
-    path = write_model(tmp_path / "model.gguf", "deepseek2")
-    assert not describe_cache(build(path, DEVICES, ProblemOptions(dims=SIZES)))
-
-
 def test_others_are_left_alone(tmp_path: Path) -> None:
     """No room is added for other targets, under a headroom of the user, or for models of other formats."""
     path = write_model(tmp_path / "model.gguf", "llama")

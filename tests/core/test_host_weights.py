@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,3 +277,25 @@ def test_the_search_knows_which_card_comes_first(path: Path) -> None:
         assert f"all {sum(count_splits(posed, line) for line in lines):,} " in plan.result.bound.method
         free = sum(count_splits(posed, replace(line, lead=-1)) for line in lines)
         assert free > sum(count_splits(posed, line) for line in lines)
+
+
+def test_without_hosts_the_first_card_keeps_the_embedding(tmp_path: Path) -> None:
+    """`--no-offload` is a cluster without its CPU: the same splits fit, and the same command comes out."""
+    path = write_model(tmp_path / "model.gguf", "llama")
+    sizes = {"prompt": 64, "tokens": 8}
+    alone = pw.place(path, "RTX4090", target="llama.cpp", dims=sizes)
+    asked = pw.place(path, "RTX4090,cpu", target="llama.cpp", dims=sizes, offload=False)
+    made = [create_exporter("llama.cpp").export(plan.problem, plan.placement, {}) for plan in (alone, asked)]
+    assert made[0].files == made[1].files and asked.value == alone.value
+
+
+def test_a_processor_alone_is_a_target_too(tmp_path: Path) -> None:
+    """Its only split is the whole model on the host, for a file of any name."""
+    file = write_model(tmp_path / "it's a\nmodel #1.gguf", "llama")
+    plan = pw.place(file, "cpu", target="llama.cpp", dims={"prompt": 64, "tokens": 8})
+    exporter = create_exporter("llama.cpp")
+    made = exporter.export(plan.problem, plan.placement, {})
+    words = shlex.split(str(made.files["llama.sh"]), comments=True)
+    assert words[:3] == ["llama-server", "-m", str(file)] and words[-4:] == ["--device", "none", "-ngl", "0"]
+    assert (exporter.read_back(made, plan.problem) == plan.placement.device).all()
+    assert plan.result.status.outcome is Outcome.OPTIMAL

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from gguf_models import write_model
 
 from placewise.core.build import build
+from placewise.core.llama_ops import price_llama_ops
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
+from placewise.model.cost_error import REWRITTEN
 from placewise.model.problem import Problem
 
 pytest.importorskip("gguf")
@@ -55,4 +57,26 @@ def test_times_are_those_of_the_file(family: str, tmp_path: Path) -> None:
     """Nearly: norms in 16 bits are faster than those of llama.cpp, and some models have an op more."""
     asked, file = read_both(family, tmp_path)
     ours, theirs = (sum_seconds(run_on_target(problem, "llama.cpp")) for problem in (asked, file))
-    print(family, np.divide(ours, theirs), np.divide(sum_seconds(asked), theirs))
+    assert ours == pytest.approx(theirs, rel=0.12)
+    assert sum_seconds(asked)[1] > 1.5 * theirs[1]
+
+
+def test_a_long_cache_of_latents_is_read_and_not_expanded(tmp_path: Path) -> None:
+    """A token of a wide model takes hardly longer after 60,000 positions, as in the file; transformers expands them."""
+    asked, file = read_both("deepseek2", tmp_path, prompt=16, tokens=120_000)
+    ours, theirs = (sum_seconds(run_on_target(problem, "llama.cpp"))[1] for problem in (asked, file))
+    assert ours == pytest.approx(theirs, rel=0.1)
+    assert sum_seconds(asked)[1] > 3 * theirs
+
+
+def test_only_estimates_of_configurations_change(tmp_path: Path) -> None:
+    """Measured times stay, as do all costs for other targets, of files, and when it is done twice."""
+    asked, file = read_both("llama", tmp_path)
+    assert price_llama_ops(file) is file
+    done = price_llama_ops(asked)
+    assert price_llama_ops(done) is done and done.graph is asked.graph
+    assert (done.costs.op_seconds <= asked.costs.op_seconds).all()
+    assert REWRITTEN not in run_on_target(asked, "vllm").costs.sources
+    measured = replace(asked.costs, sources=tuple(f"measured {name}" for name in asked.costs.sources))
+    same = price_llama_ops(asked.with_(costs=measured))
+    assert (same.costs.op_seconds == asked.costs.op_seconds).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +84,11 @@ def test_what_is_left_alone(tmp_path: Path) -> None:
     again = read_weights_again(measured)
     assert (again.costs.op_seconds[:, 0] == measured.costs.op_seconds[:, 0]).all()
     assert (again.costs.op_seconds[:, 1] > measured.costs.op_seconds[:, 1]).any()
+
+
+def test_measured_prompts_are_left_alone(tmp_path: Path) -> None:
+    """Where all times were measured, none is an estimate to change."""
+    before = problem_of(write_model(tmp_path / "model.gguf", "llama"), ubatch=16)
+    sources = tuple(f"measured {name}" for name in before.costs.sources)
+    before = before.with_(costs=replace(before.costs, sources=sources))
+    assert (read_weights_again(before).costs.op_seconds == before.costs.op_seconds).all()

@@ -294,13 +294,12 @@ def test_what_is_no_transformer_is_refused(target: str, layers: int, inside: str
 @pytest.mark.parametrize("target", BY_LAYER)
 def test_stages_need_accelerators(target: str) -> None:
     """A cluster without any is refused, and so is a plan that uses none, but for llama.cpp: it has -ngl 0."""
-    problem = stack_problem(stack_graph(3))
-    if target == "llama.cpp":
-        made = export_placement(problem, Placement.on(2, problem.n_ops), target)
-        assert "--device none -ngl 0" in text_of(made) and not made.projected
-    else:
-        with pytest.raises(ExportError, match="accelerator"):
-            export_placement(problem, Placement.on(2, problem.n_ops), target)
-    alone = stack_problem(stack_graph(3), gpus=0)
-    with pytest.raises(ExportError, match="accelerators, and the cluster has none"):
-        export_placement(alone, Placement.on(0, alone.n_ops), target)
+    problem, alone = stack_problem(stack_graph(3)), stack_problem(stack_graph(3), gpus=0)
+    for asked, host, words in ((problem, 2, "accelerator"), (alone, 0, "accelerators, and the cluster has none")):
+        placement = Placement.on(host, asked.n_ops)
+        if target == "llama.cpp":
+            made = export_placement(asked, placement, target)
+            assert "--device none -ngl 0" in text_of(made) and not made.projected
+        else:
+            with pytest.raises(ExportError, match=words):
+                export_placement(asked, placement, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,14 @@ from placewise.profiling.llama_cpp import (
     read_size,
     solve_nonnegative,
     time_rounds,
+    uses_program,
 )
 from placewise.profiling.llama_probes import Probe, list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.reader import read_gguf
-from placewise.runtimes.llama_cpp.program import LlamaProgram
+from placewise.runtimes.binding import Place
+from placewise.runtimes.llama_cpp.program import LlamaProgram, find_program
 from placewise.runtimes.llama_cpp.runtime import LlamaTiming, run_llama, time_llama
 
 pytest.importorskip("gguf")
@@ -359,6 +362,19 @@ def test_an_rpc_server_is_profiled_and_used(server: str, tmp_path: Path) -> None
     with LlamaProgram(path, [*words[3:], "-lv", "5"]) as process:
         assert min(process.generate([3, 4, 5], 3)) > 0
         assert f"offloaded {words[words.index('-ngl') + 1]}/3 layers" in process.read_log()
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_the_program_on_path_is_what_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what commands start; without it the package is timed. The profile names which."""
+    path = write_mixture(tmp_path / "model.gguf")
+    if not find_program("llama-server"):
+        pytest.skip(MISSING)
+    profile = pw.profile(path, "core", tmp_path / "p.json", runtime="llama.cpp", dims=SIZES, repeats=3)
+    assert profile.runtime_version.startswith("llama-server ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    places = [Place("core:0", "cores", cores=(0,))]
+    assert uses_program(places) == (find_spec("xllamacpp") is None)
 
 
 def test_a_profile_of_servers_needs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.catalog.read import drop_count, read_cluster
 from placewise.core.build import Devices, build
-from placewise.core.compute_buffer import describe_cache, keep_compute_buffer, kept_bytes
+from placewise.core.compute_buffer import describe_cache, kept_bytes
 from placewise.core.host_weights import LARGE_MICRO_BATCH, count_prompt_copies, find_accelerators
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import describe_cards, find_buffers, write_host_command
+from placewise.exporters.llama_cpp import describe_cards, find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -80,8 +80,8 @@ def fit_model(
     narrower, result = min(micro_batches, key=lambda tried: tried[1].value)
     answer = Fitted(
         result,
-        target if _has_accelerators(result.problem) else "",
-        _write_command(result, target),
+        result.target,
+        _write_command(result),
         precision,
         tuple(_change(_name_precision(name), other, result)
               for name, other in others.items()),
@@ -154,9 +154,8 @@ def _choose_precision(found: dict[str, Result]) -> str:
 
 def _place(problem: Problem, target: str, budget: Budget) -> Result:
     """The best placement for the target; on hosts alone, that of a program that runs layer by layer."""
-    if _has_accelerators(problem):
+    if target == TARGETS[0] or _has_accelerators(problem):
         return place_for(problem, target, budget=budget, advise=False)
-    problem = keep_compute_buffer(problem) if target == TARGETS[0] else problem
     return place(problem.with_(objective=replace(problem.objective, execution="sequential")), "single", budget)
 
 
@@ -174,13 +173,11 @@ def _require_text(problem: Problem) -> None:
         raise InputError("fit answers for the generation of text", remedy="leave out the objective and training")
 
 
-def _write_command(result: Result, target: str) -> str:
-    """The command of the export; "" without a placement."""
-    if result.placement is None:
+def _write_command(result: Result) -> str:
+    """The command of the export; "" without a placement, and for no target."""
+    if result.placement is None or not result.target:
         return ""
-    if not _has_accelerators(result.problem):
-        return write_host_command(result.problem) if target == TARGETS[0] else ""
-    made = export_placement(result.problem, result.placement, target)
+    made = export_placement(result.problem, result.placement, result.target)
     script = str(next(iter(made.exported.files.values())))
     return "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
 

@@ -236,7 +236,7 @@ def _list_notes(
     notes = []
     if header.architecture not in KNOWN:
         name = shortened(header.architecture, 40)
-        notes.append(f"the architecture {name!r} is not known: bytes are those of the file, and times follow from them")
+        notes.append(f"the architecture {name!r} is not known: weights have the bytes of the file, each layer caches all positions, and times follow from them")
     if any(name.endswith("_exps.weight") for name in graph.weights):
         notes.append("costs of experts assume uniform routing: all experts are equally likely")
     left, whole = [tensor for tensor in header.tensors if tensor.name not in graph.weights], _sum_bytes(header.tensors)

