@@ -236,7 +236,10 @@ def _list_notes(
     notes = []
     if header.architecture not in KNOWN:
         name = shortened(header.architecture, 40)
-        notes.append(f"the architecture {name!r} is not known: weights have the bytes of the file, each layer caches all positions, and times follow from them")
+        notes.append(
+            f"the architecture {name!r} is not known: weights have the bytes of the file, layers are taken to cache "
+            "all positions, and times follow from these bytes"
+        )
     if any(name.endswith("_exps.weight") for name in graph.weights):
         notes.append("costs of experts assume uniform routing: all experts are equally likely")
     left, whole = [tensor for tensor in header.tensors if tensor.name not in graph.weights], _sum_bytes(header.tensors)
