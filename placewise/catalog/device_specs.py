@@ -15,6 +15,10 @@ from placewise.model.cluster import ASSUMED, MEANT, Device, is_rpc
 MAX_DEVICES = 256
 """The largest number of devices in a cluster; links are stored for every pair."""
 
+APPLE = "apple_gpu"
+SMALL_MACHINE, SMALL_SHARE, LARGE_SHARE = 33e9, 2 / 3, 3 / 4
+"""What macOS lets an Apple GPU have of up to 32 GB, and of more (recommendedMaxWorkingSetSize in logs of llama.cpp:
+21845 MB of 32 GB in ollama#434, 49152 MB of 64 GB and 73728 MB of 96 GB in llama.cpp#1870 and #3213)."""
 _NO_MEMORY = "0 bytes of memory: nothing is placed here"
 
 
@@ -49,8 +53,24 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
         return with_memory(_rpc_spec(word, cpu), memory)
     if word == "cpu":
         return with_memory(default_spec(cpu or catalog().defaults.cpu), memory)
-    spec, family = _catalog_spec(find_device(name)), describe_family(name)
-    return with_memory(replace(spec, device=add_notes(spec.device, MEANT + family)) if family else spec, memory)
+    model, family = find_device(name), describe_family(name)
+    spec = _catalog_spec(model)
+    if family:
+        spec = replace(spec, device=add_notes(spec.device, MEANT + family))
+    machine = spec.device.memory if memory is None else memory
+    usable = find_usable_memory(model, machine)
+    if 0 < usable < machine:
+        raised = "--max-memory where iogpu.wired_limit_mb is larger"
+        note = f"{MEANT}macOS lets it have {format_bytes(usable)} of {format_bytes(machine)}; {raised}"
+        spec = replace(spec, device=add_notes(spec.device, note))
+    return with_memory(spec, usable)
+
+
+def find_usable_memory(model: str, memory: float) -> float:
+    """The bytes that a device of the catalogue may use in a machine with so much memory: a part for a GPU of Apple."""
+    if catalog().devices[model].behaviour != APPLE:
+        return memory
+    return memory * (SMALL_SHARE if memory <= SMALL_MACHINE else LARGE_SHARE)
 
 
 def _rpc_spec(name: str, cpu: str) -> DeviceSpec:

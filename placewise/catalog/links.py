@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise._util.units import format_seconds
-from placewise.catalog.device_specs import DeviceSpec, add_notes
+from placewise.catalog.device_specs import DeviceSpec, add_notes, find_usable_memory
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, MEANT, Cluster, Link, Transfers
@@ -89,7 +89,7 @@ def _may_fill_host(spec: DeviceSpec) -> bool:
     entry = catalog().devices.get(spec.model)
     if entry is None or spec.host_link != UNIFIED or spec.device.kind != "gpu":
         return False
-    return spec.device.memory >= entry.memory
+    return spec.device.memory >= find_usable_memory(spec.model, entry.memory)
 
 
 _TRANSFER_NOTES: Mapping[Transfers, str] = {

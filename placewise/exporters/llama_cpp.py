@@ -38,7 +38,7 @@ from placewise.model.result import CORE
 from placewise.readers.gguf.llama_cuda import has_kernel, is_cuda
 from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
 from placewise.readers.gguf.llama_graph import COMPARED
-from placewise.readers.gguf.llama_memory import count_compute
+from placewise.readers.gguf.llama_memory import count_compute, count_copies
 from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.gguf.shape import read_shape
 from placewise.readers.gguf.types import find_type
@@ -53,6 +53,8 @@ FIT, FIT_TARGET, MARGIN, MEBIBYTE = "--fit", "--fit-target", 1024, 1 << 20
 """Its own placement, the MiB of each device that it leaves free, their default, and bytes of one."""
 NGL, DEVICE, SPLIT = "-ngl", "--device", "--tensor-split"
 FIRST, OVERRIDE = "-ncmoe", "--override-tensor"
+NO_PIPELINE = "without-pipeline=CPU"
+"""An override that means no tensor: where one is given, llama.cpp makes no pipeline of micro-batches."""
 """Experts in host memory: those of the first layers, and those of any."""
 WHOLE = "splits of whole layers in llama.cpp"
 FIRST_EXPERTS = "splits in llama.cpp with the experts of the first n layers on the host"
@@ -61,6 +63,8 @@ _GGUF_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "in
 """What llama-quantize calls each precision."""
 _PURE = " (llama-quantize --pure)"
 """Without it, llama-quantize gives the output more bits than Q4_0 has."""
+_PACKED = {"mxfp4": "MXFP4_MOE"}
+"""What it calls the weights of quantized configurations that it keeps."""
 _NAMED = re.compile(r"^# (\w+) is (\".*\")", re.MULTILINE)
 _EXPERTS = re.compile(r"blk\\\.\((\d+(?:\|\d+)*)\)\\\.ffn_\.\*_exps=(\w+)")
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
@@ -87,12 +91,14 @@ class _LayerSequence:
 class PlanBuffers:
     """The compute buffers of a plan's command: bytes by device, and how many of them each device has no memory for.
 
-    They are approximate for an `architecture` whose buffers were not compared with llama.cpp's log.
+    They are approximate for an `architecture` whose buffers were not compared with llama.cpp's log. Without `pipeline`,
+    the command keeps llama.cpp from one of micro-batches, whose buffers do not fit.
     """
 
     architecture: str
     sizes: Mapping[str, int]
     missing: Mapping[str, int]
+    pipeline: bool = True
 
     def describe(self) -> tuple[str, ...]:
         """What the buffers take, and on which devices there is less."""
@@ -101,6 +107,10 @@ class PlanBuffers:
         if notes and self.architecture not in COMPARED:
             name = shortened(self.architecture, 40)
             notes.append(f"these are approximate: llama.cpp's graph of the architecture {name!r} was not compared")
+        if not self.pipeline:
+            notes.append(
+                f"a pipeline of micro-batches has no room: {OVERRIDE} {NO_PIPELINE} moves no tensor, and avoids it"
+            )
         for name, size in self.missing.items():
             have = format_bytes(max(self.sizes[name] - size, 0))
             notes.append(f"llama.cpp will lack {format_bytes(size)} of {name}: {have} are left for its compute buffer")
@@ -125,13 +135,16 @@ class LlamaCppExporter:
         """See `Exporter`. The user of the script sets `MODEL`, a GGUF file of the same model."""
         layers, line, away = _find_line(problem, placement)
         device = _device_of(layers, line, away)
-        text = "\n".join((*_heading(problem, layers, line, away), _command(problem, layers, line, away), ""))
+        buffers = find_buffers(problem, Placement(device))
+        command = _command(problem, layers, line, away) + ("" if buffers.pipeline else f" {OVERRIDE} {NO_PIPELINE}")
+        text = "\n".join((*_heading(problem, layers, line, away), command, ""))
         notes = shared_weights(problem, device)
         if layers.host < 0:
             embedding = "llama.cpp keeps the input embedding in host memory, and the plan has no CPU"
             notes = (f"{embedding}: here it is on the first GPU", *notes)
-        notes = (*notes, *find_buffers(problem, Placement(device)).describe())
-        notes = (*notes, *_describe_lender(problem, layers, line, away))
+        notes = (*notes, *buffers.describe())
+        notes = (*notes, *_describe_lender(problem, layers, line, away), *_describe_packing(problem))
+        notes = (*notes, *_describe_cards(problem, layers, line, away))
         return Exported({"llama.sh": text}, Placement(device), notes)
 
     def space(self, problem: Problem) -> Space:
@@ -426,7 +439,8 @@ def _leave_experts(layers: _LayerSequence, line: Ints, away: Sequence[int]) -> l
 def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
     """The compute buffers that llama.cpp allocates for a placement that it can express; none where they are unknown.
 
-    Where it has no memory for those of a pipeline, it does without.
+    Where there is no memory for those of a pipeline, it does without: by itself where it finds none, and by the command
+    where the user leaves it less than it finds.
     """
     header = find_header(problem)
     if header is None:
@@ -437,7 +451,7 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
     flags = parse_flags(shlex.split(_command(problem, layers, line, away)))
     called = {names[gpu]: gpu for gpu in used} | ({HOST: layers.host} if layers.host >= 0 else {})
     judged = judge_placement(problem, placement)
-    for pipelined in (True, False):
+    for pipelined in (True, False) if count_copies(header, flags, list(names.values())) > 1 else (True,):
         counted = count_compute(header, flags, list(names.values()), pipelined=pipelined)
         sizes = {problem.cluster.names[device]: counted[name] for name, device in called.items()}
         missing = {}
@@ -448,12 +462,11 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
                 missing[known.name] = math.ceil(sizes[known.name] - left)
         if not missing:
             break
-    return PlanBuffers(header.architecture, sizes, missing)
+    return PlanBuffers(header.architecture, sizes, missing, pipelined)
 
 
-def describe_cards(problem: Problem, placement: Placement) -> tuple[str, ...]:
+def _describe_cards(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> tuple[str, ...]:
     """Which card each name in the command means, where the cluster has unlike cards: CUDA counts the fastest first."""
-    layers, line, away = _find_line(problem, placement)
     devices, cards = problem.cluster.devices, list_cards(problem)
     titles = {card: next(iter(devices[card].notes), devices[card].name).partition(":")[0] for card in cards}
     named = _gpu_names(problem, _list_named(problem, layers, line, away))
@@ -497,9 +510,27 @@ def _name_file(problem: Problem) -> str:
     source, kind = problem.graph.source, _GGUF_TYPES.get(asked_precision(problem), "")
     if source is not None and source.format == "gguf":
         return shlex.quote(source.path)
+    if packed := _find_packing(problem):
+        kind = _PACKED.get(packed, "")
     pure = _PURE if kind == _GGUF_TYPES["int4"] else ""
     file = f"a GGUF file of type {kind}{pure}" if kind else "a GGUF file"
     return f'"${{MODEL:?{file}}}"'
+
+
+def _find_packing(problem: Problem) -> str:
+    """How the configuration of a model says that its weights are quantized; "" where it does not."""
+    source = problem.graph.source
+    return "" if source is None else str(source.options.get("quantization", ""))
+
+
+def _describe_packing(problem: Problem) -> tuple[str, ...]:
+    """A note where no GGUF file has the weights of a quantized configuration."""
+    packed = _find_packing(problem)
+    if not packed or packed in _PACKED:
+        return ()
+    size = format_bytes(float(problem.graph.weights.bytes.sum()))
+    said = f"no GGUF file has weights of {shortened(packed, 40)}, of which the plan counts {size}"
+    return (f"{said}: place the file that you convert, or the configuration without them and --precision int4",)
 
 
 def _size_options(problem: Problem) -> list[str]:
@@ -528,7 +559,7 @@ def _overrides(text: str) -> list[tuple[list[int], str]]:
     overrides = []
     if f" {FIRST} " in text:
         overrides.append(([*range(int(read_option(text, FIRST)))], HOST))
-    if OVERRIDE in text:
+    if OVERRIDE in text and read_option(text, OVERRIDE) != NO_PIPELINE:
         match = _EXPERTS.fullmatch(read_option(text, OVERRIDE))
         if match is None:
             raise ExportError(f"{OVERRIDE} is {read_option(text, OVERRIDE)!r}, which names no experts of layers")

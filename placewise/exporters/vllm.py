@@ -65,6 +65,7 @@ class VllmExporter(LayerExporter):
             *note_other_model(problem, self.info.name),
             *shared_weights(problem, stages.placement.device),
             *_note_nodes(problem.cluster, devices),
+            *_note_file(problem),
         )
         if precision in _CHECKPOINTS:
             notes = (*notes, f"vLLM reads {precision} weights from a checkpoint that was quantized so (GPTQ, AWQ, …)")
@@ -76,6 +77,16 @@ class VllmExporter(LayerExporter):
         require_stages(text, _PIPELINE, len(layers))
         size = int(read_option(text, _TENSOR)) * (int(read_option(text, _DATA)) if _DATA in text else 1)
         return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers), size)
+
+
+def _note_file(problem: Problem) -> tuple[str, ...]:
+    """That a plan of a GGUF file counts its weights, and not those of the repository."""
+    source = problem.graph.source
+    if source is None or source.format != "gguf":
+        return ()
+    return (
+        "the plan counts the weights of the GGUF file, which vLLM takes in one part, and not those of a repository",
+    )
 
 
 def _note_nodes(cluster: Cluster, devices: Sequence[int]) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -109,12 +109,13 @@ def is_tie(one: TimedCommand, other: TimedCommand) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """The answer: `result` is the placement for `target`, "" for the host alone; `command` runs it ("": nothing fits).
+    """The answer: `result` is the placement for `target`, "" where that has none for a host alone; `command` runs it
+    ("": nothing fits).
 
     `precision` is the one chosen, "" for that of the file; `tried` are the other precisions. `changes` are ordered by
     speed, the fastest first. `room` are the bytes of each accelerator that are kept for the target's compute buffer,
-    `buffers` says what the plan's take, and `cards` which card each name in the command means. `measured` are the
-    command of the plan and that of the target's own placement, if they were run: then `command` is the faster one,
+    `sizes` those that the plan's take on each device, and `notes` what there is to say of the command. `measured` are
+    the command of the plan and that of the target's own placement, if they were run: then `command` is the faster one,
     which the figures of `result` may not be of.
     """
 
@@ -124,8 +125,8 @@ class Fitted:
     precision: str
     tried: tuple[Change, ...]
     room: int = 0
-    buffers: tuple[str, ...] = ()
-    cards: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     limit: Limit | None = None
     departure: Departure | None = None
     changes: tuple[Change, ...] = ()
@@ -197,8 +198,8 @@ def _say_choice(ran: Sequence[TimedCommand]) -> str:
 def _list_facts(found: Fitted) -> list[str]:
     judged = found.result.judgement
     assert judged is not None
-    lines = [speed_line(found.result.problem, judged), free_line(judged, found.result.problem, found.room)]
-    lines += (*found.buffers, *found.cards)
+    lines = [speed_line(found.result.problem, judged), free_line(judged, found.result.problem, found.sizes)]
+    lines += found.notes
     if dims := find_run_dims(found.result.problem.graph.source):
         lines.append(_say_context(dims))
         if dims.ubatch != MICRO_BATCH:
@@ -251,11 +252,11 @@ def fitted_document(found: Fitted) -> dict[str, Any]:
         "prompt_tokens": 0 if dims is None else dims.prompt_tokens,
         "ubatch": 0 if dims is None else dims.ubatch,
         "room": found.room,
-        "buffers": list(found.buffers),
-        "cards": list(found.cards),
+        "notes": list(found.notes),
         "phases": [] if judged is None else [asdict(use) for use in judged.phases],
         "devices": [] if judged is None else [
-            {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops}
+            {"device": use.device, "free": use.free, "capacity": use.capacity, "ops": use.ops,
+             "buffer": found.sizes.get(use.device, 0)}
             for use in judged.devices
         ],
         "limit": None if found.limit is None else asdict(found.limit),

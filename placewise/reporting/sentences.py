@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from placewise._util.units import format_bytes, format_gap, format_number, format_seconds
 from placewise.model.cluster import ASSUMED, MEANT, Cluster
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import DECODE, Judgement, Outcome, PhaseUse, Result, batch_size, tokens_per_second
+from placewise.model.result import (
+    DECODE,
+    DeviceUse,
+    Judgement,
+    Outcome,
+    PhaseUse,
+    Result,
+    batch_size,
+    tokens_per_second,
+)
 from placewise.model.verdict import AS_FAR, REPLICAS, SINGLE_DEVICE, Baseline
 from placewise.model.ways import Ways
 from placewise.readers.run_dims import find_run_dims
@@ -100,17 +109,18 @@ def _prompt_speed(tokens: int, seconds: float) -> str:
     return f"a prompt of {tokens} tokens in {format_seconds(seconds)} ({rate} tokens per second)"
 
 
-def free_line(judgement: Judgement, problem: Problem, room: float = 0) -> str:
-    """The memory that a placement leaves on each device that it uses, beside the `room` for llama.cpp's compute buffer
-    that each accelerator keeps.
-    """
-    used = [use for use in judgement.devices if use.ops]
-    free = ", ".join(f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}" for use in used)
-    hosts = {device.name for device, host in zip(problem.cluster, problem.cluster.is_host, strict=True) if host}
-    own = any(spare.device and spare.device not in hosts for spare in problem.constraints.spare)
-    which = f"each accelerator{' without a headroom of its own' if own else ''}"
-    kept = f", beside {format_bytes(room)} on {which} for the compute buffer" if room else ""
-    return f"memory left free: {free}{kept}"
+def free_line(judgement: Judgement, problem: Problem, buffers: Mapping[str, int]) -> str:
+    """The memory that a placement leaves on each device that it uses, after the bytes of the `buffers` of llama.cpp."""
+    free = ", ".join(_say_free(use, problem, buffers) for use in judgement.devices if use.ops)
+    return f"memory left free: {free}{', compute buffers counted' if buffers else ''}"
+
+
+def _say_free(use: DeviceUse, problem: Problem, buffers: Mapping[str, int]) -> str:
+    device = problem.cluster.devices[problem.cluster.index(use.device)]
+    if use.device not in buffers:
+        return f"{use.device} {format_bytes(use.free)} of {format_bytes(use.capacity)}"
+    whole = device.memory - device.reserved
+    return f"{use.device} {format_bytes(max(whole - use.peak - buffers[use.device], 0))} of {format_bytes(whole)}"
 
 
 def verdict(result: Result) -> str:

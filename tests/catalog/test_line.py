@@ -152,13 +152,21 @@ def test_the_cpu_is_that_of_a_desktop_beside_consumers_cards(spec, model):
         ("H100", "meant: H100 (80 GB) is NVIDIA H100 SXM5 80 GB; also on offer: H100-PCIe, H100-NVL"),
         ("Xeon", "meant: Xeon is Intel Xeon Platinum 8358"),
         ("Ryzen 9", "meant: Ryzen 9 is AMD Ryzen 9 7950X; also on offer: Ryzen-9-9950X"),
-        ("A100-40GB", ""), ("RTX-4070", ""), ("4090", ""), ("T4", ""), ("L4", ""), ("M1", ""),
+        ("A100-40GB", ""), ("RTX-4070", ""), ("4090", ""), ("T4", ""), ("L4", ""),
+        ("M1", "meant: macOS lets it have 9.93 GiB of 14.9 GiB"),
     ],
 )  # fmt: skip
 def test_a_short_name_says_what_it_means(name, said):
     """A name of several devices says which was taken and which others there are; a full name says nothing."""
     notes = [note for note in read_cluster(name).devices[0].notes if note.startswith("meant: ")]
     assert [note[: len(said)] for note in notes] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(("spec", "usable"), [("M2-Max", 72e9), ("M2-Max@64GB", 48e9), ("M1@16GB", 16e9 * 2 / 3)])
+def test_a_gpu_of_apple_has_a_part_of_the_memory(spec: str, usable: float) -> None:
+    """What macOS lets it have; a limit that is given otherwise holds as it is."""
+    assert read_cluster(spec).devices[0].memory == pytest.approx(usable)
+    assert read_cluster({"mps": "64GB"}).devices[0].memory == 64e9
 
 
 def test_json_says_the_same_as_the_mapping():

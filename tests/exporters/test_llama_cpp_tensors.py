@@ -15,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ from llama_servers import MISSING, SECONDS, is_installed, start_server
 
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
+from placewise.core.target_rules import run_on_target
+from placewise.exporters.llama_cpp import find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.placement import Placement
@@ -35,6 +37,7 @@ from placewise.readers.gguf.llama_memory import count_bytes, count_compute, plac
 from placewise.runtimes.llama_cpp.log import ROUNDED, Allocation, parse_log
 from placewise.runtimes.llama_cpp.program import READ, SERVER, find_port, find_program
 from placewise.runtimes.llama_cpp.runtime import run_llama
+from placewise.simulate import judge_placement
 
 pytest.importorskip("gguf")
 LAYERS = 6
@@ -263,3 +266,52 @@ def test_the_real_llama_cpp_loads_the_plan(family: str, number: int, devices: Ll
         allocated = add_up(dict(real.compute), place.replace("RPC", "CUDA"), devices)
         assert allocated <= (1 + NEAR) * counted + ROUNDED
         assert not newer or family == REORDERED or allocated >= (1 - NEAR) * counted - ROUNDED
+
+
+def place_with_little_room(path: Path, room: int) -> tuple[Problem, Placement, Export]:
+    """All layers on two cards, of which the user leaves so many bytes beside weights, caches and plain buffers."""
+    options = ProblemOptions(dims={"prompt": 64, "tokens": 8, "context": 2048, "ubatch": 256})
+    problem = build(path, "2xL4,cpu", options)
+    graph = problem.graph
+    layer = [re.match(r"blk\.(\d+)", str(scope)) for scope in graph.ops.scope]
+    device = [int(match[1]) >= 3 if match else 2 if "_embd" in str(graph.ops.scope[op]) else 1
+              for op, match in enumerate(layer)]  # fmt: skip
+    placement = Placement(np.array(device, np.int32))
+    held = [use.peak for use in judge_placement(run_on_target(problem, "llama.cpp"), placement).devices]
+    header, names = read_header(path), ["RPC0", "RPC1"]
+    flags = parse_flags(command_words(export_placement(problem, placement, "llama.cpp")))
+    plain = count_compute(header, flags, names, pipelined=False)
+    limits = {f"cuda:{card}": int(held[card] + max(plain.values()) + room) for card in range(2)}
+    limited = run_on_target(build(path, "2xL4,cpu", replace(options, max_memory=limits)), "llama.cpp")
+    return limited, placement, export_placement(limited, placement, "llama.cpp")
+
+
+def test_a_pipeline_without_room_is_ruled_out(tmp_path: Path) -> None:
+    """By an override that means no tensor, with a note; with more room the command has none, and llama.cpp makes it."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=LAYERS)
+    limited, placement, made = place_with_little_room(path, 1 << 16)
+    words = command_words(made)
+    assert words[-2:] == ["--override-tensor", "without-pipeline=CPU"]
+    assert any("a pipeline of micro-batches has no room" in note for note in made.exported.notes)
+    assert not any("will lack" in note for note in made.exported.notes)
+    assert (create_exporter("llama.cpp").read_back(made.exported, limited) == placement.device).all()
+    assert not any(re.search("without-pipeline", tensor.name) for tensor in read_header(path).tensors)
+    _, _, roomy = place_with_little_room(path, 1 << 30)
+    assert "--override-tensor" not in command_words(roomy)
+
+
+@pytest.mark.parametrize("room", [1 << 16, 1 << 30])
+def test_the_real_llama_cpp_makes_a_pipeline_where_it_fits(room: int, devices: LlamaDevices, tmp_path: Path) -> None:
+    """Its buffers are those of the plan with it and without, though it knows nothing of the user's limits."""
+    path = write_model(tmp_path / "model.gguf", "llama", layers=LAYERS)
+    limited, placement, made = place_with_little_room(path, room)
+    log = tmp_path / "log.txt"
+    real, tokens = load_command(command_words(made), devices, log)
+    assert tokens == 4
+    text = log.read_text(errors="replace")
+    if COUNTED not in text:
+        pytest.skip("this build of llama.cpp counts other buffers")
+    assert ("pipeline parallelism enabled" in text) == (room > 1 << 20)
+    for name, size in find_buffers(limited, placement).sizes.items():
+        place = "CPU" if name == "cpu" else name.replace("cuda:", "CUDA")
+        assert add_up(dict(real.compute), place, devices) == pytest.approx(size, rel=NEAR, abs=ROUNDED)

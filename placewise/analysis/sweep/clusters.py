@@ -31,6 +31,12 @@ class SweptCluster:
     def n_accelerators(self) -> int:
         return 0 if self.cluster is None else sum(not device.is_host for device in self.cluster)
 
+    @property
+    def size(self) -> tuple[int, float]:
+        """Accelerators, and the bytes that they hold together."""
+        held = () if self.cluster is None else (device.memory for device in self.cluster if not device.is_host)
+        return self.n_accelerators, sum(held)
+
 
 def read_clusters(devices: SweptDevices | None) -> tuple[SweptCluster, ...]:
     """All clusters, in order, each once. Raises ClusterError.

@@ -265,11 +265,13 @@ def _search(plan: SweepPlan, goal: Goal, record: _Recorder, runner: Runner, at_o
 
 
 def order_clusters(plan: SweepPlan) -> list[SweptCluster]:
-    """The clusters from the cheapest on where all prices are known, else from the fewest accelerators on."""
+    """The clusters from the cheapest on where all prices are known, else from the fewest accelerators, and of as many
+    from those with the least memory on.
+    """
     price = plan.prices.per_hour
     if plan.prices.all_known:
-        return sorted(plan.clusters, key=lambda cluster: (price[cluster.label] or 0.0, cluster.n_accelerators))
-    return sorted(plan.clusters, key=lambda cluster: cluster.n_accelerators)
+        return sorted(plan.clusters, key=lambda cluster: (price[cluster.label] or 0.0, *cluster.size))
+    return sorted(plan.clusters, key=lambda cluster: cluster.size)
 
 
 def answer_goal(plan: SweepPlan, goal: Goal, points: Sequence[PointRecord]) -> tuple[AnswerRecord, ...]:

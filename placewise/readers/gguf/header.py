@@ -26,6 +26,8 @@ MAX_HEADER = 1 << 28
 MAX_TENSORS, MAX_KEYS, MAX_NAME, MAX_DIMS = 1 << 20, 1 << 16, 1 << 16, 4
 MAX_KEPT, MAX_DEPTH = 4096, 4
 """Entries of an array that are kept: a number per layer. Arrays in arrays."""
+MAX_VALUES = 1 << 22
+"""Texts and arrays in arrays, which are read one by one: vocabularies have less than a million."""
 MAX_FILES = 1000
 ALIGNMENT = 32
 """Of the weights, in bytes, where the file does not say it."""
@@ -92,6 +94,14 @@ def read_header(path: Path) -> Header:
             if tensor.name in tensors:
                 raise ModelFileError(f"the tensor {shortened(tensor.name, 60)!r} occurs twice", where=str(file))
             tensors[tensor.name] = tensor
+    parts = metadata.get("split.count")
+    if len(files) == 1 and isinstance(parts, int) and parts > 1:
+        place = metadata.get("split.no")
+        which = f"part {place + 1}" if isinstance(place, int) else "a part"
+        raise ModelFileError(
+            f"is {which} of {parts} by its metadata, and not by its name", where=str(path),
+            remedy=f"name the first part NAME-00001-of-{parts:05}.gguf, with the others beside it, and give that",
+        )  # fmt: skip
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise ModelFileError("no architecture is named in it", where=str(path), remedy="convert the model again")
@@ -126,6 +136,7 @@ class _Cursor:
 
     def __init__(self, file: BinaryIO, size: int, hashed: Any) -> None:
         self._file, self._left, self._hashed = file, min(size, MAX_HEADER), hashed
+        self._values = 0
 
     @property
     def read(self) -> int:
@@ -170,7 +181,8 @@ class _Cursor:
             data = self.take(count * width)
             known = [value for (value,) in struct.iter_unpack(_SCALARS[inner], data)] if count <= MAX_KEPT else None
             return LongArray(count) if known is None else tuple(known)
-        count = self.count(MAX_HEADER, "values")
+        count = self.count(MAX_VALUES - self._values, "values")
+        self._values += count
         kept = []
         for number in range(count):
             value = self.value(inner, depth + 1)

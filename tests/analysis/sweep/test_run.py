@@ -88,10 +88,10 @@ def test_a_goal_finds_what_enumeration_finds(goal: str, prices: int) -> None:
     everything, asked = every_point(prices), priced_sweep(prices, goal)
     found = run_sweep(asked, workers=1)
     assert found.cheapest is (PRICES[prices] is not None)
-    sizes = {cluster.label: cluster.n_accelerators for cluster in asked.clusters}
+    sizes = {cluster.label: cluster.size for cluster in asked.clusters}
     for answer in found.answers:
         met = [p for p in everything if p.sizes == answer.sizes and parse_goal(goal).is_met(p)]
-        weigh = [(p.price_per_hour, sizes[p.devices]) if PRICES[prices] else (sizes[p.devices],) for p in met]
+        weigh = [(p.price_per_hour, *sizes[p.devices]) if PRICES[prices] else sizes[p.devices] for p in met]
         best = [p.devices for p, weight in zip(met, weigh, strict=True) if weight == min(weigh)]
         assert answer.devices == (best[0] if best else None)
     assert len(found.points) <= len(everything)
