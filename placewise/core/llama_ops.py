@@ -49,6 +49,12 @@ def price_llama_ops(problem: Problem) -> Problem:
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 
 
+def find_priced_work(problem: Problem) -> OpWork:
+    """The work of the ops by which a problem is priced: of those of llama.cpp where it has their times."""
+    work = work_of(problem.graph)
+    return _count_llama_work(problem.graph, work) if REWRITTEN in problem.costs.sources else work
+
+
 @dataclass(frozen=True, slots=True)
 class _Latent:
     """Latent attention: the op itself, the one that stores the latents, the product that expands them, and what moves
@@ -78,6 +84,7 @@ def _count_llama_work(graph: Graph, work: OpWork) -> OpWork:
         nbytes[found.expand] = weights[found.expand] + share * (nbytes[found.expand] - weights[found.expand])
         classes[list(found.moves)] = _FREE
     classes[_find_turned(graph, work, attends) | _find_chosen(graph, work) | _find_gates(graph, work)] = _FREE
+    flops[classes == _FREE] = nbytes[classes == _FREE] = 0.0
     return replace(work, flops=flops, bytes=nbytes, op_class=replace(work.op_class, codes=classes))
 
 

@@ -28,7 +28,7 @@ from placewise.costing.llama_rates import (
     scale_rates,
 )
 from placewise.costing.work import work_of
-from placewise.errors import InputError, MissingExtraError
+from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.files.cluster_record import cluster_record
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
@@ -129,7 +129,11 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
     measured = measure_devices(Path(source.path), places, cache, repeats, program=program)
     if len(places) == 1 and places[0].kind == "cores":
         sizes = (dims.prompt, dims.tokens)
-        measured = [add_own(measured[0], Path(source.path), places[0], cache, repeats, sizes, program=program)]
+        try:
+            measured = [add_own(measured[0], Path(source.path), places[0], cache, repeats, sizes, program=program)]
+        except RunError as error:
+            unloaded = f"the rates are those of its types, since the file itself was not timed: {error}"
+            measured = [replace(measured[0], note="; ".join(filter(None, (measured[0].note, unloaded))))]
     work = work_of(graph)
     devices, borders = list[DeviceProfile](), list[BorderFigures]()
     host = next((place.device for place in places if place.kind == "cores"), "")

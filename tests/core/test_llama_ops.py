@@ -11,9 +11,10 @@ import pytest
 from gguf_models import write_model
 
 from placewise.core.build import build
-from placewise.core.llama_ops import price_llama_ops
+from placewise.core.llama_ops import find_priced_work, price_llama_ops
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
+from placewise.costing.work import work_of
 from placewise.model.cost_error import REWRITTEN
 from placewise.model.problem import Problem
 
@@ -64,8 +65,11 @@ def test_times_are_those_of_the_file(family: str, tmp_path: Path) -> None:
 def test_a_long_cache_of_latents_is_read_and_not_expanded(tmp_path: Path) -> None:
     """A token of a wide model takes hardly longer after 60,000 positions, as in the file; transformers expands them."""
     asked, file = read_both("deepseek2", tmp_path, prompt=16, tokens=120_000)
-    ours, theirs = (sum_seconds(run_on_target(problem, "llama.cpp"))[1] for problem in (asked, file))
+    priced = [run_on_target(problem, "llama.cpp") for problem in (asked, file)]
+    ours, theirs = (sum_seconds(problem)[1] for problem in priced)
     assert ours == pytest.approx(theirs, rel=0.1)
+    here, there = (find_priced_work(problem).bytes[problem.graph.ops.phase == 1].sum() for problem in priced)
+    assert here == pytest.approx(there, rel=0.1) and work_of(asked.graph).bytes.sum() > 3 * there
     assert sum_seconds(asked)[1] > 3 * theirs
 
 

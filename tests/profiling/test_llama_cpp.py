@@ -365,6 +365,16 @@ def test_an_rpc_server_is_profiled_and_used(server: str, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_probes")
+def test_a_file_that_is_not_loaded_leaves_the_rates_of_its_types(tmp_path: Path) -> None:
+    """They were measured on other models; a note says that the file itself was not timed."""
+    pytest.importorskip("xllamacpp")
+    path = write_mixture(tmp_path / "model.gguf")
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.model", b"tokenizer.ggml.other"))
+    profile = pw.profile(path, "core", tmp_path / "p.json", runtime="llama.cpp", dims=SIZES, repeats=3)
+    assert any("the file itself was not timed" in note for note in profile.notes)
+
+
+@pytest.mark.usefixtures("small_probes")
 def test_the_program_on_path_is_what_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is what commands start; without it the package is timed. The profile names which."""
     path = write_mixture(tmp_path / "model.gguf")

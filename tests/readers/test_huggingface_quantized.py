@@ -16,6 +16,7 @@ from soak import later, sample
 
 import placewise as pw
 from placewise.errors import InputError, ModelFileError
+from placewise.exporters.registry import create_exporter
 from placewise.model.graph import Graph
 
 pytest.importorskip("transformers")
@@ -401,3 +402,17 @@ def test_small_scales_and_eight_bits() -> None:
         quantization, _ = read_quantization({"quantization_config": given}, 2)
         packing = quantization.find_packing("model.layers.0.mlp.up_proj") if quantization else None
         assert packing is not None and packing.count_bytes(32, 32) == size
+
+
+@pytest.mark.parametrize(("config", "asked", "said"), [
+    (gptq(4, 32), "a GGUF file", True),
+    ({"quant_method": "mxfp4"}, "a GGUF file of type MXFP4_MOE", False),
+])  # fmt: skip
+def test_commands_ask_for_the_weights_of_a_plan(config: dict[str, Any], asked: str, said: bool, tmp_path: Path) -> None:
+    """Those of MXFP4 are kept in GGUF files; of others, the command names no type, and a note says what to do."""
+    kind = "gpt_oss" if config["quant_method"] == "mxfp4" else "llama"
+    path = write_config(tmp_path, kind, quantization_config=config)
+    plan = pw.place(path, "RTX4090,cpu", dims=TINY, target="llama.cpp", time_limit="5s")
+    made = create_exporter("llama.cpp").export(plan.problem, plan.placement, {})
+    assert f'"${{MODEL:?{asked}}}"' in str(made.files["llama.sh"])
+    assert any("no GGUF file has weights of gptq" in note for note in made.notes) == said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.coarsen.module_parts import held_bytes
-from placewise.costing.work import work_of
+from placewise.core.llama_ops import find_priced_work
 from placewise.exporters.stack import find_stack
 from placewise.model.columns import Bools, Floats
 from placewise.model.placement import Placement
@@ -25,7 +25,7 @@ def find_limit(problem: Problem, placement: Placement) -> Limit | None:
     seconds = seconds_per_token(problem, placement, decodes)
     slowest = int(np.argmax(np.bincount(placement.device, seconds, problem.n_devices)))
     device, own = problem.cluster.devices[slowest], decodes & (placement.device == slowest)
-    work = work_of(problem.graph)
+    work = find_priced_work(problem)
     busy = own & ~work.op_class.equals("free")
     read = float(work.bytes[busy].sum())
     rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
@@ -40,7 +40,7 @@ def find_limit(problem: Problem, placement: Placement) -> Limit | None:
 def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Departure | None:
     """The least layers that would have to leave the limiting device, for its fastest partner, to halve a token's time.
 
-    None where it has no faster partner or the model no layers. Each layer saves the difference between its seconds on
+    None where it has no partner that is faster at its layers. Each layer saves the difference between its seconds on
     both; copies and memory are left out, so it is what has to go, and not yet a plan.
     """
     stack, decodes = find_stack(problem), find_decoding(problem)
@@ -57,6 +57,8 @@ def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Depa
     per_layer = np.bincount(stack.of[own], saved[own], stack.count)
     order = np.argsort(-per_layer, kind="stable")
     order = order[per_layer[order] > 0]
+    if not len(order):
+        return None
     needed = float(seconds.sum()) * (1 - 1 / TWICE)
     reached = np.flatnonzero(np.cumsum(per_layer[order]) >= needed)
     layers = order[: int(reached[0]) + 1] if len(reached) else order

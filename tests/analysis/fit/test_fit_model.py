@@ -185,7 +185,7 @@ def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
     gpu = problem.cluster.index("cuda:0")
     assert answer.fitted.room == room > 0
     assert problem.capacity[gpu] == pytest.approx(problem.cluster.devices[gpu].memory - room, abs=1)
-    assert "compute buffers counted" in answer.summary() and answer.fitted.sizes["cuda:0"] == room
+    assert "compute buffers counted" in answer.summary() and answer.fitted.sizes["cpu"] > 0
     assert answer.command.startswith(f"llama-server -m {path} -c 512 -np 1")
     assert pw.fit(path, DEVICES, dims={"prompt": 8, "tokens": 8}, headroom="1%").fitted.room == 0
     host = pw.fit(path, "cpu", dims={"prompt": 8, "tokens": 8})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 from contextlib import nullcontext
 from pathlib import Path
@@ -196,9 +197,24 @@ def test_split_files_are_one_model(tmp_path: Path) -> None:
     last = max(tmp_path.glob("parts-*.gguf"))
     with pytest.raises(ModelFileError, match="give 'parts-00001-of-"):
         read_header(last)
+    renamed = shutil.copy(last, tmp_path / "renamed.gguf")
+    with pytest.raises(ModelFileError, match=r"is part \d of \d by its metadata, and not by its name"):
+        read_header(renamed)
     last.unlink()
     with pytest.raises(ModelFileError, match=f"{last.name}' is missing"):
         read_header(first)
+
+
+@pytest.mark.parametrize("kind", [8, 9])
+def test_endless_arrays_are_refused(kind: int, tmp_path: Path) -> None:
+    """Of empty texts, or of empty arrays: more than any vocabulary are not walked one by one."""
+    path, count = tmp_path / "model.gguf", (1 << 22) + 1
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, kind, count)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + 12 * count)
+    with pytest.raises(ModelFileError, match=f"claims {count} values"):
+        read_header(path)
 
 
 def test_a_model_is_placed_and_exported(tmp_path: Path) -> None:
