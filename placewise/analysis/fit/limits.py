@@ -12,6 +12,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DECODE
 from placewise.reporting.fitted import TWICE, Departure, Limit
+from placewise.simulate import judge_placement
 
 MOSTLY = 0.5
 """The share of a device's seconds from which one cause of them is named."""
@@ -41,7 +42,7 @@ def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Depa
     """The least layers that would have to leave the limiting device, for its fastest partner, to halve a token's time.
 
     None where it has no partner that is faster at its layers. Each layer saves the difference between its seconds on
-    both; copies and memory are left out, so it is what has to go, and not yet a plan.
+    both, and the last one the copies too; memory is left out, so it is what has to go, and not yet a plan.
     """
     stack, decodes = find_stack(problem), find_decoding(problem)
     here, table = problem.cluster.index(limit.device), problem.costs.op_seconds
@@ -62,9 +63,17 @@ def find_departure(problem: Problem, placement: Placement, limit: Limit) -> Depa
     needed = float(seconds.sum()) * (1 - 1 / TWICE)
     reached = np.flatnonzero(np.cumsum(per_layer[order]) >= needed)
     layers = order[: int(reached[0]) + 1] if len(reached) else order
+    without_copies = float(seconds.sum() - per_layer[order].sum())
+    enough = len(reached) > 0 or without_copies <= time_token(problem, placement) / TWICE
     leaving = np.flatnonzero(own & np.isin(stack.of, layers))
     size = float(held_bytes(problem.graph, np.zeros_like(leaving), leaving, 1)[0])
-    return Departure(limit.device, len(layers) if len(reached) else 0, size)
+    return Departure(limit.device, len(layers) if enough else 0, size)
+
+
+def time_token(problem: Problem, placement: Placement) -> float:
+    """Seconds of a generated token, with its copies."""
+    phases = judge_placement(problem, placement).phases
+    return next((use.seconds for use in phases if use.phase == DECODE), 0.0)
 
 
 def find_decoding(problem: Problem) -> Bools:
