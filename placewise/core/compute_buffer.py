@@ -10,7 +10,7 @@ from pathlib import Path
 from placewise._util.llama_defaults import BATCH
 from placewise._util.units import format_bytes
 from placewise.core.llama_builds import find_build
-from placewise.errors import ModelFileError
+from placewise.errors import InputError, ModelFileError
 from placewise.model.cluster import is_rpc
 from placewise.model.problem import Headroom, Problem
 from placewise.readers.gguf.header import Header, read_header
@@ -22,8 +22,8 @@ from placewise.readers.huggingface.llama_header import build_header
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.run_dims import RunDims, find_run_dims
 
-_Key = tuple[str, str, str, int]
-"""A file, its hash and its format, and the bytes of the weights where it has none."""
+_Key = tuple[str, str, str, int, tuple[tuple[str, int | str], ...]]
+"""A file, its hash and its format; of a configuration, the bytes of the weights and what it leaves to its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _find_key(problem: Problem) -> _Key | None:
     if source is None or find_run_dims(source) is None or source.format not in ("gguf", "huggingface"):
         return None
     size = int(problem.graph.weights.bytes.sum()) if source.format != "gguf" else 0
-    return source.path, source.sha256, source.format, size
+    return source.path, source.sha256, source.format, size, tuple(sorted(source.options.get("defaults", {}).items()))
 
 
 def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]:
@@ -126,20 +126,32 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
     return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)
 
 
-def describe_cache(problem: Problem) -> tuple[str, ...]:
-    """A note where a configuration says that layers have a sliding window, and llama.cpp keeps the whole context there
-    (Phi 3, first Mistral).
+def require_cache(problem: Problem) -> None:
+    """Raise InputError where layers of a configuration have a sliding window, and llama.cpp keeps the whole context
+    there (Phi 3, first Mistral).
     """
-    header, dims = find_header(problem), find_run_dims(problem.graph.source)
-    if header is None or dims is None:
-        return ()
+    header, dims, source = find_header(problem), find_run_dims(problem.graph.source), problem.graph.source
+    if header is None or dims is None or source is None or source.format == "gguf":
+        return
     shape, window = read_shape(header), header.number("attention.sliding_window")
     counted = float(problem.graph.ops.state_bytes.sum())
     kept = sum(count_cache(shape, LlamaFlags(context=dims.cache_positions, parallel=dims.streams, ubatch=dims.ubatch)))
     if any(shape.windows) or not 0 < window < dims.capacity or kept <= counted:
+        return
+    raise InputError(
+        f"llama.cpp knows no sliding window in {header.architecture} models: its cache takes {format_bytes(kept)}, "
+        f"where the configuration says {format_bytes(counted)}",
+        where=source.path,
+        remedy='write "sliding_window": null into it, or give the GGUF file',
+    )
+
+
+def describe_unknown(problem: Problem) -> tuple[str, ...]:
+    """A note where it is not known what llama.cpp makes of a configuration that generates text."""
+    if find_run_dims(problem.graph.source) is None or find_header(problem) is not None:
         return ()
-    window_said = f"llama.cpp knows no sliding window in {header.architecture} models"
-    return (f"{window_said}: its cache takes {format_bytes(kept)}, and the plan counts {format_bytes(counted)}",)
+    unknown = "llama.cpp's compute buffers of this model are not known"
+    return (f"{unknown}: none are kept free, and memory and times are those of transformers",)
 
 
 def kept_bytes(asked: Sequence[Headroom], problem: Problem) -> int:
@@ -169,12 +181,14 @@ def _is_of_all(spares: Sequence[Headroom]) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _read_header(path: str, sha256: str, kind: str, weights: int) -> Header | None:
+def _read_header(
+    path: str, sha256: str, kind: str, weights: int, defaults: tuple[tuple[str, int | str], ...]
+) -> Header | None:
     if kind == "gguf":
         return read_header(Path(path))
     try:
         settings = read_settings(path)
-        return build_header(settings.values, weights) if settings.sha256 == sha256 else None
+        return build_header(settings.values, weights, dict(defaults)) if settings.sha256 == sha256 else None
     except ModelFileError:  # the file is gone, or what llama.cpp would make of the model is unknown
         return None
 

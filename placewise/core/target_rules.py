@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.core.compute_buffer import keep_compute_buffer, leave_out_activations
+from placewise.core.compute_buffer import keep_compute_buffer, leave_out_activations, require_cache
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
 from placewise.core.llama_ops import price_llama_ops
 from placewise.core.micro_batches import read_weights_again
@@ -105,10 +105,11 @@ def check_options(target: str, options: ProblemOptions) -> None:
 def run_on_target(problem: Problem, target: str) -> Problem:
     """The problem as a target runs it: its execution, what hosts do there, and the memory that it takes itself.
 
-    Doing it twice changes nothing.
+    Doing it twice changes nothing. Raises InputError for a configuration whose windows the target does not know.
     """
     rule = find_rule(target)
     if rule.buffers:
+        require_cache(problem)
         problem = leave_out_activations(keep_compute_buffer(problem))
     if problem.objective.kind == "throughput" and not rule.overlaps:
         check_options(target, ProblemOptions(objective="throughput"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from placewise._util.units import format_bytes
-from placewise.core.compute_buffer import describe_cache, describe_compute_buffer, keep_least_buffer
+from placewise.core.compute_buffer import describe_compute_buffer, describe_unknown, keep_least_buffer
 from placewise.core.host_weights import describe_prompt_copies
 from placewise.core.place import place
 from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
@@ -90,7 +90,7 @@ def place_for(
         best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
     kept = describe_compute_buffer(asked, best.problem)
     if find_rule(target).buffers:
-        kept += describe_cache(best.problem)
+        kept += describe_unknown(best.problem)
         kept += () if best.placement is None else describe_prompt_copies(best.problem, best.placement)
     notes = (f"made for {target}, which {find_rule(target).runs}", *kept, *best.notes)
     return replace(best, seconds=watch.elapsed, target=target, notes=notes)

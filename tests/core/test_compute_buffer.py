@@ -15,9 +15,10 @@ from huggingface_configs import SMALL
 import placewise as pw
 from placewise._util.units import format_bytes
 from placewise.core.build import build
-from placewise.core.compute_buffer import Buffers, count_buffers, describe_cache, keep_compute_buffer
+from placewise.core.compute_buffer import Buffers, count_buffers, describe_unknown, find_header, keep_compute_buffer
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
+from placewise.errors import InputError
 from placewise.exporters.llama_cpp import find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.model.placement import Placement
@@ -142,8 +143,8 @@ def test_a_gpu_beside_servers_borrows_the_weights_of_the_host(tmp_path: Path) ->
     assert mixed["CUDA0"] > servers["RPC1"] and mixed["RPC0"] <= servers["RPC0"]
 
 
-@pytest.mark.parametrize(("kind", "length", "said"), [("mistral", 4096, 1), ("mistral", 64, 0), ("gemma2", 4096, 0)])
-def test_windows_that_llama_cpp_does_not_know_are_said(kind: str, length: int, said: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "length", "known"), [("mistral", 4096, 0), ("mistral", 64, 1), ("gemma2", 4096, 1)])
+def test_windows_that_llama_cpp_does_not_know_are_refused(kind: str, length: int, known: int, tmp_path: Path) -> None:
     """It keeps the whole context in layers of a Mistral, also where they have windows; it knows those of Gemma 2."""
     pytest.importorskip("transformers")
     config = SMALL[kind] | {"model_type": kind, "sliding_window": 128, "max_position_embeddings": 4096}
@@ -151,7 +152,39 @@ def test_windows_that_llama_cpp_does_not_know_are_said(kind: str, length: int, s
     problem = build(
         tmp_path / "config.json", DEVICES, ProblemOptions(dims={"prompt": 16, "tokens": 8, "length": length})
     )
-    assert len(describe_cache(problem)) == said
+    if known:
+        assert run_on_target(problem, "llama.cpp").n_ops
+    else:
+        with pytest.raises(InputError, match="knows no sliding window in llama models"):
+            run_on_target(problem, "llama.cpp")
+    assert run_on_target(problem, "vllm").n_ops
+
+
+@pytest.mark.parametrize(("outer", "kind"), [("gemma3", "gemma3_text"), ("", "gemma2"), ("", "llama")])
+def test_what_a_configuration_leaves_out_is_that_of_its_class(outer: str, kind: str, tmp_path: Path) -> None:
+    """Sizes that published wrappers leave to transformers count as if they were written out."""
+    transformers = pytest.importorskip("transformers")
+    given = {"model_type": kind, "num_hidden_layers": 2, "hidden_size": 512}
+    whole = transformers.AutoConfig.for_model(**given).to_dict()
+    found = []
+    for name, text in (("short", given), ("long", {key: value for key, value in whole.items() if value is not None})):
+        config = {"model_type": outer, "text_config": text} if outer else text
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"dtype": "float16", **config}))
+        problem = build(tmp_path / name, DEVICES, ProblemOptions(dims={"prompt": 16, "tokens": 8}))
+        header = find_header(problem)
+        assert header is not None and not describe_unknown(problem)
+        found.append((count_buffers(problem), header.metadata, [tensor.shape for tensor in header.tensors]))
+    assert found[0] == found[1] and found[0][0].accelerator > 0
+
+
+def test_a_model_that_llama_cpp_may_not_know_is_said(tmp_path: Path) -> None:
+    """Its sizes have names that are not read: no buffer is kept, and a note says so."""
+    pytest.importorskip("transformers")
+    config = {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 320, "dtype": "float16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    problem = build(tmp_path, DEVICES, ProblemOptions(dims={"prompt": 16, "tokens": 8}))
+    assert find_header(problem) is None and "are not known" in describe_unknown(problem)[0]
 
 
 def test_others_are_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from placewise.analysis.fit.limits import find_departure, find_limit
 from placewise.analysis.fit.measure import find_default_command, measure_fit
 from placewise.catalog.read import drop_count, read_cluster
 from placewise.core.build import Devices, build
-from placewise.core.compute_buffer import describe_cache, kept_bytes
+from placewise.core.compute_buffer import describe_unknown, kept_bytes
 from placewise.core.host_weights import LARGE_MICRO_BATCH, count_prompt_copies, find_accelerators
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
@@ -180,7 +180,7 @@ def _write_command(result: Result) -> tuple[str, tuple[str, ...]]:
     made = export_placement(result.problem, result.placement, result.target)
     script = str(next(iter(made.exported.files.values())))
     command = "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
-    return command, (*made.exported.notes, *describe_cache(result.problem))
+    return command, (*made.exported.notes, *describe_unknown(result.problem))
 
 
 def _name_precision(name: str) -> str:

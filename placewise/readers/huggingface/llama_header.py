@@ -26,14 +26,34 @@ PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
 """Architectures with norms behind both parts."""
 NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+KEYS = frozenset((
+    "first_k_dense_replace", "head_dim", "hidden_size", "intermediate_size", "kv_lora_rank", "model_type",
+    "moe_intermediate_size", "n_embd", "n_head", "n_inner", "n_layer", "n_positions", "n_routed_experts",
+    "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_hidden_layers",
+    "num_key_value_heads", "num_local_experts", "num_nextn_predict_layers", "q_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "shared_expert_intermediate_size", "sliding_window", "tie_word_embeddings", "use_qk_norm",
+    "v_head_dim", "vocab_size",
+))  # fmt: skip
+"""What is read of a configuration."""
+NONE: Mapping[str, int | str] = MappingProxyType({})
 PREDICTS_AHEAD = frozenset({"glm4moe"})
 """Architectures whose files keep the layers of multi-token prediction, which llama.cpp counts."""
 
 
-def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
-    """The header of a model that generates text, whose weights have so many bytes in all; None for any other."""
-    inner = values.get("text_config")
-    sizes = _Sizes(inner if isinstance(inner, dict) else values)
+def find_defaults(values: Mapping[str, Any], config: Any) -> dict[str, int | str]:
+    """What a configuration leaves to its class in transformers, of which `config` is the instance, of `KEYS`."""
+    given, known = _find_text(values), config.get_text_config().to_dict()
+    found = {key: known.get(key) for key in sorted(KEYS) if given.get(key) is None}
+    return {key: value for key, value in found.items() if isinstance(value, (int, str)) and (value or value is False)}
+
+
+def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str, int | str] = NONE) -> Header | None:
+    """The header of a model that generates text, whose weights have so many bytes in all; None for any other.
+
+    `defaults` are what the values leave out (`find_defaults`).
+    """
+    given = {key: value for key, value in _find_text(values).items() if value is not None}
+    sizes = _Sizes({**defaults, **given})
     kind = str(sizes.values.get("model_type", ""))
     name = ARCHITECTURES.get(kind, kind.replace("_", ""))
     layers, width = sizes.find("num_hidden_layers", "n_layer"), sizes.find("hidden_size", "n_embd")
@@ -56,7 +76,7 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
     }  # fmt: skip
     query, key = heads * head, sizes.find("num_key_value_heads", default=heads) * head
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (vocabulary, width), "output_norm": (width,)}
-    if values.get("tie_word_embeddings") is False:
+    if values.get("tie_word_embeddings", sizes.values.get("tie_word_embeddings")) is False:
         shapes["output"] = (vocabulary, width)
     if positions := sizes.find("n_positions"):
         shapes["position_embd"] = (positions, width)
@@ -79,6 +99,12 @@ def build_header(values: Mapping[str, Any], weights: int) -> Header | None:
         parts = own | _list_parts(sizes, name, width, layer)
         shapes |= {f"blk.{layer}.{part}": shape for part, shape in parts.items()}
     return _join(name, keys, shapes, weights)
+
+
+def _find_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of the part that generates text."""
+    inner = values.get("text_config")
+    return inner if isinstance(inner, dict) else values
 
 
 def _list_latent(sizes: _Sizes, width: int, heads: int) -> dict[str, tuple[int, ...]]:
@@ -132,5 +158,6 @@ class _Sizes:
         self.values = values
 
     def find(self, *names: str, default: int = 0) -> int:
+        assert KEYS.issuperset(names)
         found = (self.values.get(name) for name in names)
         return next((value for value in found if isinstance(value, int) and value > 0), default)

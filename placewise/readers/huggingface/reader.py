@@ -20,6 +20,7 @@ from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_
 from placewise.readers.huggingface.instance import DTYPES, Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
+from placewise.readers.huggingface.llama_header import find_defaults
 from placewise.readers.huggingface.operators import CACHE_UPDATE
 from placewise.readers.huggingface.packed_weights import pack_weights
 from placewise.readers.huggingface.phases import build_single_phase, join_phases
@@ -56,7 +57,9 @@ def read(
         if training:  # packed weights are not trained
             quantization = None
         packed = {"quantization": method} if quantization else {}
+        left = find_defaults(settings.values, instance.config) if instance.task == "decoder" else {}
         options = {"dims": list_used_dims(run, names), "dtype": instance.dtype, **packed}
+        options |= {"defaults": left} if left else {}
         graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
         graph = _trace_graph(instance, run, graph_source, once)
         notes = _describe_warnings(settings, instance, run, graph)
