@@ -3,7 +3,8 @@
 Their graphs compute all scores of a causal prompt, and expand the whole cache of latent attention (DeepSeek-V2, arXiv
 2405.04434, 2.1) for every token. llama.cpp skips scores that the mask hides, and attends to the latents themselves
 (`build_attn` with ``wk_b`` and ``wv_b``, llama-graph.cpp). Positions turn queries, and keys, in one op each
-(`ggml_rope_ext`), and a router chooses in one (`ggml_cuda_op_topk_moe`).
+(`ggml_rope_ext`), a gate acts in the op that it gates (`ggml_swiglu_split`), and a router chooses in one
+(`ggml_cuda_op_topk_moe`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def price_llama_ops(problem: Problem) -> Problem:
     before = work_of(graph)
     after = _count_llama_work(graph, before)
     old, new = (cost_table(graph, problem.cluster, work=work).op_seconds for work in (before, after))
-    changed = costs.is_from(SOURCES) & (old > 0) & (new != old)
+    changed = costs.is_from(SOURCES) & np.isfinite(costs.op_seconds) & (old > 0) & (new != old)
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
     seconds[changed] *= new[changed] / old[changed]
     sources[changed & costs.is_from(SOURCES[:1])] = len(costs.sources)
