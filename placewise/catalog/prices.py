@@ -81,7 +81,10 @@ def model_of(device: Device) -> str:
 
 
 def price_cluster(cluster: Cluster, own: Mapping[str, float]) -> ClusterPrice:
-    """The price of all devices together; `own` prices (of `parse_prices`) go before list prices."""
+    """The price of all devices together; `own` prices (of `parse_prices`) go before list prices.
+
+    Hosts without a price cost nothing beside what is priced, and where `own` prices are given.
+    """
     by_model = {canonical_name(name): price for name, price in own.items()}
     total, priced, listed = 0.0, False, dict[str, None]()
     for device in cluster:
@@ -97,7 +100,8 @@ def price_cluster(cluster: Cluster, own: Mapping[str, float]) -> ClusterPrice:
         if price is None:
             return ClusterPrice(None, model or device.name)
         total, priced = total + price, True
-    return ClusterPrice(total, "", tuple(listed)) if priced else ClusterPrice(None, cluster.names[0])
+    known = priced or (bool(own) and bool(cluster.is_host.all()))
+    return ClusterPrice(total, "", tuple(listed)) if known else ClusterPrice(None, cluster.names[0])
 
 
 def canonical_name(name: str) -> str:

@@ -105,6 +105,12 @@ def find_header(problem: Problem) -> Header | None:
     return None if key is None else _read_header(*key)
 
 
+def find_cache_types(problem: Problem) -> tuple[str, str]:
+    """The types of the keys and the values that the cache of a model holds."""
+    source = problem.graph.source
+    return parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
+
+
 def _find_key(problem: Problem) -> _Key | None:
     """What a header is read from; None for models that generate no text, and of other formats."""
     source = problem.graph.source

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.core.compute_buffer import find_header
+from placewise.core.compute_buffer import find_cache_types, find_header
 from placewise.core.host_weights import CACHE_UPDATE
+from placewise.core.llama_builds import find_build, list_cards
 from placewise.costing.flops import compute_cost
 from placewise.costing.op_instance import CLASSES, Cost, OpInstance, OpValue
 from placewise.costing.roofline import SOURCES, cost_table
@@ -25,6 +26,9 @@ from placewise.model.cost_error import REWRITTEN
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.readers.gguf.llama_kernels import converts_cache
+from placewise.readers.gguf.shape import ModelShape, read_shape
+from placewise.readers.gguf.types import find_type
 
 _FREE, _KIND, _CHOICE = CLASSES.index("free"), "Attention", "TopK"
 _ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Swish")
@@ -33,12 +37,15 @@ _ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Swish")
 def price_llama_ops(problem: Problem) -> Problem:
     """The problem in which ops take the time of those that llama.cpp runs for them.
 
-    Costs by a roofline change by the ratio of its estimates; measured ones stay. Unchanged for models that are read
-    from other files than configurations, and for those that generate no text. Doing it twice changes nothing.
+    Of a configuration, costs by a roofline change by the ratio of its estimates; of a GGUF file, caches that a build
+    converts cost more. Measured costs stay. Unchanged for other models, and for those that generate no text. Doing it
+    twice changes nothing.
     """
-    graph, costs, source = problem.graph, problem.costs, problem.graph.source
-    if source is None or source.format != "huggingface" or REWRITTEN in costs.sources or find_header(problem) is None:
+    graph, costs, header = problem.graph, problem.costs, find_header(problem)
+    if graph.source is None or header is None or REWRITTEN in costs.sources:
         return problem
+    if graph.source.format == "gguf":
+        return _convert_caches(problem, read_shape(header))
     before = work_of(graph)
     after = _count_llama_work(graph, before)
     old, new = (cost_table(graph, problem.cluster, work=work).op_seconds for work in (before, after))
@@ -50,10 +57,53 @@ def price_llama_ops(problem: Problem) -> Problem:
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 
 
+def describe_conversions(problem: Problem) -> tuple[str, ...]:
+    """A note where the build of the cards turns a quantized cache into float16 for every token."""
+    header, cache, build = find_header(problem), find_cache_types(problem), find_build(problem)
+    if header is None or not list_cards(problem):
+        return ()
+    shape = read_shape(header)
+    if not any(converts_cache(build, shape, layer, cache) for layer in range(shape.layers)):
+        return ()
+    said = f"llama.cpp's {build} build turns a cache of {','.join(dict.fromkeys(cache))} into f16 for every token"
+    return (f"{said}: compare the speed with --cache-type f16 or q8_0",)
+
+
+def _convert_caches(problem: Problem, shape: ModelShape) -> Problem:
+    """The problem in which attention of a token takes the time to write quantized keys and values in float16, and to
+    read them, on the cards whose build does so.
+    """
+    graph, costs, cache, build = problem.graph, problem.costs, find_cache_types(problem), find_build(problem)
+    layers = [layer for layer in range(shape.layers) if converts_cache(build, shape, layer, cache)]
+    if not layers:
+        return problem
+    seconds, sources, estimated = costs.op_seconds.copy(), costs.op_source.copy(), costs.is_from(SOURCES)
+    converted = {f"blk.{layer}.attn" for layer in layers}
+    for op in np.flatnonzero(graph.ops.kind.equals(_KIND) & (graph.ops.phase == 1)).tolist():
+        if graph.ops.scope[op] not in converted:
+            continue
+        stored = _list_inputs(graph, op)[1:][: 1 if shape.latent else 2]
+        sizes = [
+            np.prod(_shape(graph, tensor)) for tensor, name in zip(stored, cache, strict=False)
+            if find_type(name).block > 1
+        ]  # fmt: skip
+        for card in list_cards(problem):
+            if estimated[op, card] and np.isfinite(seconds[op, card]):
+                device = problem.cluster.devices[card]
+                rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
+                each = 2 * 2 * float(sum(sizes)) / rate + len(sizes) * device.op_overhead
+                seconds[op, card] += each * graph.op_repeats[op]
+                sources[op, card] = len(costs.sources)
+    names = (*costs.sources, REWRITTEN)
+    return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
+
+
 def find_priced_work(problem: Problem) -> OpWork:
     """The work of the ops by which a problem is priced: of those of llama.cpp where it has their times."""
     work = work_of(problem.graph)
-    return _count_llama_work(problem.graph, work) if REWRITTEN in problem.costs.sources else work
+    source = problem.graph.source
+    traced = source is not None and source.format != "gguf" and REWRITTEN in problem.costs.sources
+    return _count_llama_work(problem.graph, work) if traced else work
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.core.compute_buffer import keep_compute_buffer, leave_out_activations, require_cache
+from placewise.core.compute_buffer import (
+    find_cache_types,
+    keep_compute_buffer,
+    leave_out_activations,
+    require_cache,
+)
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
 from placewise.core.llama_ops import price_llama_ops
 from placewise.core.micro_batches import read_weights_again
@@ -18,6 +23,7 @@ from placewise.errors import InputError
 from placewise.model.cost_error import MOVED
 from placewise.model.problem import Communication, Execution, Headroom, Problem, Rule
 from placewise.model.result import Result
+from placewise.readers.gguf.types import find_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +111,11 @@ def check_options(target: str, options: ProblemOptions) -> None:
 def run_on_target(problem: Problem, target: str) -> Problem:
     """The problem as a target runs it: its execution, what hosts do there, and the memory that it takes itself.
 
-    Doing it twice changes nothing. Raises InputError for a configuration whose windows the target does not know.
+    Doing it twice changes nothing. Raises InputError for a cache that the target does not have.
     """
     rule = find_rule(target)
+    if not rule.buffers and any(find_type(name).block > 1 for name in find_cache_types(problem)):
+        raise InputError(f"{target} has no quantized cache of ggml", remedy="leave out --cache-type")
     if rule.buffers:
         require_cache(problem)
         problem = leave_out_activations(keep_compute_buffer(problem))

@@ -19,9 +19,10 @@ import numpy as np
 from placewise._util.llama_defaults import BATCH, MICRO_BATCH
 from placewise._util.text import shortened
 from placewise._util.units import format_bytes, format_number, format_seconds
-from placewise.core.compute_buffer import count_buffers, find_header
+from placewise.core.compute_buffer import count_buffers, find_cache_types, find_header
 from placewise.core.host_weights import find_accelerators, find_lender
 from placewise.core.llama_builds import ANY_BUILD, find_build, list_cards
+from placewise.core.llama_ops import describe_conversions
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option
@@ -35,11 +36,10 @@ from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import CORE
-from placewise.readers.gguf.llama_cuda import has_kernel, is_cuda
 from placewise.readers.gguf.llama_flags import assign_layers, parse_flags
 from placewise.readers.gguf.llama_graph import COMPARED
+from placewise.readers.gguf.llama_kernels import has_kernel
 from placewise.readers.gguf.llama_memory import count_compute, count_copies
-from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.gguf.shape import read_shape
 from placewise.readers.gguf.types import find_type
 from placewise.readers.run_dims import find_run_dims
@@ -148,7 +148,11 @@ class LlamaCppExporter:
         notes = (*notes, *buffers.describe())
         notes = (*notes, *_describe_lender(problem, layers, line, away), *_describe_packing(problem))
         notes = (*notes, *_describe_cards(problem, layers, line, away))
-        notes = (*notes, *_describe_pipeline(problem, Placement(device), buffers.under_way))
+        notes = (
+            *notes,
+            *_describe_pipeline(problem, Placement(device), buffers.under_way),
+            *describe_conversions(problem),
+        )
         return Exported({"llama.sh": text}, Placement(device), notes)
 
     def space(self, problem: Problem) -> Space:
@@ -351,13 +355,11 @@ def _require_fused(problem: Problem) -> None:
 
     llama.cpp would compute the attention of these layers on the host, and copy their caches there for every token.
     """
-    header, source = find_header(problem), problem.graph.source
-    cache = parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
-    build = find_build(problem)
-    if header is None or not is_cuda(build) or find_type(cache[1]).block == 1:
+    header, cache, build = find_header(problem), find_cache_types(problem), find_build(problem)
+    if header is None or not list_cards(problem) or find_type(cache[1]).block == 1:
         return
     shape = read_shape(header)
-    layer = next((layer for layer in range(shape.layers) if not has_kernel(shape, layer, cache)), -1)
+    layer = next((layer for layer in range(shape.layers) if not has_kernel(build, shape, layer, cache)), -1)
     if layer >= 0:
         raise ExportError(
             f"llama.cpp's {build} build has no fused attention for heads of {shape.key_widths[layer]} "

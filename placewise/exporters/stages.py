@@ -219,8 +219,12 @@ def read_stages(
 
 
 def note_other_model(problem: Problem, target: str) -> tuple[str, ...]:
-    """A note for a target of language models if this is none: no input is integers of [batch, length]."""
-    tensors = problem.graph.tensors
+    """A note for a target of language models if this is none: no input is integers of [batch, length]. GGUF files are
+    language models.
+    """
+    tensors, source = problem.graph.tensors, problem.graph.source
+    if source is not None and source.format == "gguf":
+        return ()
     inputs = np.flatnonzero(tensors.producer < 0).tolist()
     if any(tensors.dtype_name(i) in _TOKEN_TYPES and len(tensors.shape[i]) == 2 for i in inputs):
         return ()

@@ -16,6 +16,8 @@ from placewise.reporting.console import rows_beside_nodes, rows_table
 from placewise.reporting.moves import Move
 from placewise.reporting.plain import shown_text
 
+ROUNDING = 1e-12
+"""Seconds below which a change is none."""
 MAX_PARTS, MAX_DEVICES = 10, 24
 """How many parts and devices get a row; the parts beyond share one, so that the sum stays the value."""
 EQUAL = 1e-9
@@ -142,7 +144,7 @@ def explain_change(changes: Sequence[PartChange]) -> str:
     for change in changes:
         deltas.setdefault(change.what, []).append(change.delta)
     sums = sorted(((what, math.fsum(each)) for what, each in deltas.items()), key=lambda item: -abs(item[1]))
-    words = [f"{what} {format_change(delta)}" for what, delta in sums if delta]
+    words = [f"{what} {format_change(delta)}" for what, delta in sums if not is_nothing(delta)]
     return f"of which {', '.join(words)}" if words else "in parts of the same length"
 
 
@@ -186,6 +188,11 @@ def document_of(diff: Difference) -> dict[str, Any]:
     }
 
 
+def is_nothing(seconds: float) -> bool:
+    """Whether a change is one of rounding."""
+    return abs(seconds) < ROUNDING
+
+
 def format_change(seconds: float) -> str:
     """A change of seconds with its sign: "−1.2 ms"."""
     return f"{'−' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
@@ -201,7 +208,7 @@ def _side_document(side: PlanSide) -> dict[str, Any]:
 
 
 def _change_cells(change: PartChange) -> list[str]:
-    delta = format_change(change.delta) if change.delta else "="
+    delta = "=" if is_nothing(change.delta) else format_change(change.delta)
     return [change.what, change.where, format_seconds(change.before), format_seconds(change.after), delta]
 
 

@@ -94,7 +94,9 @@ class SplitPlacer:
         except KeyboardInterrupt:
             bound, reason = 0.0, Reason.INTERRUPTED
         if best.placement is None:
-            unmet = "" if math.isfinite(bound) else f"none of the {total:,} {self._splits} fits"
+            rules = search.problem.constraints
+            kept = " and keeps the rules" if rules.pins or rules.forbidden or rules.together else ""
+            unmet = "" if math.isfinite(bound) else f"none of the {total:,} {self._splits} fits{kept}"
             return Proposal(None, infeasible=unmet, reason=_reason(search, reason))
         proved = bound >= best.value * (1 - OPTIMAL_GAP)
         method = f"{'all' if proved else 'bounds on the'} {total:,} {self._splits}"

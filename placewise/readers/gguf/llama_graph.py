@@ -14,8 +14,8 @@ from types import MappingProxyType
 from placewise._util.llama_defaults import OFFLOADED_ROWS
 from placewise.readers.gguf.header import Header
 from placewise.readers.gguf.llama_compute import Result
-from placewise.readers.gguf.llama_cuda import count_half_copies, is_cuda, is_fused
 from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_kernels import count_half_copies, is_cuda, is_fused
 from placewise.readers.gguf.shape import ModelShape
 
 FLOAT, INDEX = 4, 8
