@@ -12,13 +12,13 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from placewise._util.llama_defaults import BATCH, MICRO_BATCH
 from placewise._util.text import shortened
-from placewise._util.units import format_bytes, format_number, format_seconds
+from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import count_buffers, find_cache_types, find_header
 from placewise.core.host_weights import find_accelerators, find_lender
 from placewise.core.llama_builds import ANY_BUILD, find_build, list_cards
@@ -91,17 +91,14 @@ class _LayerSequence:
 class PlanBuffers:
     """The compute buffers of a plan's command: bytes by device, and how many of them each device has no memory for.
 
-    They are approximate for an `architecture` whose buffers were not compared with llama.cpp's log. In a pipeline, so
-    many micro-batches are `under_way` at a time; `ruled_out` says that the command avoids one, which does not fit, and
-    `pipelined` are the sizes that one would have.
+    They are approximate for an `architecture` whose buffers were not compared with llama.cpp's log. `ruled_out` says
+    that the command keeps llama.cpp from a pipeline of micro-batches, whose buffers do not fit.
     """
 
     architecture: str
     sizes: Mapping[str, int]
     missing: Mapping[str, int]
-    under_way: int = 1
     ruled_out: bool = False
-    pipelined: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> tuple[str, ...]:
         """What the buffers take, and on which devices there is less."""
@@ -148,11 +145,7 @@ class LlamaCppExporter:
         notes = (*notes, *buffers.describe())
         notes = (*notes, *_describe_lender(problem, layers, line, away), *_describe_packing(problem))
         notes = (*notes, *_describe_cards(problem, layers, line, away))
-        notes = (
-            *notes,
-            *_describe_pipeline(problem, Placement(device), buffers.under_way),
-            *describe_conversions(problem),
-        )
+        notes = (*notes, *describe_conversions(problem))
         return Exported({"llama.sh": text}, Placement(device), notes)
 
     def space(self, problem: Problem) -> Space:
@@ -457,11 +450,10 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
     flags = parse_flags(shlex.split(_command(problem, layers, line, away)))
     called = {names[gpu]: gpu for gpu in used} | ({HOST: layers.host} if layers.host >= 0 else {})
     judged = judge_placement(problem, placement)
-    most, pipelined = count_copies(header, flags, list(names.values())), dict[str, int]()
-    for under_way in dict.fromkeys((most, 1)):
-        counted = count_compute(header, flags, list(names.values()), pipelined=under_way > 1)
+    has_pipeline = count_copies(header, flags, list(names.values())) > 1
+    for pipelined in (True, False) if has_pipeline else (False,):
+        counted = count_compute(header, flags, list(names.values()), pipelined=pipelined)
         sizes = {problem.cluster.names[device]: counted[name] for name, device in called.items()}
-        pipelined = pipelined or sizes
         missing = {}
         for device in called.values():
             known = problem.cluster.devices[device]
@@ -470,29 +462,7 @@ def find_buffers(problem: Problem, placement: Placement) -> PlanBuffers:
                 missing[known.name] = math.ceil(sizes[known.name] - left)
         if not missing:
             break
-    return PlanBuffers(header.architecture, sizes, missing, under_way, under_way < most, pipelined)
-
-
-def time_prompt(problem: Problem, placement: Placement, under_way: int) -> tuple[float, float]:
-    """Seconds of the ops of a prompt: of all devices one after another, and of its micro-batches in a pipeline in which
-    so many are under way.
-    """
-    dims = find_run_dims(problem.graph.source)
-    batches = 1 if dims is None else -(-dims.prompt_tokens // dims.ubatch)
-    seconds = np.where(problem.graph.ops.phase == 0, problem.costs.seconds_on(placement.device), 0.0)
-    stages = np.bincount(placement.device, seconds, problem.n_devices)
-    pace = max(float(stages.max()), float(stages.sum()) / under_way)
-    return float(stages.sum()), (float(stages.sum()) + (batches - 1) * pace) / batches
-
-
-def _describe_pipeline(problem: Problem, placement: Placement, under_way: int) -> tuple[str, ...]:
-    """What a prompt takes where its micro-batches go through the devices as a pipeline, unlike in the plan's time."""
-    dims, (added, seconds) = find_run_dims(problem.graph.source), time_prompt(problem, placement, under_way)
-    if dims is None or seconds >= added:
-        return ()
-    said = "the micro-batches of a prompt go through these devices as a pipeline"
-    rate = format_number(dims.prompt_tokens / seconds, 3)
-    return (f"{said}: about {format_seconds(seconds)} in all ({rate} tokens per second), where the plan adds them up",)
+    return PlanBuffers(header.architecture, sizes, missing, ruled_out=has_pipeline and not pipelined)
 
 
 def _describe_cards(problem: Problem, layers: _LayerSequence, line: Ints, away: Sequence[int]) -> tuple[str, ...]:

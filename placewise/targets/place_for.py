@@ -27,7 +27,6 @@ from placewise.model.problem import Headroom, Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer, Stopwatch, ignore, run_placer
 from placewise.placers.shared.interchangeable import interchangeable
-from placewise.targets.balanced_prompts import balance_prompts
 from placewise.targets.split_search import SplitPlacer
 from placewise.targets.unit_bounds import assignment_bound
 
@@ -81,7 +80,7 @@ def place_for(
         search = partial(search, compare=compare)
         found = _place_with_room(on_target, limits, search)
         if find_rule(target).buffers:
-            found = balance_prompts(_place_with_buffers(found, asked, watch, search), space.lines[0])
+            found = _place_with_buffers(found, asked, watch, search)
         if not space.lines:
             found = _bounded(found, assignment_bound(on_target))
         results.append(replace(found, problem=_as_asked(found.problem, problem)))
