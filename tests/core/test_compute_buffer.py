@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,12 +144,22 @@ def test_a_gpu_beside_servers_borrows_the_weights_of_the_host(tmp_path: Path) ->
     assert mixed["CUDA0"] > servers["RPC1"] and mixed["RPC0"] <= servers["RPC0"]
 
 
-@pytest.mark.parametrize(("kind", "length", "known"), [("mistral", 4096, 0), ("mistral", 64, 1), ("gemma2", 4096, 1)])
-def test_windows_that_llama_cpp_does_not_know_are_refused(kind: str, length: int, known: int, tmp_path: Path) -> None:
-    """It keeps the whole context in layers of a Mistral, also where they have windows; it knows those of Gemma 2."""
+@pytest.mark.parametrize(
+    ("kind", "length", "more", "known"),
+    [
+        ("mistral", 4096, {}, False), ("mistral", 64, {}, True), ("gemma2", 4096, {}, True),
+        ("qwen2", 1033, {"use_sliding_window": False}, True), ("olmo3", 1033, {}, True),
+    ],
+)  # fmt: skip
+def test_windows_that_llama_cpp_does_not_know_are_refused(
+    kind: str, length: int, more: dict[str, Any], known: bool, tmp_path: Path
+) -> None:
+    """It keeps the whole context in layers of a Mistral, also where they have windows; it knows those of Gemma 2, and
+    nothing is said of kinds that are not known here. A window that is not used is none.
+    """
     pytest.importorskip("transformers")
-    config = SMALL[kind] | {"model_type": kind, "sliding_window": 128, "max_position_embeddings": 4096}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    small = SMALL.get(kind, SMALL["llama"]) | {"model_type": kind, "sliding_window": 128}
+    (tmp_path / "config.json").write_text(json.dumps(small | {"max_position_embeddings": 4096} | more))
     problem = build(
         tmp_path / "config.json", DEVICES, ProblemOptions(dims={"prompt": 16, "tokens": 8, "length": length})
     )

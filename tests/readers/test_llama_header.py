@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from gguf_models import write_model
+from soak import SOAKS
 
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_memory import count_compute
-from placewise.readers.huggingface.llama_header import build_header
+from placewise.readers.huggingface.llama_header import build_header, find_defaults
 
 pytest.importorskip("gguf")
 COMMON = {
@@ -54,3 +55,21 @@ def test_buffers_are_those_of_the_file(family: str, tmp_path: Path) -> None:
 def test_what_is_no_language_model_has_none(values: dict[str, Any]) -> None:
     """Without layers, heads and a vocabulary there is nothing to count."""
     assert build_header(values, 1000) is None
+
+
+def test_every_kind_of_model_in_transformers_has_buffers_or_none() -> None:
+    """All that generate text, with the values of their classes: no header ends in an internal error."""
+    transformers = pytest.importorskip("transformers")
+    kinds = list(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    counted = 0
+    for kind in kinds if SOAKS else kinds[::4]:
+        try:
+            config = transformers.AutoConfig.for_model(kind)
+        except Exception:
+            continue
+        header = build_header({"model_type": kind}, 1 << 30, find_defaults({"model_type": kind}, config))
+        for gpus in ([], ["CUDA0"], ["CUDA0", "MTL0"]) if header is not None else ():
+            flags = LlamaFlags(ngl=99 if gpus else 0, split=(1.0,) * len(gpus), context=2048)
+            assert sum(count_compute(header, flags, gpus).values()) > 0
+            counted += 1
+    assert counted > 30

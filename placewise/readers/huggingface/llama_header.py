@@ -6,6 +6,7 @@ Known are the names and shapes that decide what llama.cpp computes in which orde
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +16,16 @@ from placewise.readers.gguf.header import Header, Tensor
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {"mistral": "llama", "mixtral": "llama", "cohere": "command-r", "deepseek_v2": "deepseek2",
-     "deepseek_v3": "deepseek2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "phi": "phi2"}
+     "deepseek_v3": "deepseek2", "gemma3_text": "gemma3", "ernie4_5": "ernie4_5",
+     "ernie4_5_moe": "ernie4_5-moe", "gpt_bigcode": "starcoder", "gpt_oss": "gpt-oss",
+     "hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe", "phi": "phi2", "seed_oss": "seed_oss"}
 )  # fmt: skip
 """Names that llama.cpp has for types of models, besides those without their underscores."""
-JOINED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "phi3"})
+JOINED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "phi3", "starcoder"})
 """Architectures whose queries, keys and values are one matrix."""
-UNGATED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "starcoder2"})
+PLACED = frozenset({"gpt2", "starcoder"})
+"""Architectures that learn an embedding of every position."""
+UNGATED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"})
 PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 """Architectures without a norm between attention and feed-forward part."""
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
@@ -32,7 +37,7 @@ KEYS = frozenset((
     "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_hidden_layers",
     "num_key_value_heads", "num_local_experts", "num_nextn_predict_layers", "q_lora_rank", "qk_nope_head_dim",
     "qk_rope_head_dim", "shared_expert_intermediate_size", "sliding_window", "tie_word_embeddings", "use_qk_norm",
-    "v_head_dim", "vocab_size",
+    "use_sliding_window", "v_head_dim", "vocab_size",
 ))  # fmt: skip
 """What is read of a configuration."""
 NONE: Mapping[str, int | str] = MappingProxyType({})
@@ -42,7 +47,9 @@ PREDICTS_AHEAD = frozenset({"glm4moe"})
 
 def find_defaults(values: Mapping[str, Any], config: Any) -> dict[str, int | str]:
     """What a configuration leaves to its class in transformers, of which `config` is the instance, of `KEYS`."""
-    given, known = _find_text(values), config.get_text_config().to_dict()
+    with suppress(ValueError):  # several parts of a model are texts
+        config = config.get_text_config()
+    given, known = _find_text(values), config.to_dict()
     found = {key: known.get(key) for key in sorted(KEYS) if given.get(key) is None}
     return {key: value for key, value in found.items() if isinstance(value, (int, str)) and (value or value is False)}
 
@@ -61,6 +68,7 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
     if not (layers and width and heads and vocabulary):
         return None
     head = sizes.find("head_dim") or width // heads
+    window = 0 if sizes.values.get("use_sliding_window") is False else sizes.find("sliding_window")
     ahead = sizes.find("num_nextn_predict_layers") if name in PREDICTS_AHEAD else 0
     latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
     keys = {
@@ -71,14 +79,14 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
         "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
         "attention.key_length_mla": turned + sizes.find("qk_nope_head_dim"),
         "attention.value_length_mla": sizes.find("v_head_dim"),
-        "attention.sliding_window": sizes.find("sliding_window"),
+        "attention.sliding_window": window,
         "expert_used_count": sizes.find("num_experts_per_tok"),
     }  # fmt: skip
     query, key = heads * head, sizes.find("num_key_value_heads", default=heads) * head
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (vocabulary, width), "output_norm": (width,)}
     if values.get("tie_word_embeddings", sizes.values.get("tie_word_embeddings")) is False:
         shapes["output"] = (vocabulary, width)
-    if positions := sizes.find("n_positions"):
+    if name in PLACED and (positions := sizes.find("n_positions")):
         shapes["position_embd"] = (positions, width)
     if name == "bloom":
         shapes["token_embd_norm"] = (width,)
