@@ -16,7 +16,7 @@ MAX_DEVICES = 256
 """The largest number of devices in a cluster; links are stored for every pair."""
 
 APPLE = "apple_gpu"
-SMALL_MACHINE, SMALL_SHARE, LARGE_SHARE = 33e9, 2 / 3, 3 / 4
+SMALL_MACHINE, SMALL_SHARE, LARGE_SHARE = 35e9, 2 / 3, 3 / 4
 """What macOS lets an Apple GPU have of up to 32 GB, and of more (recommendedMaxWorkingSetSize in logs of llama.cpp:
 21845 MB of 32 GB in ollama#434, 49152 MB of 64 GB and 73728 MB of 96 GB in llama.cpp#1870 and #3213)."""
 _NO_MEMORY = "0 bytes of memory: nothing is placed here"

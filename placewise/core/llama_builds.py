@@ -12,13 +12,18 @@ ANY_BUILD = "Vulkan"
 """Runs cards of several makers."""
 _STARTS = {"mps": "MTL", "gpu.": "SYCL", "xpu": "SYCL", "rocm": "ROCm", "hip": "ROCm"}
 """What builds call devices, by how their names begin here; others are CUDA's."""
-_AMD = "AMD "
+_AMD, _VOLTA = "AMD ", "NVIDIA V100"
 
 
 def list_cards(problem: Problem) -> list[int]:
     """The accelerators of this machine: all but servers."""
     gpus = np.flatnonzero(find_accelerators(problem)).tolist()
     return [gpu for gpu in gpus if not is_rpc(problem.cluster.names[gpu])]
+
+
+def is_volta(device: Device) -> bool:
+    """Whether a card is of NVIDIA's Volta."""
+    return any(note.startswith(_VOLTA) for note in device.notes)
 
 
 def find_build(problem: Problem) -> str:

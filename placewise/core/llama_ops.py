@@ -16,11 +16,12 @@ import numpy as np
 
 from placewise.core.compute_buffer import find_cache_types, find_header
 from placewise.core.host_weights import CACHE_UPDATE
-from placewise.core.llama_builds import find_build, list_cards
+from placewise.core.llama_builds import find_build, is_volta, list_cards
 from placewise.costing.flops import compute_cost
 from placewise.costing.op_instance import CLASSES, Cost, OpInstance, OpValue
 from placewise.costing.roofline import SOURCES, cost_table
 from placewise.costing.work import OpWork, count_weight_bytes, work_of
+from placewise.model.cluster import Device
 from placewise.model.columns import Bools
 from placewise.model.cost_error import REWRITTEN
 from placewise.model.dtypes import bytes_of
@@ -58,42 +59,46 @@ def price_llama_ops(problem: Problem) -> Problem:
 
 
 def describe_conversions(problem: Problem) -> tuple[str, ...]:
-    """A note where the build of the cards turns a quantized cache into float16 for every token."""
-    header, cache, build = find_header(problem), find_cache_types(problem), find_build(problem)
-    if header is None or not list_cards(problem):
+    """A note where cards turn a quantized cache into float16 for every token."""
+    header, cache, devices = find_header(problem), find_cache_types(problem), problem.cluster.devices
+    if header is None:
         return ()
-    shape = read_shape(header)
-    if not any(converts_cache(build, shape, layer, cache) for layer in range(shape.layers)):
+    shape, build = read_shape(header), find_build(problem)
+    named = [devices[card].name for card in list_cards(problem) if _list_converted(shape, build, cache, devices[card])]
+    if not named:
         return ()
-    said = f"llama.cpp's {build} build turns a cache of {','.join(dict.fromkeys(cache))} into f16 for every token"
-    return (f"{said}: compare the speed with --cache-type f16 or q8_0",)
+    said = f"llama.cpp turns a cache of {','.join(dict.fromkeys(cache))} into f16 for every token on {', '.join(named)}"
+    return (f"{said}: compare the speed with --cache-type f16",)
+
+
+def _list_converted(shape: ModelShape, build: str, cache: tuple[str, str], device: Device) -> list[int]:
+    """The layers whose cache a card converts for every token."""
+    volta = is_volta(device)
+    return [layer for layer in range(shape.layers) if converts_cache(build, shape, layer, cache, volta=volta)]
 
 
 def _convert_caches(problem: Problem, shape: ModelShape) -> Problem:
     """The problem in which attention of a token takes the time to write quantized keys and values in float16, and to
-    read them, on the cards whose build does so.
+    read them, on the cards that do so.
     """
     graph, costs, cache, build = problem.graph, problem.costs, find_cache_types(problem), find_build(problem)
-    layers = [layer for layer in range(shape.layers) if converts_cache(build, shape, layer, cache)]
-    if not layers:
-        return problem
     seconds, sources, estimated = costs.op_seconds.copy(), costs.op_source.copy(), costs.is_from(SOURCES)
-    converted = {f"blk.{layer}.attn" for layer in layers}
-    for op in np.flatnonzero(graph.ops.kind.equals(_KIND) & (graph.ops.phase == 1)).tolist():
-        if graph.ops.scope[op] not in converted:
-            continue
-        stored = _list_inputs(graph, op)[1:][: 1 if shape.latent else 2]
-        sizes = [
-            np.prod(_shape(graph, tensor)) for tensor, name in zip(stored, cache, strict=False)
-            if find_type(name).block > 1
-        ]  # fmt: skip
-        for card in list_cards(problem):
-            if estimated[op, card] and np.isfinite(seconds[op, card]):
-                device = problem.cluster.devices[card]
-                rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
-                each = 2 * 2 * float(sum(sizes)) / rate + len(sizes) * device.op_overhead
-                seconds[op, card] += each * graph.op_repeats[op]
-                sources[op, card] = len(costs.sources)
+    decodes = np.flatnonzero(graph.ops.kind.equals(_KIND) & (graph.ops.phase == 1)).tolist()
+    for card in list_cards(problem):
+        device = problem.cluster.devices[card]
+        converted = {f"blk.{layer}.attn" for layer in _list_converted(shape, build, cache, device)}
+        rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
+        for op in (op for op in decodes if graph.ops.scope[op] in converted and estimated[op, card]):
+            stored = _list_inputs(graph, op)[1:][: 1 if shape.latent else 2]
+            sizes = [
+                float(np.prod(_shape(graph, tensor))) for tensor, name in zip(stored, cache, strict=False)
+                if find_type(name).block > 1
+            ]  # fmt: skip
+            each = 2 * 2 * sum(sizes) / rate + len(sizes) * device.op_overhead
+            seconds[op, card] += each * graph.op_repeats[op]
+            sources[op, card] = len(costs.sources)
+    if (seconds == costs.op_seconds).all():
+        return problem
     names = (*costs.sources, REWRITTEN)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 

@@ -162,7 +162,16 @@ def test_a_short_name_says_what_it_means(name, said):
     assert [note[: len(said)] for note in notes] == ([said] if said else [])
 
 
-@pytest.mark.parametrize(("spec", "usable"), [("M2-Max", 72e9), ("M2-Max@64GB", 48e9), ("M1@16GB", 16e9 * 2 / 3)])
+@pytest.mark.parametrize(
+    ("spec", "usable"),
+    [
+        ("M2-Max", 72e9),
+        ("M2-Max@64GB", 48e9),
+        ("M1@16GB", 16e9 * 2 / 3),
+        ("M1-Pro@32GiB", (32 << 30) * 2 / 3),
+        ("M3-Pro@36GB", 27e9),
+    ],
+)
 def test_a_gpu_of_apple_has_a_part_of_the_memory(spec: str, usable: float) -> None:
     """What macOS lets it have; a limit that is given otherwise holds as it is."""
     assert read_cluster(spec).devices[0].memory == pytest.approx(usable)

@@ -206,7 +206,9 @@ def test_a_model_that_is_just_too_large_for_three_cards(tmp_path: Path) -> None:
         "place", tmp_path / "model.gguf", "-d", devices, "--for", "llama.cpp", *cards, *context,
         "--dim", "prompt=512", "--dim", "tokens=64", "--forbid", r"blk\.\d+=cpu", "--time-limit", "10s", code=3,
     )  # fmt: skip
-    assert re.match(r"infeasible: none of the [\d,]+ splits of whole layers in llama\.cpp fits\n", none.stdout)
+    assert re.match(
+        r"infeasible: none of the [\d,]+ splits of whole layers in llama\.cpp fits and keeps the rules\n", none.stdout
+    )
 
 
 def test_a_cache_is_where_its_layers_are(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ _UNKNOWN_TYPE = "iq4_nl"
 _VECTOR_TYPES, _VECTOR_KEYS = frozenset({("q4_0", "q4_0"), ("q8_0", "q8_0")}), frozenset({64, 128, 256})
 """Quantized keys and values, and the entries of a key, that CUDA's kernel for a single token reads as they are
 (GGML_CUDA_FA_QUANTS, ggml/CMakeLists.txt)."""
+_VOLTA_SHARED = 4
 _HALF = 2
 
 
@@ -58,12 +59,15 @@ def has_kernel(device: str, shape: ModelShape, layer: int, cache: tuple[str, str
     return group > 0 and shared > 1 and shared % group == 0
 
 
-def converts_cache(device: str, shape: ModelShape, layer: int, cache: tuple[str, str]) -> bool:
+def converts_cache(device: str, shape: ModelShape, layer: int, cache: tuple[str, str], *, volta: bool = False) -> bool:
     """Whether a quantized cache of a layer is turned into float16, all positions, for every token: by CUDA's kernels
-    that do not read it as it is.
+    that do not read it as it is. Of Volta, that are all where four heads and more share a key.
     """
     if not is_cuda(device) or all(find_type(name).block == 1 for name in cache):
         return False
+    shared = shape.heads[layer] // max(shape.kv_heads[layer], 1)
+    if volta and shared % _VOLTA_SHARED == 0:
+        return True
     return cache not in _VECTOR_TYPES or shape.key_widths[layer] not in _VECTOR_KEYS
 
 

@@ -136,6 +136,8 @@ def test_caches_that_are_converted_for_every_token(cache: tuple[str, str], key: 
     """By CUDA and ROCm, of which usual builds have four kernels for a token; others read what is there."""
     shape = shape_of(key, key, 32, 8)
     assert converts_cache("CUDA0", shape, 0, cache) is converts_cache("ROCm1", shape, 0, cache) is converted
+    half_read = not all(name in HALF for name in cache)
+    assert converts_cache("CUDA0", shape, 0, cache, volta=True) is half_read, "four heads share a key"
     assert not any(converts_cache(device, shape, 0, cache) for device in ("MTL0", "Vulkan0", "RPC0", "CPU"))
 
 
@@ -158,7 +160,7 @@ def test_a_conversion_is_in_the_time_of_a_token(tmp_path: Path) -> None:
         by_hand = 4 * ((tensors * 2 * half + other) / rate + tensors * card.op_overhead)
         assert more == pytest.approx(by_hand, rel=0.01)
     made = create_exporter("llama.cpp").export(plans["q8_0,q4_0"].problem, plans["q8_0,q4_0"].placement, {})
-    assert any("turns a cache of q8_0,q4_0 into f16" in note for note in made.notes)
+    assert any("turns a cache of q8_0,q4_0 into f16 for every token on cuda:0" in note for note in made.notes)
 
 
 def use_seconds(plan: pw.Plan) -> float:
