@@ -19,6 +19,7 @@ APPLE = "apple_gpu"
 SMALL_MACHINE, SMALL_SHARE, LARGE_SHARE = 35e9, 2 / 3, 3 / 4
 """What macOS lets an Apple GPU have of up to 32 GB, and of more (recommendedMaxWorkingSetSize in logs of llama.cpp:
 21845 MB of 32 GB in ollama#434, 49152 MB of 64 GB and 73728 MB of 96 GB in llama.cpp#1870 and #3213)."""
+_LEFT = f"{MEANT}macOS lets it have "
 _NO_MEMORY = "0 bytes of memory: nothing is placed here"
 
 
@@ -61,8 +62,8 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
     usable = find_usable_memory(model, machine)
     if 0 < usable < machine:
         raised = "--max-memory where iogpu.wired_limit_mb is larger"
-        note = f"{MEANT}macOS lets it have {format_bytes(usable)} of {format_bytes(machine)}; {raised}"
-        spec = replace(spec, device=add_notes(spec.device, note))
+        note = f"{_LEFT}{format_bytes(usable)} of {format_bytes(machine)}; {raised}"
+        return replace(spec, device=add_notes(set_memory(spec.device, usable), note))
     return with_memory(spec, usable)
 
 
@@ -116,7 +117,7 @@ def with_memory(spec: DeviceSpec, memory: float | None) -> DeviceSpec:
 
 def set_memory(device: Device, memory: float) -> Device:
     """The device with this memory in bytes. 0 makes it unavailable; more makes it available again if it had 0."""
-    notes = tuple(note for note in device.notes if note != _NO_MEMORY)
+    notes = tuple(note for note in device.notes if note != _NO_MEMORY and not note.startswith(_LEFT))
     if memory == 0:
         return replace(device, memory=memory, available=False, notes=(*notes, _NO_MEMORY))
     return replace(device, memory=memory, available=device.available or device.memory == 0, notes=notes)

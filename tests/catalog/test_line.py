@@ -12,6 +12,7 @@ from soak import examples
 
 from placewise.catalog import read_cluster, this_machine
 from placewise.catalog.detect import core_count
+from placewise.catalog.device_specs import set_memory
 from placewise.catalog.entries import catalog
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import HOST
@@ -175,7 +176,10 @@ def test_a_short_name_says_what_it_means(name, said):
 def test_a_gpu_of_apple_has_a_part_of_the_memory(spec: str, usable: float) -> None:
     """What macOS lets it have; a limit that is given otherwise holds as it is."""
     assert read_cluster(spec).devices[0].memory == pytest.approx(usable)
+    assert any("macOS lets it have" in note for note in read_cluster(spec).devices[0].notes)
     assert read_cluster({"mps": "64GB"}).devices[0].memory == 64e9
+    given = set_memory(read_cluster(spec).devices[0], 40e9)
+    assert given.memory == 40e9 and not any("macOS" in note and "lets it have" in note for note in given.notes)
 
 
 def test_json_says_the_same_as_the_mapping():
