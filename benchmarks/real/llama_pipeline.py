@@ -31,8 +31,8 @@ WAYS = {"a pipeline": [], "one after another": [OVERRIDE, NO_PIPELINE]}
 PIPELINED = "pipeline parallelism enabled"
 
 
-def main() -> None:
-    """Time both ways."""
+def main() -> int:
+    """Time both ways; the exit code."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         path = write_probe(Path(folder) / "model.gguf", MODEL)
         addresses = []
@@ -49,7 +49,7 @@ def main() -> None:
             with LlamaProgram(path, [*words, *more]) as program:
                 assert (PIPELINED in program.read_log()) == (not more), "llama.cpp does not do what is asked for"
                 times[way] += [time_round(program, [(PROMPT, 4)])[0][0] for _ in range(ROUNDS + 1)][1:]
-    rows = "\n".join(f"| {way} | {min(seconds):.2f} | {max(seconds):.2f} |" for way, seconds in times.items())
+    lines = "\n".join(f"| {way} | {min(seconds):.2f} | {max(seconds):.2f} |" for way, seconds in times.items())
     gain = min(times["one after another"]) / min(times["a pipeline"])
     text = f"""# A prompt over two devices of llama.cpp, as a pipeline and not
 
@@ -59,12 +59,12 @@ own; seconds of {TURNS * ROUNDS} rounds.
 
 | micro-batches | least | most |
 |---|---|---|
-{rows}
+{lines}
 
 The pipeline is {gain:.2f} times as fast.
 """
-    report("real_llama_pipeline", {"seconds": times, "gain": gain}, text)
+    return report("llama_pipeline", [{"way": way, "seconds": seconds} for way, seconds in times.items()], [], text, [])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
