@@ -29,7 +29,7 @@ class DeviceSpec:
 
     `prefix` starts the name that the device still has to get ("" if its name is final); `model` is its name in the
     catalogue ("" if unknown); `host_link`, `peer_link` (to devices of the same model) and `nvlink` (optional bridge)
-    are names of links in the catalogue.
+    are names of links in the catalogue. `rest` are the bytes of the machine's memory that a GPU may not use.
     """
 
     device: Device
@@ -38,6 +38,7 @@ class DeviceSpec:
     host_link: str = ""
     peer_link: str = ""
     nvlink: str = ""
+    rest: float = 0.0
 
 
 def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> DeviceSpec:
@@ -59,15 +60,15 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
     if family:
         spec = replace(spec, device=add_notes(spec.device, MEANT + family))
     machine = spec.device.memory if memory is None else memory
-    usable = find_usable_memory(model, machine)
+    usable = _find_usable(model, machine)
     if 0 < usable < machine:
         raised = "--max-memory where iogpu.wired_limit_mb is larger"
         note = f"{_LEFT}{format_bytes(usable)} of {format_bytes(machine)}; {raised}"
-        return replace(spec, device=add_notes(set_memory(spec.device, usable), note))
+        return replace(spec, device=add_notes(set_memory(spec.device, usable), note), rest=machine - usable)
     return with_memory(spec, usable)
 
 
-def find_usable_memory(model: str, memory: float) -> float:
+def _find_usable(model: str, memory: float) -> float:
     """The bytes that a device of the catalogue may use in a machine with so much memory: a part for a GPU of Apple."""
     if catalog().devices[model].behaviour != APPLE:
         return memory
@@ -121,6 +122,19 @@ def set_memory(device: Device, memory: float) -> Device:
     if memory == 0:
         return replace(device, memory=memory, available=False, notes=(*notes, _NO_MEMORY))
     return replace(device, memory=memory, available=device.available or device.memory == 0, notes=notes)
+
+
+def leave_rest(specs: Sequence[DeviceSpec], limited: Sequence[bool]) -> list[DeviceSpec]:
+    """The specs of a machine in which a processor without a limit of its own has what a GPU may not use."""
+    rests = [spec.rest for spec in specs if spec.rest]
+    if len(rests) != 1:
+        return list(specs)
+    note = f"{MEANT}what macOS keeps from the GPU; both share one memory"
+    return [
+        replace(spec, device=add_notes(set_memory(spec.device, rests[0]), note))
+        if spec.device.kind == "cpu" and not is_limited else spec
+        for spec, is_limited in zip(specs, limited, strict=True)
+    ]  # fmt: skip
 
 
 def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:

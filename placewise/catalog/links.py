@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise._util.units import format_seconds
-from placewise.catalog.device_specs import DeviceSpec, add_notes, find_usable_memory
+from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, MEANT, Cluster, Link, Transfers
@@ -71,7 +71,7 @@ def build_cluster(
         builder.add((HOST, name), link, "host memory")
         if transfers is None:
             builder.notes.setdefault(name, []).append(_TRANSFER_NOTES[mode])
-        if _may_fill_host(spec) and any(other.device.is_host for other in specs):
+        if _may_fill_host(spec, [other.device.memory for other in specs if other.device.kind == "cpu"]):
             builder.notes.setdefault(name, []).append(SHARES)
     for a, b in peers if mode == "direct" else ():
         if default or _have_nvlink(a, b):
@@ -84,12 +84,12 @@ def build_cluster(
 SHARES = f"{MEANT}its memory is the host's too, and both may use all of it: limit them, as M2-Max@64GiB,cpu@16GiB"
 
 
-def _may_fill_host(spec: DeviceSpec) -> bool:
-    """Whether a GPU shares the memory of its host, and is not limited to a part of it."""
+def _may_fill_host(spec: DeviceSpec, hosts: Sequence[float]) -> bool:
+    """Whether a GPU shares the memory of its hosts [bytes], and neither is limited to a part of it."""
     entry = catalog().devices.get(spec.model)
-    if entry is None or spec.host_link != UNIFIED or spec.device.kind != "gpu":
+    if entry is None or not hosts or spec.host_link != UNIFIED or spec.device.kind != "gpu":
         return False
-    return spec.device.memory >= find_usable_memory(spec.model, entry.memory)
+    return sum(hosts) > spec.rest if spec.rest else spec.device.memory >= entry.memory
 
 
 _TRANSFER_NOTES: Mapping[Transfers, str] = {

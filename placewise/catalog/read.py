@@ -16,6 +16,7 @@ from placewise.catalog.device_specs import (
     MAX_DEVICES,
     DeviceSpec,
     default_spec,
+    leave_rest,
     name_devices,
     parse_device,
     rename_device,
@@ -85,20 +86,21 @@ def parse_line(text: str) -> Cluster:
     ``link=NAME`` connects all accelerators by a link of the catalogue; ``topology=FILE`` reads the output of
     ``nvidia-smi topo -m``. Raises ClusterError.
     """
-    specs: list[DeviceSpec] = []
+    specs, limited = list[DeviceSpec](), list[bool]()
     settings: dict[str, str] = {}
     cpu = default_cpu(match[2] for item in text.split(",") if (match := _match_item(item)))
     for item in text.split(","):
         key, sign, value = (piece.strip() for piece in item.partition("="))
         if not sign:
-            specs += _parse_item(item, MAX_DEVICES - len(specs), cpu)
+            more = _parse_item(item, MAX_DEVICES - len(specs), cpu)
+            specs, limited = [*specs, *more], [*limited, *["@" in item] * len(more)]
         elif key not in ("link", "topology") or not value:
             raise ClusterError(f"{item[:60].strip()!r} is not known", remedy="write link=NAME or topology=FILE")
         elif settings:
             raise ClusterError(f"{item[:60].strip()!r} comes after another link", remedy="give one link or topology")
         else:
             settings[key] = value
-    named = name_devices(specs)
+    named = name_devices(leave_rest(specs, limited))
     if "topology" in settings:
         named, speeds = apply_topology(named, Path(settings["topology"]))
         return build_cluster(named, explicit=speeds)

@@ -199,9 +199,22 @@ def test_one_line_without_sense(spec: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "said"),
-    [("M2-Max,cpu", 1), ("M2-Max@64GiB,cpu@16GiB", 0), ("M2-Max", 0), ("RTX-4090,cpu", 0), ("2xM2-Max,link=pcie4", 0)],
+    [
+        ("M2-Max,cpu", 0),
+        ("M2-Max@64GiB,cpu@16GiB", 0),
+        ("M2-Max@64GiB,cpu@24GiB", 1),
+        ("M2-Max", 0),
+        ("Arc-155H,cpu", 1),
+        ("M2@16GB,cpu", 0),
+        ("M2@16GB,cpu@16GB", 1),
+        ("RTX-4090,cpu", 0),
+        ("2xM2-Max,link=pcie4", 0),
+    ],
 )
 def test_memory_that_a_host_shares_is_said(spec: str, said: int) -> None:
     """Where a GPU and its host may both use all of it."""
-    notes = [note for device in read_cluster(spec) for note in device.notes]
+    cluster = read_cluster(spec)
+    notes = [note for device in cluster for note in device.notes]
     assert notes.count(SHARES) == said
+    if spec == "M2@16GB,cpu":
+        assert sum(device.memory for device in cluster) == pytest.approx(16e9)
