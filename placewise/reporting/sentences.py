@@ -100,8 +100,9 @@ def speed_line(problem: Problem, judgement: Judgement) -> str:
     if speed is None or not judgement.phases:
         return ""
     before = [use.seconds for use in judgement.phases if use.phase != DECODE and use.seconds > 0]
+    whole = f" for the batch of {batch_size(problem)}" if batch_size(problem) > 1 else ""
     read = [] if dims is None else [_prompt_speed(dims.prompt_tokens, seconds) for seconds in before]
-    return f"expect: {', then '.join((*read, f'{format_number(speed, 3)} tokens per second'))}"
+    return f"expect: {', then '.join((*read, f'{format_number(speed, 3)} tokens per second{whole}'))}"
 
 
 def _prompt_speed(tokens: int, seconds: float) -> str:

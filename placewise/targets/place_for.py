@@ -87,6 +87,8 @@ def place_for(
     best = _join(results)
     if advise and best.status.outcome is Outcome.INFEASIBLE:
         best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
+    if find_rule(target).buffers and best.status.outcome is Outcome.INFEASIBLE:
+        best = replace(best, unmet=f"{best.unmet}{_advise_host(problem)}")
     kept = describe_compute_buffer(asked, best.problem)
     if find_rule(target).buffers:
         kept += describe_unknown(best.problem)
@@ -164,6 +166,14 @@ def _advice(problem: Problem, target: str) -> str:
             if found.placement is not None:
                 able.append(other)
     return f"; {', '.join(able)} could run it: place --for {able[0]}" if able else ""
+
+
+def _advise_host(problem: Problem) -> str:
+    """That the input embedding has to be on a card only since no host may be used, in words; "" where one may."""
+    if (problem.allowed.any(axis=0) & problem.cluster.is_host).any():
+        return ""
+    remedy = "leave out --no-offload" if problem.cluster.is_host.any() else "add cpu to the devices"
+    return f"; llama.cpp keeps the input embedding in host memory: {remedy}"
 
 
 def _distinct_parts(parts: Sequence[Problem]) -> list[Problem]:

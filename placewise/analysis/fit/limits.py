@@ -8,6 +8,7 @@ from placewise.coarsen.module_parts import held_bytes
 from placewise.core.llama_ops import find_priced_work
 from placewise.exporters.stack import find_stack
 from placewise.model.columns import Bools, Floats
+from placewise.model.cost_error import OFFLOADED
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DECODE
@@ -34,7 +35,11 @@ def find_limit(problem: Problem, placement: Placement) -> Limit | None:
     starting = int(busy.sum()) * device.op_overhead
     reasons = {"memory bandwidth": read / rate if rate else 0.0, "starting ops": starting}
     reason = max(reasons, key=lambda name: reasons[name])
-    reason = reason if reasons[reason] >= MOSTLY * spent else "arithmetic"
+    lent = own & problem.costs.is_from((OFFLOADED,))[np.arange(problem.n_ops), placement.device]
+    if float(seconds[lent].sum()) >= MOSTLY * spent:
+        reason = "copies of its weights to a card"
+    elif reasons[reason] < MOSTLY * spent:
+        reason = "arithmetic"
     return Limit(device.name, spent / float(seconds.sum()), reason, read, rate)
 
 

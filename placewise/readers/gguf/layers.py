@@ -319,7 +319,9 @@ def _feed_mixed(graph: PassBuilder, shape: ModelShape, layer: Layer, hidden: int
     if "ffn_gate_inp" not in layer or not shape.experts_used:
         raise ModelFileError(f"layer {layer.number} has experts, and does not say how many a token uses")
     count = parts["ffn_down_exps"]["weight"].shape[0] if "ffn_down_exps" in layer else 0
-    chosen = min(shape.experts_used, count)
+    chosen = shape.experts_used
+    if chosen > count:
+        raise ModelFileError(f"layer {layer.number} has {count} experts, of which a token would use {chosen}")
     scores = graph.product(f"{scope}.ffn_gate_inp", parts["ffn_gate_inp"], hidden, rows)
     bias = parts.get("exp_probs_b", NO_PART).values()
     choice = graph.add(f"{scope}.ffn_topk", "TopK", f"{scope}.ffn", [scores], bias)
