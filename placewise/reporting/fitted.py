@@ -25,8 +25,8 @@ TWICE = 2.0
 class Limit:
     """The device that takes most of the time of a token, and what it spends it on.
 
-    `share` of the seconds of a token; `reason` is "memory bandwidth", "arithmetic", "starting ops" or "copies of its weights to a card"; `read` are the
-    bytes that its ops move per token, at `bandwidth` bytes/s at best.
+    `share` of the seconds of a token; `reason` is "memory bandwidth", "arithmetic", "starting ops" or "copies of its
+    weights to a card"; `read` are the bytes that its ops move per token, at `bandwidth` bytes/s at best.
     """
 
     device: str
