@@ -1,9 +1,9 @@
 """What llama.cpp computes otherwise than a graph says: of configurations, and of quantized caches.
 
-Graphs of configurations compute all scores of a causal prompt, and expand the whole cache of latent attention (DeepSeek-V2, arXiv
-2405.04434, 2.1) for every token. llama.cpp skips scores that the mask hides, and attends to the latents themselves
-(`build_attn` with ``wk_b`` and ``wv_b``, llama-graph.cpp). Positions turn queries, and keys, in one op each
-(`ggml_rope_ext`), a gate acts in the op that it gates (`ggml_swiglu_split`), and a router chooses in one
+Graphs of configurations compute all scores of a causal prompt, and expand the whole cache of latent attention
+(DeepSeek-V2, arXiv 2405.04434, 2.1) for every token. llama.cpp skips scores that the mask hides, and attends to the
+latents themselves (`build_attn` with ``wk_b`` and ``wv_b``, llama-graph.cpp). Positions turn queries, and keys, in
+one op each (`ggml_rope_ext`), a gate acts in the op that it gates (`ggml_swiglu_split`), and a router chooses in one
 (`ggml_cuda_op_topk_moe`). Caches that a card's kernels do not read are turned into float16 for every token.
 """
 
