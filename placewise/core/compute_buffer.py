@@ -84,8 +84,8 @@ def count_buffers(problem: Problem) -> Buffers:
     weights that they multiply by. What pipeline parallelism takes is not counted: llama.cpp does without it where there
     is no memory for it.
     """
-    key, source, dims = _find_key(problem), problem.graph.source, find_run_dims(problem.graph.source)
-    if key is None or source is None or dims is None:
+    key, dims = _find_key(problem), find_run_dims(problem.graph.source)
+    if key is None or dims is None:
         return Buffers()
     weights = int(problem.graph.weights.bytes.sum())
     accelerators = [place for place, host in enumerate(problem.cluster.is_host) if not host]
@@ -94,7 +94,7 @@ def count_buffers(problem: Problem) -> Buffers:
         f"{SERVER if is_rpc(problem.cluster.names[place]) else build}{number}"
         for number, place in enumerate(accelerators)
     )
-    whole, shared = _count(key, dims, str(source.options.get("cache_type", "")), gpus)
+    whole, shared = _count(key, dims, find_cache_types(problem), gpus)
     held = weights + float(problem.graph.ops.state_bytes.sum()) + whole.accelerator * len(gpus)
     return whole if held <= problem.capacity[accelerators].sum() else shared
 
@@ -205,16 +205,18 @@ def _read_header(
 
 
 @lru_cache(maxsize=64)
-def _count(key: _Key, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
+def _count(key: _Key, dims: RunDims, cache: tuple[str, str], gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
     """The buffers where the accelerators have the whole model, and where the host has a part of it."""
     header = _read_header(*key)
-    return _count_both(header, dims, cache_type, gpus) if header else (Buffers(), Buffers())
+    return _count_both(header, dims, cache, gpus) if header else (Buffers(), Buffers())
 
 
-def _count_both(header: Header, dims: RunDims, cache_type: str, gpus: tuple[str, ...]) -> tuple[Buffers, Buffers]:
+def _count_both(
+    header: Header, dims: RunDims, cache: tuple[str, str], gpus: tuple[str, ...]
+) -> tuple[Buffers, Buffers]:
     layers = header.number("block_count")
     flags = LlamaFlags(
-        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=parse_cache_type(cache_type),
+        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=cache,
         batch=max(dims.ubatch, BATCH), ubatch=dims.ubatch,
     )  # fmt: skip
     alone = (replace(flags, split=(1.0,)), gpus[:1])

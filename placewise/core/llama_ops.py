@@ -1,10 +1,10 @@
-"""What llama.cpp computes otherwise than a graph says: of configurations, and of quantized caches.
+"""What llama.cpp computes otherwise than transformers, in models that are read from their configuration.
 
-Graphs of configurations compute all scores of a causal prompt, and expand the whole cache of latent attention
+Their graphs compute all scores of a causal prompt, and expand the whole cache of latent attention
 (DeepSeek-V2, arXiv 2405.04434, 2.1) for every token. llama.cpp skips scores that the mask hides, and attends to the
 latents themselves (`build_attn` with ``wk_b`` and ``wv_b``, llama-graph.cpp). Positions turn queries, and keys, in
 one op each (`ggml_rope_ext`), a gate acts in the op that it gates (`ggml_swiglu_split`), and a router chooses in one
-(`ggml_cuda_op_topk_moe`). Caches that a card's kernels do not read are turned into float16 for every token.
+(`ggml_cuda_op_topk_moe`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.core.compute_buffer import find_cache_types, find_header
+from placewise.core.compute_buffer import find_header
 from placewise.core.host_weights import CACHE_UPDATE
-from placewise.core.llama_builds import find_build, is_volta, list_cards
 from placewise.costing.flops import compute_cost
 from placewise.costing.op_instance import CLASSES, Cost, OpInstance, OpValue
 from placewise.costing.roofline import SOURCES, cost_table
 from placewise.costing.work import OpWork, count_weight_bytes, work_of
-from placewise.model.cluster import Device
 from placewise.model.columns import Bools
 from placewise.model.cost_error import REWRITTEN
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.readers.gguf.llama_kernels import converts_cache
-from placewise.readers.gguf.shape import ModelShape, read_shape
-from placewise.readers.gguf.types import find_type
 
 _FREE, _KIND, _CHOICE = CLASSES.index("free"), "Attention", "TopK"
 _ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Swish")
@@ -38,15 +33,12 @@ _ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Swish")
 def price_llama_ops(problem: Problem) -> Problem:
     """The problem in which ops take the time of those that llama.cpp runs for them.
 
-    Of a configuration, costs by a roofline change by the ratio of its estimates; of a GGUF file, caches that a build
-    converts cost more. Measured costs stay. Unchanged for other models, and for those that generate no text. Doing it
-    twice changes nothing.
+    Costs by a roofline change by the ratio of its estimates; measured ones stay. Unchanged for models that are read
+    from other files than configurations, and for those that generate no text. Doing it twice changes nothing.
     """
-    graph, costs, header = problem.graph, problem.costs, find_header(problem)
-    if graph.source is None or header is None or REWRITTEN in costs.sources:
+    graph, costs, source = problem.graph, problem.costs, problem.graph.source
+    if source is None or source.format != "huggingface" or REWRITTEN in costs.sources or find_header(problem) is None:
         return problem
-    if graph.source.format == "gguf":
-        return _convert_caches(problem, read_shape(header))
     before = work_of(graph)
     after = _count_llama_work(graph, before)
     old, new = (cost_table(graph, problem.cluster, work=work).op_seconds for work in (before, after))
@@ -54,51 +46,6 @@ def price_llama_ops(problem: Problem) -> Problem:
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
     seconds[changed] *= new[changed] / old[changed]
     sources[changed & costs.is_from(SOURCES[:1])] = len(costs.sources)
-    names = (*costs.sources, REWRITTEN)
-    return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
-
-
-def describe_conversions(problem: Problem) -> tuple[str, ...]:
-    """A note where cards turn a quantized cache into float16 for every token."""
-    header, cache, devices = find_header(problem), find_cache_types(problem), problem.cluster.devices
-    if header is None:
-        return ()
-    shape, build = read_shape(header), find_build(problem)
-    named = [devices[card].name for card in list_cards(problem) if _list_converted(shape, build, cache, devices[card])]
-    if not named:
-        return ()
-    said = f"llama.cpp turns a cache of {','.join(dict.fromkeys(cache))} into f16 for every token on {', '.join(named)}"
-    return (f"{said}: compare the speed with --cache-type f16",)
-
-
-def _list_converted(shape: ModelShape, build: str, cache: tuple[str, str], device: Device) -> list[int]:
-    """The layers whose cache a card converts for every token."""
-    volta = is_volta(device)
-    return [layer for layer in range(shape.layers) if converts_cache(build, shape, layer, cache, volta=volta)]
-
-
-def _convert_caches(problem: Problem, shape: ModelShape) -> Problem:
-    """The problem in which attention of a token takes the time to write quantized keys and values in float16, and to
-    read them, on the cards that do so.
-    """
-    graph, costs, cache, build = problem.graph, problem.costs, find_cache_types(problem), find_build(problem)
-    seconds, sources, estimated = costs.op_seconds.copy(), costs.op_source.copy(), costs.is_from(SOURCES)
-    decodes = np.flatnonzero(graph.ops.kind.equals(_KIND) & (graph.ops.phase == 1)).tolist()
-    for card in list_cards(problem):
-        device = problem.cluster.devices[card]
-        converted = {f"blk.{layer}.attn" for layer in _list_converted(shape, build, cache, device)}
-        rate = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
-        for op in (op for op in decodes if graph.ops.scope[op] in converted and estimated[op, card]):
-            stored = _list_inputs(graph, op)[1:][: 1 if shape.latent else 2]
-            sizes = [
-                float(np.prod(_shape(graph, tensor))) for tensor, name in zip(stored, cache, strict=False)
-                if find_type(name).block > 1
-            ]  # fmt: skip
-            each = 2 * 2 * sum(sizes) / rate + len(sizes) * device.op_overhead
-            seconds[op, card] += each * graph.op_repeats[op]
-            sources[op, card] = len(costs.sources)
-    if (seconds == costs.op_seconds).all():
-        return problem
     names = (*costs.sources, REWRITTEN)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 

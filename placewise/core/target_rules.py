@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from placewise.core.cache_conversions import price_conversions
 from placewise.core.compute_buffer import (
     find_cache_types,
     keep_compute_buffer,
@@ -129,7 +130,9 @@ def run_on_target(problem: Problem, target: str) -> Problem:
         return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
     if rule.hosts == "store":
         return store_on_hosts(problem)
-    return offload_prompts(read_weights_again(price_llama_ops(problem))) if rule.hosts == "lend" else problem
+    if rule.hosts == "lend":
+        return offload_prompts(read_weights_again(price_conversions(price_llama_ops(problem))))
+    return problem
 
 
 def keep_off(problem: Problem, devices: list[int]) -> Problem:

@@ -19,10 +19,10 @@ import numpy as np
 from placewise._util.llama_defaults import BATCH, MICRO_BATCH
 from placewise._util.text import shortened
 from placewise._util.units import format_bytes
+from placewise.core.cache_conversions import describe_conversions
 from placewise.core.compute_buffer import count_buffers, find_cache_types, find_header
 from placewise.core.host_weights import find_accelerators, find_lender
 from placewise.core.llama_builds import ANY_BUILD, find_build, list_cards
-from placewise.core.llama_ops import describe_conversions
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported, ExportInfo, OptionValues, asked_precision
 from placewise.exporters.commands import parse_numbers, printable, read_option

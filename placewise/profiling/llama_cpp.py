@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 from placewise._util.llama_defaults import MICRO_BATCH
+from placewise.core.compute_buffer import find_cache_types
 from placewise.costing.llama_rates import (
     RUN,
     WEIGHTS,
@@ -42,7 +43,7 @@ from placewise.processes.worker import read_schedule
 from placewise.profiling.llama_probes import list_probes, write_probe
 from placewise.readers.gguf.header import read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.reader import parse_cache_type, read_gguf
+from placewise.readers.gguf.reader import read_gguf
 from placewise.readers.run_dims import find_run_dims
 from placewise.runtimes.binding import Place
 from placewise.runtimes.llama_cpp.program import SERVER, LlamaProgram, find_program, read_version, write_flags
@@ -125,7 +126,7 @@ def profile_llama(problem: Problem, places: Sequence[Place], repeats: int, proce
     places = [replace(each, cores=each.cores[:1]) if kinds[each.device] == "core" else each for each in places]
     program = uses_program(places)
     release = find_release(program=program)
-    cache = parse_cache_type(str(source.options.get("cache_type", "")))
+    cache = find_cache_types(problem)
     measured = measure_devices(Path(source.path), places, cache, repeats, program=program)
     if len(places) == 1 and places[0].kind == "cores":
         sizes = (dims.prompt, dims.tokens)
