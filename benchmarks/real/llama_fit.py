@@ -28,7 +28,7 @@ from llama_models import PUBLISHED, Sizes, write_published
 from llama_servers import is_installed, start_server
 
 from placewise.files.profile_file import load_profile
-from placewise.processes.limits import ProcessorQuota
+from placewise.processes.limits import PERIOD, ProcessorQuota
 from placewise.runtimes.llama_cpp.program import SERVER, find_program
 
 PROMPT, TOKENS, REPEATS = 64, 24, 6
@@ -176,7 +176,9 @@ the plan of `placewise fit --measure` after one `placewise profile`. A prompt of
 medians, and half the distance between quartiles beside them, of six rounds in turns. Devices are emulated: the host has
 {HOST:.0%} of a core, and RPC servers on the same machine have shares of one, by a quota of processor time. Weights are
 random. "The plan" and "printed" are the time of the whole run under `--fit` over that of the plan, and of the command
-that is printed, which is the faster of the two; "expected" is what the plan says against what was measured.
+that is printed, which is the faster of the two; "expected" is what the plan says against what was measured. A device
+that has waited for another one starts with what its quota grants for {PERIOD / 1000:g} ms at once: where devices take
+turns within a token, that token may be so many milliseconds faster than its plan says.
 
 """ + "\n".join(lines)
     return report("llama_fit", rows, wrong, text, ["gguf"])
