@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 from common import report
 from llama_servers import start_server
 
-from placewise.exporters.llama_cpp import NO_PIPELINE, OVERRIDE
+from placewise.exporters.llama_cpp.words import NO_PIPELINE, OVERRIDE
 from placewise.profiling.llama_probes import Probe, write_probe
 from placewise.runtimes.llama_cpp.program import LlamaProgram
 from placewise.runtimes.llama_cpp.runtime import time_round

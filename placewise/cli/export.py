@@ -99,7 +99,6 @@ def _opened(plan: Path, model: str | None, devices: str | None, problem_options:
 def _say_speed(made: Export) -> tuple[str, ...]:
     """What to expect of a command that generates text, as its target runs it."""
     from placewise.core.target_rules import TARGETS, run_on_target
-    from placewise.exporters.llama_cpp import find_buffers
     from placewise.reporting.sentences import free_line, speed_line
     from placewise.simulate import judge_placement
 
@@ -108,8 +107,7 @@ def _say_speed(made: Export) -> tuple[str, ...]:
     problem = run_on_target(made.problem, made.info.name)
     judged = judge_placement(problem, made.exported.placement)
     speed = speed_line(problem, judged)
-    buffers = find_buffers(problem, made.exported.placement).sizes if TARGETS[made.info.name].buffers else {}
-    return (speed, free_line(judged, problem, buffers)) if speed else ()
+    return (speed, free_line(judged, problem, made.exported.buffers)) if speed else ()
 
 
 def _text(made: Export) -> str:

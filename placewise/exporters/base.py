@@ -61,12 +61,13 @@ class Exported:
     """The result of an exporter: files (name → content), the placement that they express, and notes for the user.
 
     `placement` is the given one, or the nearest one that the target can express. A target with a `suffix` makes one
-    file, whose name here is a proposal.
+    file, whose name here is a proposal. `buffers` are bytes by device that the tool takes beside what is judged.
     """
 
     files: Mapping[str, str | bytes]
     placement: Placement
     notes: tuple[str, ...] = ()
+    buffers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Exporter(Protocol):

@@ -14,7 +14,7 @@ _TARGETS: dict[str, str] = {
     "deepspeed": "placewise.exporters.deepspeed:DeepspeedExporter",
     "device-map": "placewise.exporters.device_map:DeviceMapExporter",
     "dot": "placewise.exporters.dot:DotExporter",
-    "llama.cpp": "placewise.exporters.llama_cpp:LlamaCppExporter",
+    "llama.cpp": "placewise.exporters.llama_cpp.exporter:LlamaCppExporter",
     "megatron": "placewise.exporters.megatron:MegatronExporter",
     "onnx": "placewise.exporters.onnx:OnnxExporter",
     "onnx-annotated": "placewise.exporters.onnx_annotated:AnnotatedOnnxExporter",

@@ -19,7 +19,7 @@ from placewise.core.place import place
 from placewise.core.target_rules import TARGETS, find_rule, keep_off, leave_room, missing_room, run_on_target
 from placewise.errors import ExportError, InputError, PlacewiseError
 from placewise.exporters.base import RunningExporter
-from placewise.exporters.llama_cpp import find_buffers
+from placewise.exporters.llama_cpp.buffers import find_buffers
 from placewise.exporters.registry import create_exporter, require_library
 from placewise.exporters.space import Line
 from placewise.model.placement import Placement

@@ -20,7 +20,7 @@ from placewise.core.compute_buffer import Buffers, count_buffers, describe_unkno
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
 from placewise.errors import InputError
-from placewise.exporters.llama_cpp import find_buffers
+from placewise.exporters.llama_cpp.buffers import find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.model.placement import Placement
 from placewise.model.result import Outcome

@@ -18,7 +18,6 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.exporters.base import Exported
-from placewise.exporters.llama_cpp import assign_layers
 from placewise.exporters.megatron import read_layout
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.stack import find_stack
@@ -28,6 +27,7 @@ from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.readers.gguf.llama_flags import assign_layers
 
 BY_LAYER = ("deepspeed", "llama.cpp", "megatron", "vllm")
 

@@ -26,7 +26,7 @@ from llama_servers import MISSING, SECONDS, is_installed, start_server
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.target_rules import run_on_target
-from placewise.exporters.llama_cpp import find_buffers
+from placewise.exporters.llama_cpp.buffers import find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.placement import Placement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,6 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.core.target_rules import check_options
 from placewise.errors import InputError, PlacewiseError
-from placewise.exporters.llama_cpp import find_buffers
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.writing import export_placement
 from placewise.model.problem import Problem
@@ -78,7 +77,7 @@ def fit_model(
     narrower = options if not precision else replace(options, precision=precision)
     micro_batches = _solve_micro_batches(solve, cluster, narrower, target, result)
     narrower, result = min(micro_batches, key=lambda tried: tried[1].value)
-    command, notes = _write_command(result)
+    command, notes, buffers = _write_command(result)
     answer = Fitted(
         result,
         result.target,
@@ -88,6 +87,7 @@ def fit_model(
               for name, other in others.items()),
         kept_bytes(options.spare or (), result.problem),
         notes=notes,
+        sizes=buffers,
     )  # fmt: skip
     changes = []
     for words, where in _more_devices(cluster):
@@ -99,8 +99,6 @@ def fit_model(
     limit = find_limit(result.problem, result.placement)
     departure = None if limit is None else find_departure(result.problem, result.placement, limit)
     answer = replace(answer, limit=limit, departure=departure, changes=tuple(changes))
-    if answer.target == TARGETS[0]:
-        answer = replace(answer, sizes=find_buffers(result.problem, result.placement).sizes)
     if not measure:
         return answer
     return measure_fit(answer, default, lambda words: on_progress(Progress("fit", watch.elapsed, words)))
@@ -173,14 +171,14 @@ def _require_text(problem: Problem) -> None:
         raise InputError("fit answers for the generation of text", remedy="leave out the objective and training")
 
 
-def _write_command(result: Result) -> tuple[str, tuple[str, ...]]:
-    """The command of the export, and its notes; none without a placement, and for no target."""
+def _write_command(result: Result) -> tuple[str, tuple[str, ...], Mapping[str, int]]:
+    """The command of the export, its notes and its buffers; none without a placement, and for no target."""
     if result.placement is None or not result.target:
-        return "", ()
+        return "", (), {}
     made = export_placement(result.problem, result.placement, result.target)
     script = str(next(iter(made.exported.files.values())))
     command = "\n".join(line for line in script.splitlines() if line and not line.startswith("#"))
-    return command, (*made.exported.notes, *describe_unknown(result.problem))
+    return command, (*made.exported.notes, *describe_unknown(result.problem)), made.exported.buffers
 
 
 def _name_precision(name: str) -> str:

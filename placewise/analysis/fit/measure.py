@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from placewise.errors import InputError, RunError
-from placewise.exporters.llama_cpp import TARGET, write_default_command
+from placewise.exporters.llama_cpp.command import write_default_command
+from placewise.exporters.llama_cpp.words import TARGET
 from placewise.model.cluster import RPC, is_rpc
 from placewise.model.problem import Problem
 from placewise.readers.run_dims import find_run_dims

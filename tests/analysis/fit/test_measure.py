@@ -23,7 +23,7 @@ from placewise.api.results import Fit
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError, InputError, RunError
-from placewise.exporters.llama_cpp import write_default_command
+from placewise.exporters.llama_cpp.command import write_default_command
 from placewise.reporting.fitted import TimedCommand, is_tie
 from placewise.runtimes.llama_cpp.program import LlamaProgram
 
