@@ -22,7 +22,7 @@ class Family:
 
     Parts end in ".bias" where they are one. `norms` have one entry per channel; `last` are tensors outside of layers,
     whose negative sizes are per layer. Keys may be functions of the number of layers. `ahead` layers of multi-token
-    prediction follow the others.
+    prediction follow the others. llama.cpp needs the `least` layers, one of which turns no keys.
     """
 
     parts: Mapping[str, tuple[int, ...]]
@@ -31,6 +31,7 @@ class Family:
     tied: bool = False
     first_dense: int = 0
     ahead: int = 0
+    least: int = 1
 
 
 def _separate(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -168,6 +169,8 @@ FAMILIES: Mapping[str, Family] = {
     "bloom": Family({**FUSED, **NORM_BIASES, "attn_qkv.bias": (QUERY + 2 * KV,), "attn_output.bias": (WIDTH,), **PLAIN},
                     {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": HEADS},
                     {"token_embd_norm": (WIDTH,), "token_embd_norm.bias": (WIDTH,), "output_norm.bias": (WIDTH,)}),
+    "llama4": Family(_separate(**EXPERTS, **SHARED), {**MIXED, "expert_used_count": 1, "interleave_moe_layer_step": 1,
+                     "expert_feed_forward_length": INNER}, least=4),
     "glm4moe": MIXTURE_OF_GLM,
     "glm4moe-ahead": replace(MIXTURE_OF_GLM, ahead=1),
     "deepseek2-older": Family(EXPANDED, EXPANDED_KEYS, first_dense=1),
@@ -185,6 +188,7 @@ def write_model(
     import gguf
 
     arch, known = ARCHITECTURES.get(family, family), FAMILIES[family]
+    layers = max(layers, known.least)
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     keys: dict[str, Any] = {
         "block_count": layers + known.ahead, "nextn_predict_layers": known.ahead, "context_length": 2048,

@@ -24,8 +24,8 @@ ROTATED = 64
 power of two for keys. Latent caches do not."""
 COMPARED = frozenset((
     "bloom", "cohere2", "command-r", "deepseek2", "falcon", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "glm4moe",
-    "gpt-oss", "gpt2", "granite", "granitemoe", "internlm2", "llama", "olmo2", "olmoe", "phi2", "phi3", "qwen2",
-    "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2",
+    "gpt-oss", "gpt2", "granite", "granitemoe", "internlm2", "llama", "llama4", "olmo2", "olmoe", "phi2", "phi3",
+    "qwen2", "qwen2moe", "qwen3", "qwen3moe", "stablelm", "starcoder2",
 ))  # fmt: skip
 """Architectures whose buffers were compared with llama.cpp's log; others are counted as if they were like Llama."""
 LAYER_EMBEDDING, LAYER_PROJECTION = "per_layer_token_embd.weight", "per_layer_model_proj.weight"
@@ -35,6 +35,8 @@ ROPE_IN_WINDOWS = frozenset({"cohere2", "exaone4", "smallthinker"})
 """Architectures that turn the keys of layers with a sliding window alone, where some layers have one."""
 ROPE_STEPS: Mapping[str, int] = MappingProxyType({"llama4": 4, "smollm3": 4})
 """Architectures whose every so many-th layer turns no keys."""
+WEIGHED_BEFORE = frozenset({"llama4"})
+"""Architectures that choose experts before scores become shares, and multiply what experts read by these."""
 ATTENTION_FIRST = frozenset({"phi2"})
 """Architectures that project the attention before a parallel feed-forward part; others do it after."""
 RESIDUAL_LAST = frozenset({"falcon"})
@@ -488,16 +490,22 @@ class _Graph:
 
     def _feed_experts(self, layer: int, part: _FeedForward, incoming: str, asked: str) -> str:
         """The weighted sum of the experts that the router chooses. Gate and up may be one matrix."""
+        weighed = self.architecture in WEIGHED_BEFORE
         unit, width = self._count_rows(layer) * FLOAT, self._size_behind(layer)
         used, inner = part.used * unit, part.used * part.inner * unit
         router = self._multiply(layer, "router", part.experts * unit, asked, weight="ffn_gate_inp")
-        odds = self.add(f"odds.{layer}", part.experts * unit, router, in_place=True)
-        chosen = self.add(f"chosen.{layer}", part.experts * unit, odds)
+        odds = self.add(f"odds.{layer}", part.experts * unit, router, in_place=not weighed)
+        chosen = self.add(f"chosen.{layer}", part.experts * unit, router if weighed else odds)
         picked = self.add(f"picked_odds.{layer}", used, odds, chosen)
-        total = self.add(f"sum.{layer}", unit, picked)
-        shares = self.add(f"shares.{layer}", used, picked, total, in_place=True)
+        shares = picked
+        if not weighed:
+            total = self.add(f"sum.{layer}", unit, picked)
+            shares = self.add(f"shares.{layer}", used, picked, total, in_place=True)
         before = self._find(layer, "pre_ffw_norm_2")
         incoming = self._norm(layer, "routed", incoming, before, self._count_rows(layer))
+        if weighed:
+            spread = self.add(f"spread.{layer}", part.used * width, incoming)
+            incoming = self.add(f"weighted.{layer}", part.used * width, spread, shares, in_place=True)
         if self._find(layer, "ffn_gate_up_exps"):
             raised = [self._multiply(layer, "gate_up", 2 * inner, incoming, chosen, weight="ffn_gate_up_exps")]
         else:
@@ -507,8 +515,9 @@ class _Graph:
             ]
         product = self.add(f"product.{layer}", inner, *raised)
         each = self._multiply(layer, "each", part.used * width, product, chosen, weight="ffn_down_exps")
-        weighted = self.add(f"weighted.{layer}", part.used * width, each, shares, in_place=True)
-        return self.add(f"down.{layer}", width, weighted)
+        if not weighed:
+            each = self.add(f"weighted.{layer}", part.used * width, each, shares, in_place=True)
+        return self.add(f"down.{layer}", width, each)
 
     def _feed_dense(
         self, layer: int, inner: int, normed: str, name: str = "", end: str = "", gate: str = "apart"

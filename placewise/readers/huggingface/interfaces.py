@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,11 @@ from placewise.readers.huggingface.operators import NAMESPACE, operators
 _CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
 """Attributes of a configuration that select implementations; the public setters reject names of our own."""
 
-_ROOT_MEAN_SQUARE = ("RMSNorm", "T5LayerNorm")
-"""Suffixes of class names that normalize by the root mean square and scale."""
+_ROOT_MEAN_SQUARE = ("RMSNorm", "T5LayerNorm", "Llama4TextL2Norm")
+"""Suffixes of class names that normalize by the root mean square, and may scale."""
+_DENSE_MIXTURE = "Llama4TextMoe"
+"""The mixture that computes all experts of every token in transformers, times 0 for those that a token is not sent to.
+Other runtimes send tokens to the experts that they choose, and so do all other mixtures of transformers."""
 
 
 def use_operators(model: nn.Module, *, masks: bool = False) -> None:
@@ -32,8 +36,14 @@ def use_operators(model: nn.Module, *, masks: bool = False) -> None:
     AttentionMaskInterface.register(name, eager_mask if masks else _no_mask)
     ExpertsInterface.register(name, _experts)
     for module in model.modules():
-        if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and "forward" not in vars(module) and _is_scale(module):
+        if (
+            type(module).__name__.endswith(_ROOT_MEAN_SQUARE)
+            and "forward" not in vars(module)
+            and _at_most_scales(module)
+        ):
             _fuse_normalization(module)
+        if type(module).__name__ == _DENSE_MIXTURE:
+            _route_mixture(module)
         config: Any = getattr(module, "config", None)
         for choice in _CHOICES:
             if hasattr(config, choice):
@@ -62,17 +72,33 @@ def _attention(
     return operators().attention(query, key, value, tensors, int(window or 0)), None
 
 
-def _is_scale(module: nn.Module) -> bool:
-    return [name for name, _ in module.named_parameters()] == ["weight"]
+def _at_most_scales(module: nn.Module) -> bool:
+    return [name for name, _ in module.named_parameters()] in ([], ["weight"])
 
 
 def _fuse_normalization(module: Any) -> None:
-    """Scales by the weight; variants that add 1 to the weight cost the same."""
+    """Scales by the weight, if there is one; variants that add 1 to it cost the same."""
+    scales = "weight" in dict(module.named_parameters())
 
     def normalized(hidden: torch.Tensor) -> torch.Tensor:
-        return nn.functional.rms_norm(hidden, tuple(module.weight.shape), module.weight)
+        return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight if scales else None)
 
     module.forward = normalized
+
+
+def _route_mixture(mixture: Any) -> None:
+    """Sends every token to the experts that its router chooses."""
+    router, experts = mixture.router, mixture.experts
+
+    def routed(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = hidden.reshape(-1, mixture.hidden_dim)
+        logits = router(hidden)
+        scores, index = torch.topk(logits, mixture.top_k, dim=1)
+        return mixture.shared_expert(hidden) + experts(hidden, index, scores.sigmoid()), logits
+
+    router.forward = partial(nn.Linear.forward, router)
+    experts.forward = partial(_experts, experts)
+    mixture.forward = routed
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

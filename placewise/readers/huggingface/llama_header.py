@@ -18,7 +18,8 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {"mistral": "llama", "mixtral": "llama", "cohere": "command-r", "deepseek_v2": "deepseek2",
      "deepseek_v3": "deepseek2", "gemma3_text": "gemma3", "ernie4_5": "ernie4_5",
      "ernie4_5_moe": "ernie4_5-moe", "gpt_bigcode": "starcoder", "gpt_oss": "gpt-oss",
-     "hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe", "phi": "phi2", "seed_oss": "seed_oss"}
+     "hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe", "llama4_text": "llama4", "phi": "phi2",
+     "seed_oss": "seed_oss"}
 )  # fmt: skip
 """Names that llama.cpp has for types of models, besides those without their underscores."""
 JOINED = frozenset({"bloom", "falcon", "gpt2", "gptneox", "phi2", "phi3", "starcoder"})
@@ -31,13 +32,17 @@ PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
 """Architectures with norms behind both parts."""
 NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+LLAMA_4 = "llama4"
+"""Its norms of queries and keys have no weights, and each of its mixtures has an expert for all tokens: configurations
+say neither."""
 KEYS = frozenset((
-    "first_k_dense_replace", "head_dim", "hidden_size", "intermediate_size", "kv_lora_rank", "model_type",
-    "moe_intermediate_size", "n_embd", "n_head", "n_inner", "n_layer", "n_positions", "n_routed_experts",
-    "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_hidden_layers",
-    "num_key_value_heads", "num_local_experts", "num_nextn_predict_layers", "q_lora_rank", "qk_nope_head_dim",
-    "qk_rope_head_dim", "shared_expert_intermediate_size", "sliding_window", "tie_word_embeddings", "use_qk_norm",
-    "use_sliding_window", "v_head_dim", "vocab_size",
+    "first_k_dense_replace", "head_dim", "hidden_size", "interleave_moe_layer_step", "intermediate_size",
+    "intermediate_size_mlp", "kv_lora_rank", "model_type", "moe_intermediate_size", "n_embd", "n_head", "n_inner",
+    "n_layer", "n_positions", "n_routed_experts", "n_shared_experts", "num_attention_heads", "num_experts",
+    "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_local_experts",
+    "num_nextn_predict_layers", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "shared_expert_intermediate_size", "sliding_window", "tie_word_embeddings", "use_qk_norm", "use_sliding_window",
+    "v_head_dim", "vocab_size",
 ))  # fmt: skip
 """What is read of a configuration."""
 NONE: Mapping[str, int | str] = MappingProxyType({})
@@ -95,7 +100,7 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
     own = {"attn_norm": (width,), **own, "attn_output": (width, query)}
     if latent:
         own = {"attn_norm": (width,), **_list_latent(sizes, width, heads)}
-    if name in NORMED_HEADS or sizes.values.get("use_qk_norm") is True:
+    if name in NORMED_HEADS or (sizes.values.get("use_qk_norm") is True and name != LLAMA_4):
         own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
     if name in ("olmo2", "exaone4"):
         del own["attn_norm"]
@@ -131,10 +136,12 @@ def _list_latent(sizes: _Sizes, width: int, heads: int) -> dict[str, tuple[int, 
 def _list_parts(sizes: _Sizes, name: str, width: int, layer: int) -> dict[str, tuple[int, ...]]:
     """The feed-forward part or the experts of a layer."""
     inner = sizes.find("intermediate_size", "n_inner", default=4 * width)
+    step = sizes.find("interleave_moe_layer_step", default=1)
     experts = sizes.find("num_experts", "num_local_experts", "n_routed_experts")
-    if experts and layer >= sizes.find("first_k_dense_replace"):
+    if experts and layer >= sizes.find("first_k_dense_replace") and (layer + 1) % step == 0:
         each = sizes.find("moe_intermediate_size") or inner
-        shared = sizes.find("shared_expert_intermediate_size") or each * sizes.find("n_shared_experts")
+        alike = sizes.find("n_shared_experts", default=int(name == LLAMA_4))
+        shared = sizes.find("shared_expert_intermediate_size") or each * alike
         parts = {
             "ffn_gate_inp": (experts, width), "ffn_gate_exps": (experts, each, width),
             "ffn_up_exps": (experts, each, width), "ffn_down_exps": (experts, width, each),
@@ -143,6 +150,7 @@ def _list_parts(sizes: _Sizes, name: str, width: int, layer: int) -> dict[str, t
             parts |= {"ffn_gate_shexp": (shared, width), "ffn_up_shexp": (shared, width)}
             parts["ffn_down_shexp"] = (width, shared)
         return parts
+    inner = sizes.find("intermediate_size_mlp", default=inner)
     if name in ("phi3", "glm4"):
         return {"ffn_up": (2 * inner, width), "ffn_down": (width, inner)}
     parts = {"ffn_up": (inner, width), "ffn_down": (width, inner)}
