@@ -41,6 +41,7 @@ from placewise.placers.base import (
     make_sound,
     run_placer,
 )
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.stages.ideals import enumerate_ideals
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.bounds.paths import WORK
@@ -51,9 +52,9 @@ LAST_WAIT = 0.3
 BOUND_PACE, BOUND_OPS = 0.1, 10_000
 """How often the default work of the first bound fits into a second of the time limit, and the most ops per
 second with which that pays: searches on larger graphs need all of the time. `BOUND_SHARE` ends it."""
-FEW_BLOCKS, FEW_IDEALS, EXACT = 1000, 2000, ("auto", "dp")
-"""A dynamic program over so few ideals takes less time than the slow bounds, and proves more; who runs it."""
-
+FEW_BLOCKS, FEW_STEPS, EXACT = 1000, 2e8, ("auto", "dp")
+"""A dynamic program over ideals with so few steps, pairs of ideals times sets of devices that are used before, takes
+less time than the slow bounds, and proves more; who runs it."""
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
 
@@ -172,7 +173,8 @@ def _has_few_ideals(problem: Problem) -> bool:
     exact = rules.contiguous and cluster.transfers == "staged" and not cluster.wires
     if problem.objective.kind == "latency" or not exact or problem.n_blocks > FEW_BLOCKS:
         return False
-    return not isinstance(enumerate_ideals(contract(problem), FEW_IDEALS), int)
+    used = np.prod(np.bincount(interchangeable(problem)) + 1.0)
+    return not isinstance(enumerate_ideals(contract(problem), int(math.sqrt(FEW_STEPS / used))), int)
 
 
 def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:
