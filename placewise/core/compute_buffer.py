@@ -7,20 +7,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from placewise._util.llama_defaults import BATCH
 from placewise._util.units import format_bytes
-from placewise.core.host_weights import CACHE_UPDATE
 from placewise.core.llama_builds import find_build
-from placewise.errors import InputError, ModelFileError
+from placewise.errors import ModelFileError
 from placewise.model.cluster import is_rpc
 from placewise.model.problem import Headroom, Problem
 from placewise.readers.gguf.header import Header, read_header
 from placewise.readers.gguf.llama_flags import LlamaFlags
-from placewise.readers.gguf.llama_memory import HOST, SERVER, count_cache, count_compute
-from placewise.readers.gguf.reader import KNOWN, parse_cache_type
-from placewise.readers.gguf.shape import read_shape
+from placewise.readers.gguf.llama_memory import HOST, SERVER, count_compute
+from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.huggingface.llama_header import build_header
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.run_dims import RunDims, find_run_dims
@@ -133,28 +129,6 @@ def describe_compute_buffer(asked: Problem, problem: Problem) -> tuple[str, ...]
     here = f"{format_bytes(on_host)} of the host and " if on_host else ""
     which = "each accelerator without a headroom of its own" if own else "each accelerator"
     return (f"{here}{format_bytes(kept)} of {which} stay free for llama.cpp's compute buffer",)
-
-
-def require_cache(problem: Problem) -> None:
-    """Raise InputError where layers of a configuration have a sliding window, and llama.cpp keeps the whole context
-    there (Phi 3, first Mistral).
-    """
-    header, dims, source = find_header(problem), find_run_dims(problem.graph.source), problem.graph.source
-    if header is None or dims is None or source is None or source.format == "gguf":
-        return
-    graph, shape = problem.graph, read_shape(header)
-    updates = np.flatnonzero(graph.ops.kind.equals(CACHE_UPDATE)).tolist()
-    has_windows = any(graph.ops.attributes[op]["capacity"] < dims.capacity for op in updates)
-    if header.architecture not in KNOWN or any(shape.windows) or not has_windows:
-        return
-    flags = LlamaFlags(context=dims.cache_positions, parallel=dims.streams, ubatch=dims.ubatch)
-    kept, counted = sum(count_cache(shape, flags)), float(graph.ops.state_bytes.sum())
-    raise InputError(
-        f"llama.cpp knows no sliding window in {header.architecture} models: its cache takes {format_bytes(kept)}, "
-        f"where the configuration says {format_bytes(counted)}",
-        where=source.path,
-        remedy='write "sliding_window": null into it, or give the GGUF file',
-    )
 
 
 def describe_unknown(problem: Problem) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ def count_prompt_copies(problem: Problem, placement: Placement) -> int:
         return 0
     sources = priced.costs.op_source[np.arange(problem.n_ops), placement.device]
     copied = (sources == priced.costs.sources.index(OFFLOADED)) & (problem.graph.ops.phase == 0)
+    copied &= count_weight_bytes(problem.graph) > 0
     return -(-dims.prompt_tokens // dims.ubatch) if copied.any() else 0
 
 

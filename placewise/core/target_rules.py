@@ -13,9 +13,9 @@ from placewise.core.compute_buffer import (
     find_cache_types,
     keep_compute_buffer,
     leave_out_activations,
-    require_cache,
 )
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
+from placewise.core.llama_cache import count_llama_cache
 from placewise.core.llama_ops import price_llama_ops
 from placewise.core.micro_batches import read_weights_again
 from placewise.core.options import ProblemOptions
@@ -118,7 +118,7 @@ def run_on_target(problem: Problem, target: str) -> Problem:
     if not rule.buffers and any(find_type(name).block > 1 for name in find_cache_types(problem)):
         raise InputError(f"{target} has no quantized cache of ggml", remedy="leave out --cache-type")
     if rule.buffers:
-        require_cache(problem)
+        problem = count_llama_cache(problem)
         problem = leave_out_activations(keep_compute_buffer(problem))
     if problem.objective.kind == "throughput" and not rule.overlaps:
         check_options(target, ProblemOptions(objective="throughput"))

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -61,6 +61,7 @@ class Graph:
     weight_offsets: Longs = field(init=False)
     consumer_offsets: Longs = field(init=False)
     consumers: Ints = field(init=False)
+    _digest: str = field(init=False, default="", repr=False)
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -148,8 +149,16 @@ class Graph:
         object.__setattr__(moved, "source", source)
         return moved
 
+    def with_state(self, state_bytes: Longs) -> Graph:
+        """The same graph, of the same digest, where what stays resident with each op [n_ops] takes other bytes."""
+        kept = replace(self, ops=replace(self.ops, state_bytes=frozen(state_bytes, np.int64)))
+        object.__setattr__(kept, "_digest", self.digest())
+        return kept
+
     def digest(self) -> str:
         """sha256 over structure, kinds and shapes, whatever the ops are called and whatever they cost."""
+        if self._digest:
+            return self._digest
         state = hashlib.sha256()
         kinds = sorted(self.ops.kind.values[code] for code in np.unique(self.ops.kind.codes).tolist())
         number = {kind: place for place, kind in enumerate(kinds)}

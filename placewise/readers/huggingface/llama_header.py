@@ -31,7 +31,7 @@ PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 """Architectures without a norm between attention and feed-forward part."""
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
 """Architectures with norms behind both parts."""
-NORMED_HEADS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+NORMED_HEADS = frozenset({"gemma3", "olmo2", "olmoe", "qwen3", "qwen3moe"})
 LLAMA_4 = "llama4"
 """Its norms of queries and keys have no weights, and each of its mixtures has an expert for all tokens: configurations
 say neither."""

@@ -1,0 +1,59 @@
+"""The cache of keys and values that llama.cpp keeps for a model that is read from its configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise._util.llama_defaults import BATCH
+from placewise._util.units import format_bytes
+from placewise.core.compute_buffer import find_cache_types, find_header
+from placewise.core.host_weights import CACHE_UPDATE
+from placewise.errors import InputError
+from placewise.model.problem import Problem
+from placewise.readers.gguf.llama_flags import LlamaFlags
+from placewise.readers.gguf.llama_memory import count_cache
+from placewise.readers.gguf.reader import KNOWN
+from placewise.readers.gguf.shape import ModelShape, read_shape
+from placewise.readers.run_dims import find_run_dims
+
+
+def count_llama_cache(problem: Problem) -> Problem:
+    """The problem in which every layer keeps the bytes of llama.cpp's cache: whole blocks of 256 positions for each
+    sequence, and a micro-batch beside a sliding window (``llama_kv_cache``).
+
+    Unchanged for files, which are read so, and for models of which llama.cpp's layers are not known. Doing it twice
+    changes nothing. Raises InputError where layers of a configuration have a sliding window, and llama.cpp keeps the
+    whole context there (Phi 3, first Mistral).
+    """
+    header, dims, source = find_header(problem), find_run_dims(problem.graph.source), problem.graph.source
+    if header is None or dims is None or source is None or source.format == "gguf" or header.architecture not in KNOWN:
+        return problem
+    graph, shape = problem.graph, read_shape(header)
+    flags = LlamaFlags(
+        context=dims.cache_positions, parallel=dims.streams, batch=max(dims.ubatch, BATCH), ubatch=dims.ubatch,
+        cache=find_cache_types(problem),
+    )  # fmt: skip
+    caches = [size for size in count_cache(shape, flags) if size]
+    _require_windows(problem, shape, header.architecture, sum(caches))
+    holds = np.flatnonzero(graph.ops.state_bytes)
+    if len(holds) != len(caches) or np.array_equal(graph.ops.state_bytes[holds], caches):
+        return problem
+    state = graph.ops.state_bytes.copy()
+    state[holds] = caches
+    return problem.with_(graph=graph.with_state(state))
+
+
+def _require_windows(problem: Problem, shape: ModelShape, architecture: str, kept: float) -> None:
+    """Raise InputError for windows that llama.cpp does not know, whose layers would keep so many bytes."""
+    graph, dims, source = problem.graph, find_run_dims(problem.graph.source), problem.graph.source
+    assert dims is not None and source is not None
+    updates = np.flatnonzero(graph.ops.kind.equals(CACHE_UPDATE)).tolist()
+    has_windows = any(graph.ops.attributes[op]["capacity"] < dims.capacity for op in updates)
+    if any(shape.windows) or not has_windows:
+        return
+    raise InputError(
+        f"llama.cpp knows no sliding window in {architecture} models: its cache takes {format_bytes(kept)}, "
+        f"where the configuration says {format_bytes(float(graph.ops.state_bytes.sum()))}",
+        where=source.path,
+        remedy='write "sliding_window": null into it, or give the GGUF file',
+    )

@@ -1,0 +1,58 @@
+"""A configuration's model keeps the cache of the same model in a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import write_model
+from llama_configurations import MODELS, read_both
+
+from placewise.core.build import build
+from placewise.core.llama_cache import count_llama_cache
+from placewise.core.options import ProblemOptions
+from placewise.core.target_rules import run_on_target
+
+pytest.importorskip("gguf")
+pytest.importorskip("transformers")
+SIZES = (
+    {},
+    {"prompt": 16, "tokens": 8, "batch": 3, "length": 1000},
+    {"prompt": 100, "tokens": 9000, "sequences": 2, "ubatch": 1024},
+)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("dims", SIZES)
+def test_bytes_are_those_of_the_file(family: str, dims: dict[str, int], tmp_path: Path) -> None:
+    """Of every layer: blocks of 256 positions for each sequence, a micro-batch beside a window, values of latents."""
+    asked, file = read_both(family, tmp_path, **dims)
+    ours, theirs = run_on_target(asked, "llama.cpp"), run_on_target(file, "llama.cpp")
+    mine, known, before = (
+        problem.graph.ops.state_bytes[problem.graph.ops.state_bytes > 0] for problem in (ours, theirs, asked)
+    )
+    assert np.array_equal(mine, known) and not np.array_equal(mine, before)
+    assert ours.graph.digest() == asked.graph.digest() and count_llama_cache(ours) is ours
+
+
+def test_files_and_other_targets_keep_theirs(tmp_path: Path) -> None:
+    """The bytes of a file are those of llama.cpp already, and other targets have caches of their own."""
+    asked, file = read_both("llama", tmp_path)
+    assert count_llama_cache(file) is file
+    assert run_on_target(asked, "vllm").graph is asked.graph
+
+
+def test_a_saved_plan_opens_with_the_same_bytes(tmp_path: Path) -> None:
+    """Also the digest by which a plan knows its model is the one before."""
+    import placewise as pw
+
+    read_both("gemma2", tmp_path)
+    dims = {"prompt": 64, "tokens": 8}
+    plan = pw.place(tmp_path, "RTX4090,cpu", target="llama.cpp", dims=dims)
+    plan.save(tmp_path / "plan.json")
+    again = pw.Plan.load(tmp_path / "plan.json")
+    assert again.placement == plan.placement
+    file = build(write_model(tmp_path / "m.gguf", "gemma2", kind="F16"), "RTX4090,cpu", ProblemOptions(dims=dims))
+    sizes = [int(problem.graph.ops.state_bytes.sum()) for problem in (again.problem, plan.problem, file)]
+    assert len(set(sizes)) == 1
