@@ -26,6 +26,7 @@ KINDS = {
     "amd_gpu": "GPUs of AMD",
     "intel_gpu": "GPUs of Intel",
     "apple_gpu": "GPUs of Apple",
+    "apple_cpu": "Processors of Apple",
     "npu": "NPUs",
     "tensor_processor": "Tensor processors",
     "cpu": "CPUs",

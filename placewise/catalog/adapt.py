@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise._util.regex import compiled, in_time
-from placewise.catalog.device_specs import add_notes, set_memory
+from placewise.catalog.device_specs import add_notes, set_memory, share_rest
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.problem import Rule
@@ -34,6 +34,7 @@ def adapt_cluster(
         excluded_names |= {device.name for device in cluster if device.is_host}
     for name in max_memory:
         cluster.index(name)
+    max_memory = share_rest(cluster.devices, max_memory)
     unsupported_kinds = _kinds_by_device(cluster, unsupported, kinds)
     for name, listed in _kinds_by_device(cluster, supported, kinds).items():
         unsupported_kinds.setdefault(name, set()).update(set(kinds) - listed)

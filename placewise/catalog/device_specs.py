@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
-from placewise.catalog.entries import DeviceEntry, catalog, describe_family, find_device
+from placewise.catalog.entries import APPLE, DeviceEntry, catalog, describe_family, find_device
 from placewise.errors import ClusterError
 from placewise.model.cluster import ASSUMED, MEANT, Device, is_rpc
 
 MAX_DEVICES = 256
 """The largest number of devices in a cluster; links are stored for every pair."""
 
-APPLE = "apple_gpu"
 SMALL_MACHINE, SMALL_SHARE, LARGE_SHARE = 35e9, 2 / 3, 3 / 4
 """What macOS lets an Apple GPU have of up to 32 GB, and of more (recommendedMaxWorkingSetSize in logs of llama.cpp:
 21845 MB of 32 GB in ollama#434, 49152 MB of 64 GB and 73728 MB of 96 GB in llama.cpp#1870 and #3213)."""
 _LEFT = f"{MEANT}macOS lets it have "
+_REST = f"{MEANT}what is left of one memory beside the GPU's part"
 _NO_MEMORY = "0 bytes of memory: nothing is placed here"
 
 
@@ -129,12 +129,39 @@ def leave_rest(specs: Sequence[DeviceSpec], limited: Sequence[bool]) -> list[Dev
     rests = [spec.rest for spec in specs if spec.rest]
     if len(rests) != 1:
         return list(specs)
-    note = f"{MEANT}what macOS keeps from the GPU; both share one memory"
     return [
-        replace(spec, device=add_notes(set_memory(spec.device, rests[0]), note))
+        replace(spec, device=add_notes(set_memory(spec.device, rests[0]), _REST))
         if spec.device.kind == "cpu" and not is_limited else spec
         for spec, is_limited in zip(specs, limited, strict=True)
     ]  # fmt: skip
+
+
+def _share_bandwidth(specs: Sequence[DeviceSpec]) -> list[DeviceSpec]:
+    """The specs in which Apple's processors of unknown model have the bandwidth of the memory that a GPU shares."""
+    known, assumed = catalog().devices, _catalog_spec(catalog().defaults.apple_cpu).device
+    chips = [
+        spec.device.memory_bandwidth for spec in specs if spec.model in known and known[spec.model].behaviour == APPLE
+    ]
+
+    def share(spec: DeviceSpec) -> DeviceSpec:
+        device = spec.device
+        if spec.model or (device.kind, device.memory_bandwidth) != ("cpu", assumed.memory_bandwidth):
+            return spec
+        note = f"{MEANT}its memory is the GPU's, of {min(chips) / 1e9:g} GB/s"
+        return replace(spec, device=add_notes(replace(device, memory_bandwidth=min(chips)), note))
+
+    return [share(spec) for spec in specs] if chips else list(specs)
+
+
+def share_rest(devices: Sequence[Device], limits: Mapping[str, float]) -> dict[str, float]:
+    """The limits of memory [bytes] by device, and that of the other part where one part of a Mac's memory is given."""
+    cpu = next((device for device in devices if _REST in device.notes), None)
+    gpu = next((device for device in devices if any(note.startswith(_LEFT) for note in device.notes)), None)
+    if cpu is None or gpu is None or (cpu.name in limits) == (gpu.name in limits):
+        return dict(limits)
+    given, other = (gpu, cpu) if gpu.name in limits else (cpu, gpu)
+    rest = max(gpu.memory + cpu.memory - limits[given.name], 0.0)
+    return {**limits, other.name: min(rest, other.memory) if other is gpu else rest}
 
 
 def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:
@@ -150,8 +177,9 @@ def add_notes(device: Device, *notes: str) -> Device:
 def name_devices(specs: Sequence[DeviceSpec]) -> tuple[DeviceSpec, ...]:
     """Name the devices that have a prefix: prefix and number, or the bare prefix (``cpu``) if there is only one.
 
-    Disks get the figures of the first CPU, or of the default CPU.
+    Disks get the figures of the first CPU, or of the default CPU, and CPUs of Apple the bandwidth of their GPU.
     """
+    specs = _share_bandwidth(specs)
     if not specs:
         raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
     if len(specs) > MAX_DEVICES:

@@ -30,6 +30,7 @@ FITTED_CORES = 16
 """Cores of a CPU beyond which no further loss is assumed: the measurements that were fitted end there."""
 
 UNIFIED = "unified"
+APPLE = "apple_gpu"
 """The link of a device that shares host memory."""
 
 _LISTED = "`placewise devices` lists all known names"
@@ -118,6 +119,7 @@ class Defaults(Table):
     phone_npu: str
     cpu: str
     desktop_cpu: str
+    apple_cpu: str
     link: str
     rpc_link: str
     disk: str
@@ -222,10 +224,14 @@ def card_like(memory: float) -> str:
 
 
 def default_cpu(names: Iterable[str]) -> str:
-    """The CPU of a machine with devices of these names: a server's, but a desktop's beside consumers' cards alone."""
+    """The CPU of a machine with devices of these names: a server's, but a desktop's beside consumers' cards alone, and
+    Apple's beside its GPUs.
+    """
     models = (_device_names().get(_normalize_name(name)) for name in names)
-    tiers = {catalog().devices[model].tier for model in models if model}
-    return catalog().defaults.desktop_cpu if tiers and "datacenter" not in tiers else catalog().defaults.cpu
+    entries, defaults = [catalog().devices[model] for model in models if model], catalog().defaults
+    if any(entry.behaviour == APPLE for entry in entries):
+        return defaults.apple_cpu
+    return defaults.desktop_cpu if entries and all(entry.tier != "datacenter" for entry in entries) else defaults.cpu
 
 
 def find_link(name: str) -> LinkEntry:

@@ -23,6 +23,11 @@ from placewise.model.result import CORE
 from placewise.readers.run_dims import find_run_dims
 
 CACHE_UPDATE = "CacheUpdate"
+STAGED = 4
+"""How often a byte is read or written that is copied within one memory, by way of a staging buffer (for Metal,
+``ggml_metal_set_tensor_async``)."""
+SMALL = 1e6
+"""Bytes of weights whose copies are not worth a word, such as the factor of Gemma's embedding."""
 LARGE_MICRO_BATCH = 4096
 """Tokens of the largest micro-batch that is advised."""
 
@@ -79,15 +84,15 @@ def offload_prompts(problem: Problem) -> Problem:
 
 def count_prompt_copies(problem: Problem, placement: Placement) -> int:
     """How often llama.cpp copies weights from host memory to a card for one prompt: once for each of its micro-batches.
-    0 where the plan has none to copy.
+    0 where the plan has none to copy, or `SMALL` ones.
     """
     priced, dims = offload_prompts(problem), find_run_dims(problem.graph.source)
     if dims is None or OFFLOADED not in priced.costs.sources:
         return 0
     sources = priced.costs.op_source[np.arange(problem.n_ops), placement.device]
     copied = (sources == priced.costs.sources.index(OFFLOADED)) & (problem.graph.ops.phase == 0)
-    copied &= count_weight_bytes(problem.graph) > 0
-    return -(-dims.prompt_tokens // dims.ubatch) if copied.any() else 0
+    nbytes = count_weight_bytes(problem.graph)[copied].sum()
+    return -(-dims.prompt_tokens // dims.ubatch) if nbytes > SMALL else 0
 
 
 def describe_prompt_copies(problem: Problem, placement: Placement) -> tuple[str, ...]:
@@ -179,7 +184,8 @@ def _lend(problem: Problem, main: int, host: int, copies: _Copies) -> Floats:
     """Seconds [n_ops] of ops on the device `main`, after the copies from a host (−1: of any)."""
     cluster = problem.cluster
     way = cluster.link_class[len(cluster), main]
-    pace = 1 / cluster.class_bandwidth[way] + (1 / cluster.devices[host].weight_bandwidth if host >= 0 else 0.0)
+    bandwidth = min(float(cluster.class_bandwidth[way]), cluster.devices[main].memory_bandwidth / STAGED)
+    pace = 1 / bandwidth + (1 / cluster.devices[host].weight_bandwidth if host >= 0 else 0.0)
     moved = np.where(copies.times > 0, cluster.class_latency[way] + copies.nbytes * pace, 0.0) * copies.times
     seconds: Floats = problem.costs.op_seconds[:, main] + moved * problem.graph.op_repeats
     return seconds

@@ -143,7 +143,8 @@ def fitted_view(found: Fitted) -> RenderableType:
     parts: list[RenderableType] = []
     result = found.result
     if result.judgement is None:
-        parts.append(f"{result.status.outcome}: {result.unmet or 'no placement was found in the time'}")
+        narrow = f" with precision {found.precision}" if found.precision else ""
+        parts.append(f"{result.status.outcome}{narrow}: {result.unmet or 'no placement was found in the time'}")
     else:
         parts += [found.command, "", *_measured_parts(found), *(shown_text(line) for line in _list_facts(found))]
     parts += [shown_text(line) for line in assumption_lines(result.problem.cluster)]

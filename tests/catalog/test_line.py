@@ -131,11 +131,11 @@ def test_a_card_of_unknown_model_is_like_one_of_its_memory(memory, like):
 @pytest.mark.parametrize(
     ("spec", "model"),
     [
-        ("cpu", "Xeon-8358"), ("2xRTX-4090,cpu", "i9-13900K"), ("M2-Max,cpu@8GB", "i9-13900K"),
+        ("cpu", "Xeon-8358"), ("2xRTX-4090,cpu", "i9-13900K"), ("M2-Max,cpu@8GB", "M1-Max-CPU"),
         ("A770,cpu", "i9-13900K"), ("A100,cpu", "Xeon-8358"), ("RTX-4090,L4,cpu", "Xeon-8358"),
         ("RTX-A6000,2xcpu", "i9-13900K"),
         ({"cuda:0": "24GiB", "cpu": "60GiB"}, "i9-13900K"), ({"cuda:0": "80GiB", "cpu": "60GiB"}, "Xeon-8358"),
-        ({"mps": "24GiB", "cpu": "8GiB"}, "i9-13900K"),
+        ({"mps": "24GiB", "cpu": "8GiB"}, "M1-Max-CPU"),
     ],
 )  # fmt: skip
 def test_the_cpu_is_that_of_a_desktop_beside_consumers_cards(spec, model):
@@ -180,6 +180,22 @@ def test_a_gpu_of_apple_has_a_part_of_the_memory(spec: str, usable: float) -> No
     assert read_cluster({"mps": "64GB"}).devices[0].memory == 64e9
     given = set_memory(read_cluster(spec).devices[0], 40e9)
     assert given.memory == 40e9 and not any("macOS" in note and "lets it have" in note for note in given.notes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "bandwidth"),
+    [
+        ("M1,cpu", 68.25e9),
+        ("M2-Max@64GB,cpu@8GB", 400e9),
+        ("2xM2-Ultra,cpu,link=pcie4", 800e9),
+        ("M1,i9-13900K", 89.6e9),
+    ],
+)
+def test_a_processor_of_apple_reads_the_memory_of_its_gpu(spec: str, bandwidth: float) -> None:
+    """Slower than the GPU does; one of a known model keeps its own."""
+    gpu, *_, cpu = read_cluster(spec)
+    assert cpu.memory_bandwidth == pytest.approx(bandwidth, rel=1e-3)
+    assert cpu.efficiency["memory"] < gpu.efficiency["memory"] or "i9" in spec
 
 
 def test_json_says_the_same_as_the_mapping():

@@ -225,3 +225,23 @@ def test_rules_without_sense(chain: Path, options: tuple[str, ...], message: str
     """One sentence, exit code 2."""
     said = run("place", chain, "-d", "L4,cpu", *options, code=2).stderr
     assert message in said and said.count("error:") == 1 and said.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({}, (48e9, 16e9)),
+        ({"mps": "56GB"}, (56e9, 8e9)),
+        ({"mps": "40GB"}, (40e9, 24e9)),
+        ({"mps": "64GB"}, (64e9, 0)),
+        ({"cpu": "32GB"}, (32e9, 32e9)),
+        ({"cpu": "8GB"}, (48e9, 8e9)),
+        ({"mps": "50GB", "cpu": "10GB"}, (50e9, 10e9)),
+    ],
+)
+def test_the_parts_of_one_memory_are_never_more_than_all(
+    limits: dict[str, str], wanted: tuple[float, float], chain: Path
+) -> None:
+    """Of a Mac of 64 GB: what one part is given, the other lacks; macOS does not let the GPU have more by itself."""
+    cluster = pw.build(chain, "M2-Max@64GB,cpu", ProblemOptions(max_memory=limits)).cluster
+    assert tuple(device.memory for device in cluster) == pytest.approx(wanted)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_models import write_model
+from llama_configurations import read_both
 
 import placewise as pw
 from placewise.core.build import build
@@ -299,3 +300,36 @@ def test_a_processor_alone_is_a_target_too(tmp_path: Path) -> None:
     assert words[:3] == ["llama-server", "-m", str(file)] and words[-4:] == ["--device", "none", "-ngl", "0"]
     assert (exporter.read_back(made, plan.problem) == plan.placement.device).all()
     assert plan.result.status.outcome is Outcome.OPTIMAL
+
+
+def test_copies_within_one_memory_take_time_too(path: Path) -> None:
+    """A GPU of Apple shares the host's memory, and llama.cpp copies all the same, by way of a buffer."""
+    before = problem_of(path, "M2-Max,cpu")
+    after = offload_prompts(before)
+    gpu, host = before.cluster.index("mps"), before.cluster.index("cpu")
+    moved = after.costs.op_seconds[:, host] - before.costs.op_seconds[:, gpu]
+    products = (
+        (before.graph.ops.phase == 0) & before.graph.ops.kind.equals("Gemm") & (count_weight_bytes(before.graph) > 0)
+    )
+    products &= np.array([after.costs.sources[code] == OFFLOADED for code in after.costs.op_source[:, host]])
+    least = 2 * 4 * count_weight_bytes(before.graph) / before.cluster.devices[gpu].memory_bandwidth
+    assert products.any() and (moved[products] >= least[products]).all()
+
+
+@pytest.mark.parametrize("devices", ["2xM2-Ultra,cpu,link=thunderbolt-4", "M2-Max,RTX3060,cpu"])
+def test_a_machine_of_apple_has_no_other_card(devices: str, path: Path) -> None:
+    """Metal has one device there: other machines are servers, and cards that are not used are no matter."""
+    with pytest.raises(ExportError, match="a machine with a GPU of Apple has no other card"):
+        pw.place(path, devices, target="llama.cpp", dims=SIZES)
+    other = r"mps:1|cuda.*"
+    assert pw.place(path, devices, target="llama.cpp", dims=SIZES, exclude=[other]).placement is not None
+
+
+def test_a_factor_of_the_embedding_is_no_copy_of_weights(tmp_path: Path) -> None:
+    """Gemma multiplies its embedding on the host by a number: no larger micro-batch is advised for that."""
+    pytest.importorskip("transformers")
+    problem, _ = read_both("gemma2", tmp_path, prompt=2048)
+    plan = pw.place(tmp_path, "RTX4090,cpu", target="llama.cpp", dims={"prompt": 2048, "tokens": 8})
+    assert plan.placement is not None and find_lender(problem) >= 0
+    assert count_prompt_copies(plan.problem, plan.placement) == 0
+    assert not any("are copied for every micro-batch" in note for note in plan.result.notes)

@@ -31,6 +31,7 @@ MAX_SEQUENCES, MAX_SPLIT = 256, 15
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
 _NEURAL = "npu"
 """The kind of devices that no build runs."""
+_APPLE = "mps"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,9 +103,15 @@ def count_unused(problem: Problem) -> int:
 
 
 def require_accelerators(problem: Problem) -> Bools:
-    """As `find_accelerators`. Raises ExportError for one that llama.cpp does not run on."""
+    """As `find_accelerators`. Raises ExportError for one that llama.cpp does not run on, and for several in one machine
+    of which one is Apple's: Metal has a single device there (``ggml_backend_metal_reg``).
+    """
     if unknown := [device.name for device in problem.cluster if device.kind == _NEURAL]:
         raise ExportError(f"llama.cpp does not run on {unknown[0]}", remedy="leave it out of the devices")
+    cards = [problem.cluster.names[card] for card in list_cards(problem) if problem.allowed[:, card].any()]
+    if len(cards) > 1 and any(name.startswith(_APPLE) for name in cards):
+        wrong = f"a machine with a GPU of Apple has no other card for llama.cpp, and {', '.join(cards)} are several"
+        raise ExportError(wrong, remedy="start its RPC server on other machines, and write rpc:ADDRESS for them")
     return find_accelerators(problem)
 
 
