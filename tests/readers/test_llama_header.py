@@ -31,9 +31,10 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", {"sliding_window": 32}), "phi2": ("phi", {}), "phi3": ("phi3", {}),
     "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32}),
     "command-r": ("cohere", {}), "cohere2": ("cohere2", {"sliding_window": 32}), "falcon": ("falcon", {}),
-    "gpt2": ("gpt2", {"n_positions": 2048, "num_key_value_heads": 4}), "olmo2": ("olmo2", {}),
-    "starcoder2": ("starcoder2", {}), "deepseek2": ("deepseek_v3", LATENT | SHARED),
-    "bloom": ("bloom", {"num_key_value_heads": 4}),
+    "gpt2": ("gpt2", {"n_positions": 2048, "num_key_value_heads": 4, "tie_word_embeddings": False}),
+    "olmo2": ("olmo2", {}), "starcoder2": ("starcoder2", {}), "deepseek2": ("deepseek_v3", LATENT | SHARED),
+    "bloom": ("bloom", {"num_key_value_heads": 4}), "olmoe": ("olmoe", EXPERTS | {"num_key_value_heads": 4}),
+    "llama4": ("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 1, "num_hidden_layers": 4}),
     "glm4moe-ahead": ("glm4_moe", SHARED | {"num_nextn_predict_layers": 1, "use_qk_norm": True}),
 }  # fmt: skip
 
@@ -46,8 +47,15 @@ def test_buffers_are_those_of_the_file(family: str, tmp_path: Path) -> None:
     loaded = sum(tensor.nbytes for tensor in file.tensors if tensor.layer < COMMON["num_hidden_layers"])
     ours = build_header({**COMMON, "model_type": kind, **more}, loaded)
     assert ours is not None and ours.number("block_count") == file.number("block_count")
-    for ngl, gpus in ((0, []), (4, ["GPU0"]), (4, ["RPC0", "RPC1"]), (2, ["RPC0"])):
-        flags = LlamaFlags(context=2048, ngl=ngl, split=(1.0,) * len(gpus))
+    cases = [
+        (0, [], 512),
+        (4, ["GPU0"], 512),
+        (4, ["RPC0", "RPC1"], 512),
+        (2, ["RPC0"], 512),
+        (2, ["CUDA0", "CUDA1"], 2048),
+    ]
+    for ngl, gpus, ubatch in cases:
+        flags = LlamaFlags(context=2048, ngl=ngl, split=(1.0,) * len(gpus), ubatch=ubatch)
         assert count_compute(ours, flags, gpus) == pytest.approx(count_compute(file, flags, gpus), rel=0.003)
 
 

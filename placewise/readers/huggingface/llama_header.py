@@ -158,12 +158,14 @@ def _list_parts(sizes: _Sizes, name: str, width: int, layer: int) -> dict[str, t
 
 
 def _join(name: str, keys: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], weights: int) -> Header:
-    """A header whose tensors share the bytes of all weights by their entries."""
-    entries = sum(map(prod, shapes.values()))
+    """A header whose vectors are in four bytes, and whose matrices share the rest of all weights by their entries."""
+    vectors = sum(4 * prod(shape) for shape in shapes.values() if len(shape) == 1)
+    entries, rest = sum(prod(shape) for shape in shapes.values() if len(shape) > 1), max(weights - vectors, 0)
     tensors = tuple(
-        Tensor(f"{tensor}.weight", shape, "F16", prod(shape) * weights // entries, Path())
+        Tensor(f"{tensor}.weight", shape, "F16", prod(shape) * rest // entries, Path())
+        if len(shape) > 1 else Tensor(f"{tensor}.weight", shape, "F32", 4 * prod(shape), Path())
         for tensor, shape in shapes.items()
-    )
+    )  # fmt: skip
     return Header(name, {f"{name}.{key}": value for key, value in keys.items() if value}, tensors, "")
 
 
