@@ -59,6 +59,11 @@ SMALL: dict[str, dict[str, Any]] = {
 """model_type → the other values. Layers that differ (dense and mixed, sliding and full) come in every pattern."""
 
 
+LLAMA_4: dict[str, Any] = {
+    "model_type": "llama4_text", "num_hidden_layers": 4, "head_dim": 8, "num_local_experts": 4,
+    "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2,
+}  # fmt: skip
+"""Changes that make Llama 4 of Llama, with experts in every second layer."""
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("bert", {"architectures": ["BertForMaskedLM"]}),
     ("gpt2", {"tie_word_embeddings": False, "vocab_size": 97}),

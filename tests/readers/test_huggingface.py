@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_configs import SMALL, write_config
+from huggingface_configs import LLAMA_4, SMALL, write_config
 from soak import later, sample
 
 from placewise.costing.work import work_of
@@ -311,6 +311,18 @@ def test_experts_under_uniform_routing_by_hand(tmp_path):
     assert work.bytes[token] == pytest.approx(weights / 2 + others)
     share = 1 - (1 - 2 / 4) ** 12
     assert work.bytes[prompt] > weights * share
+
+
+def test_llama_4_computes_the_experts_that_are_chosen(tmp_path):
+    """In every second layer one of 4, and the one of all tokens beside; transformers computes all of them."""
+    graph = read_huggingface(write_config(tmp_path, "llama", **LLAMA_4), dims=DIMS).graph
+    work = work_of(graph)
+    prompt, token = ([op for op in in_phase(graph, phase) if graph.ops.kind[op] == "Experts"] for phase in (0, 1))
+    assert len(prompt) == len(token) == 2
+    row = 2 * 3 * 32 * 48 + 6 * 48 + 2 * 32
+    assert work.flops[prompt[0]] == pytest.approx(12 * row, rel=0.01)
+    assert work.bytes[token[0]] == pytest.approx(4 * 3 * 32 * 48, rel=0.1)
+    assert graph.ops.scope[prompt[0]].endswith("feed_forward.experts")
 
 
 def test_experts_apart_have_the_weights_and_work_of_experts_together(tmp_path):

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from huggingface_configs import SMALL, write_config
+from huggingface_configs import LLAMA_4, SMALL, write_config
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from soak import examples
@@ -159,6 +159,8 @@ def test_windows_that_show_nothing(tmp_path):
 def test_mixtures_that_choose_no_expert(tmp_path):
     """Where no expert is selected for a token, there is nothing to price."""
     refused(write_config(tmp_path, "mixtral", num_experts_per_tok=0), "no expert is selected", dims=TINY)
+    for values in ({"num_experts_per_tok": 0}, {"num_experts_per_tok": 5}, {"num_local_experts": 0}):
+        refused(write_config(tmp_path, "llama", **LLAMA_4 | values), "experts cannot be chosen for a token", dims=TINY)
 
 
 def test_kinds_of_layers_are_counted_too(tmp_path):

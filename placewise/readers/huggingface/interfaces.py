@@ -89,6 +89,11 @@ def _fuse_normalization(module: Any) -> None:
 def _route_mixture(mixture: Any) -> None:
     """Sends every token to the experts that its router chooses."""
     router, experts = mixture.router, mixture.experts
+    if not 0 < mixture.top_k <= router.out_features:
+        raise ModelFileError(
+            f"{mixture.top_k} of {router.out_features} experts cannot be chosen for a token",
+            remedy="check num_experts_per_tok and num_local_experts",
+        )
 
     def routed(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = hidden.reshape(-1, mixture.hidden_dim)
