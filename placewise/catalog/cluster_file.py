@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, permutations
+from itertools import chain, count, permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from placewise.catalog.device_specs import (
     MAX_DEVICES,
     DeviceSpec,
     add_notes,
+    leave_rest,
     name_devices,
     parse_device,
     rename_device,
@@ -141,16 +142,19 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
     specs: list[DeviceSpec] = []
     places: list[NodePath] = []
     tables = list(expand_devices(table))
-    cpu = default_cpu(device.model for _, device, _ in tables)
+    models, limited = dict[str, list[str]](), list[bool]()
+    for _, device, place in tables:
+        models.setdefault(device.node or name_place(place), []).append(device.model)
     for where, device, place in tables:
+        node = device.node or name_place(place)
         try:
-            expanded = _expand_device(device, cpu)
+            expanded = _expand_device(device, default_cpu(models[node], chain(*models.values())))
         except ClusterError as error:
             raise error.at(where) from None
-        node = device.node or name_place(place)
         specs += [replace(spec, device=replace(spec.device, node=node)) for spec in expanded]
         places += [place] * len(expanded)
-    named = name_devices(specs)
+        limited += [device.memory is not None] * len(expanded)
+    named = name_devices(leave_rest(specs, limited))
     default = table.default_link.speed if table.default_link else None
     speeds = link_nodes(named, places, table)
     if table.topology:
@@ -175,7 +179,10 @@ def _expand_device(table: DeviceTable, cpu: str) -> list[DeviceSpec]:
         if unknown:
             raise ClusterError(f"{key} has no {min(unknown)!r}", remedy=f"it knows {', '.join(known[key])}")
         changes[key] = {**getattr(spec.device, key), **changes[key]}
-    spec = with_memory(replace(spec, device=add_notes(replace(spec.device, **changes), *table.notes)), table.memory)
+    device = add_notes(replace(spec.device, **changes), *table.notes)
+    spec = replace(spec, device=device, shares=spec.shares and table.memory_bandwidth is None)
+    if table.memory is not None:
+        spec = replace(with_memory(spec, table.memory), rest=0.0)
     if table.name and table.count == 1:
         spec = rename_device(spec, table.name)
     elif table.name:

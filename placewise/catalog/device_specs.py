@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ class DeviceSpec:
 
     `prefix` starts the name that the device still has to get ("" if its name is final); `model` is its name in the
     catalogue ("" if unknown); `host_link`, `peer_link` (to devices of the same model) and `nvlink` (optional bridge)
-    are names of links in the catalogue. `rest` are the bytes of the machine's memory that a GPU may not use.
+    are names of links in the catalogue. `rest` are the bytes of the machine's memory that a GPU may not use, and
+    `shares` says that a processor has the bandwidth of that GPU's memory.
     """
 
     device: Device
@@ -39,6 +41,7 @@ class DeviceSpec:
     peer_link: str = ""
     nvlink: str = ""
     rest: float = 0.0
+    shares: bool = False
 
 
 def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> DeviceSpec:
@@ -54,9 +57,10 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
     if is_rpc(word):
         return with_memory(_rpc_spec(word, cpu), memory)
     if word == "cpu":
-        return with_memory(default_spec(cpu or catalog().defaults.cpu), memory)
+        spec = default_spec(cpu or catalog().defaults.cpu)
+        return with_memory(replace(spec, shares=cpu == catalog().defaults.apple_cpu), memory)
     model, family = find_device(name), describe_family(name)
-    spec = _catalog_spec(model)
+    spec = replace(_catalog_spec(model), shares=model == catalog().defaults.apple_cpu)
     if family:
         spec = replace(spec, device=add_notes(spec.device, MEANT + family))
     machine = spec.device.memory if memory is None else memory
@@ -77,7 +81,8 @@ def _find_usable(model: str, memory: float) -> float:
 
 def _rpc_spec(name: str, cpu: str) -> DeviceSpec:
     """An RPC server of llama.cpp: of unknown model, and over the Ethernet of a home."""
-    spec = default_spec(cpu or catalog().defaults.cpu)
+    defaults = catalog().defaults
+    spec = default_spec(defaults.desktop_cpu if cpu == defaults.apple_cpu else cpu or defaults.cpu)
     device = replace(spec.device, name=name, kind="accelerator")
     return replace(spec, device=device, prefix="", host_link=catalog().defaults.rpc_link)
 
@@ -125,43 +130,53 @@ def set_memory(device: Device, memory: float) -> Device:
 
 
 def leave_rest(specs: Sequence[DeviceSpec], limited: Sequence[bool]) -> list[DeviceSpec]:
-    """The specs of a machine in which a processor without a limit of its own has what a GPU may not use."""
-    rests = [spec.rest for spec in specs if spec.rest]
-    if len(rests) != 1:
-        return list(specs)
+    """The specs in which processors without a limit of their own have what the GPU of their node may not use."""
+    rests: dict[str, list[float]] = {}
+    for spec in specs:
+        if spec.rest:
+            rests.setdefault(spec.device.node, []).append(spec.rest)
+    cpus = Counter(spec.device.node for spec in specs if spec.device.kind == "cpu")
+    left = {node: found[0] / max(cpus[node], 1) for node, found in rests.items() if len(found) == 1}
     return [
-        replace(spec, device=add_notes(set_memory(spec.device, rests[0]), _REST))
-        if spec.device.kind == "cpu" and not is_limited else spec
+        replace(spec, device=add_notes(set_memory(spec.device, left[spec.device.node]), _REST))
+        if spec.device.kind == "cpu" and not is_limited and spec.device.node in left else spec
         for spec, is_limited in zip(specs, limited, strict=True)
     ]  # fmt: skip
 
 
 def _share_bandwidth(specs: Sequence[DeviceSpec]) -> list[DeviceSpec]:
-    """The specs in which Apple's processors of unknown model have the bandwidth of the memory that a GPU shares."""
-    known, assumed = catalog().devices, _catalog_spec(catalog().defaults.apple_cpu).device
-    chips = [
-        spec.device.memory_bandwidth for spec in specs if spec.model in known and known[spec.model].behaviour == APPLE
+    """The specs in which Apple's processors have the bandwidth of the memory that the GPU of their node shares."""
+    known, chips = catalog().devices, dict[str, float]()
+    for spec in specs:
+        if spec.model in known and known[spec.model].behaviour == APPLE:
+            chips[spec.device.node] = min(spec.device.memory_bandwidth, chips.get(spec.device.node, math.inf))
+    return [
+        _set_bandwidth(spec, chips[spec.device.node]) if spec.shares and spec.device.node in chips else spec
+        for spec in specs
     ]
 
-    def share(spec: DeviceSpec) -> DeviceSpec:
-        device = spec.device
-        if spec.model or (device.kind, device.memory_bandwidth) != ("cpu", assumed.memory_bandwidth):
-            return spec
-        note = f"{MEANT}its memory is the GPU's, of {min(chips) / 1e9:g} GB/s"
-        return replace(spec, device=add_notes(replace(device, memory_bandwidth=min(chips)), note))
 
-    return [share(spec) for spec in specs] if chips else list(specs)
+def _set_bandwidth(spec: DeviceSpec, bandwidth: float) -> DeviceSpec:
+    note = f"{MEANT}its memory is the GPU's, of {bandwidth / 1e9:g} GB/s"
+    return replace(spec, device=add_notes(replace(spec.device, memory_bandwidth=bandwidth), note))
 
 
 def share_rest(devices: Sequence[Device], limits: Mapping[str, float]) -> dict[str, float]:
-    """The limits of memory [bytes] by device, and that of the other part where one part of a Mac's memory is given."""
-    cpu = next((device for device in devices if _REST in device.notes), None)
-    gpu = next((device for device in devices if any(note.startswith(_LEFT) for note in device.notes)), None)
-    if cpu is None or gpu is None or (cpu.name in limits) == (gpu.name in limits):
-        return dict(limits)
-    given, other = (gpu, cpu) if gpu.name in limits else (cpu, gpu)
-    rest = max(gpu.memory + cpu.memory - limits[given.name], 0.0)
-    return {**limits, other.name: min(rest, other.memory) if other is gpu else rest}
+    """The limits of memory [bytes] by device, and those of the other parts where some of a Mac's memory is given."""
+    found = dict(limits)
+    for gpu in devices:
+        cpus = [cpu for cpu in devices if _REST in cpu.notes and cpu.node == gpu.node]
+        if not cpus or not any(note.startswith(_LEFT) for note in gpu.notes):
+            continue
+        whole, free = gpu.memory + sum(cpu.memory for cpu in cpus), [cpu for cpu in cpus if cpu.name not in limits]
+        given = sum(limits.get(cpu.name, 0.0) for cpu in cpus)
+        if gpu.name in limits:
+            rest = max(whole - limits[gpu.name] - given, 0.0) / max(len(free), 1)
+            found |= {cpu.name: rest for cpu in free}
+        elif given:
+            kept = given + sum(cpu.memory for cpu in free)
+            found[gpu.name] = min(gpu.memory, max(whole - kept, 0.0))
+    return found
 
 
 def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:

@@ -223,15 +223,21 @@ def card_like(memory: float) -> str:
     return next((card for card in cards if catalog().devices[card].memory / 1e9 * 2**30 >= memory), cards[-1])
 
 
-def default_cpu(names: Iterable[str]) -> str:
-    """The CPU of a machine with devices of these names: a server's, but a desktop's beside consumers' cards alone, and
-    Apple's beside its GPUs.
+def default_cpu(names: Iterable[str], others: Iterable[str] = ()) -> str:
+    """The CPU of a machine with devices of these names: Apple's beside its GPUs; else a server's, but a desktop's where
+    these and those of `others`, machines of the same cluster, are consumers' cards.
     """
-    models = (_device_names().get(_normalize_name(name)) for name in names)
-    entries, defaults = [catalog().devices[model] for model in models if model], catalog().defaults
-    if any(entry.behaviour == APPLE for entry in entries):
+    own, defaults = _list_entries(names), catalog().defaults
+    if any(entry.behaviour == APPLE for entry in own):
         return defaults.apple_cpu
-    return defaults.desktop_cpu if entries and all(entry.tier != "datacenter" for entry in entries) else defaults.cpu
+    tiers = {entry.tier for entry in (*own, *_list_entries(others))}
+    return defaults.desktop_cpu if tiers and "datacenter" not in tiers else defaults.cpu
+
+
+def _list_entries(names: Iterable[str]) -> list[DeviceEntry]:
+    """The entries of those names that are models."""
+    models = (_device_names().get(_normalize_name(name)) for name in names)
+    return [catalog().devices[model] for model in models if model]
 
 
 def find_link(name: str) -> LinkEntry:

@@ -12,7 +12,7 @@ import numpy as np
 from placewise._util.llama_defaults import OFFLOADED_ROWS, UBATCH
 from placewise.costing.llama_rates import find_tail, find_touched
 from placewise.costing.work import count_weight_bytes, work_of
-from placewise.model.cluster import is_rpc
+from placewise.model.cluster import Device, is_rpc
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.cost_error import MOVED, OFFLOADED
 from placewise.model.dtypes import bytes_of
@@ -24,12 +24,19 @@ from placewise.readers.run_dims import find_run_dims
 
 CACHE_UPDATE = "CacheUpdate"
 STAGED = 4
-"""How often a byte is read or written that is copied within one memory, by way of a staging buffer (for Metal,
-``ggml_metal_set_tensor_async``)."""
+"""How often a byte is read or written that is copied to a GPU of Apple within one memory, by way of a staging buffer
+(``ggml_metal_set_tensor_async``)."""
 SMALL = 1e6
 """Bytes of weights whose copies are not worth a word, such as the factor of Gemma's embedding."""
 LARGE_MICRO_BATCH = 4096
 """Tokens of the largest micro-batch that is advised."""
+
+
+def is_apple(device: Device) -> bool:
+    """Whether a device is a GPU of Apple, whatever it is called."""
+    return device.name.lower().startswith("mps") or (
+        device.kind == "gpu" and any(note.startswith("Apple ") for note in device.notes)
+    )
 
 
 def find_accelerators(problem: Problem) -> Bools:
@@ -184,7 +191,9 @@ def _lend(problem: Problem, main: int, host: int, copies: _Copies) -> Floats:
     """Seconds [n_ops] of ops on the device `main`, after the copies from a host (−1: of any)."""
     cluster = problem.cluster
     way = cluster.link_class[len(cluster), main]
-    bandwidth = min(float(cluster.class_bandwidth[way]), cluster.devices[main].memory_bandwidth / STAGED)
+    bandwidth = float(cluster.class_bandwidth[way])
+    if is_apple(cluster.devices[main]):
+        bandwidth = min(bandwidth, cluster.devices[main].memory_bandwidth / STAGED)
     pace = 1 / bandwidth + (1 / cluster.devices[host].weight_bandwidth if host >= 0 else 0.0)
     moved = np.where(copies.times > 0, cluster.class_latency[way] + copies.nbytes * pace, 0.0) * copies.times
     seconds: Floats = problem.costs.op_seconds[:, main] + moved * problem.graph.op_repeats

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.core.host_weights import find_accelerators
+from placewise.core.host_weights import find_accelerators, is_apple
 from placewise.model.cluster import Device, is_rpc
 from placewise.model.problem import Problem
 
 ANY_BUILD = "Vulkan"
 """Runs cards of several makers."""
-_STARTS = {"mps": "MTL", "gpu.": "SYCL", "xpu": "SYCL", "rocm": "ROCm", "hip": "ROCm"}
+_STARTS = {"gpu.": "SYCL", "xpu": "SYCL", "rocm": "ROCm", "hip": "ROCm"}
 """What builds call devices, by how their names begin here; others are CUDA's."""
 _AMD, _VOLTA = "AMD ", "NVIDIA V100"
 
@@ -35,4 +35,6 @@ def find_build(problem: Problem) -> str:
 def _find_build(device: Device) -> str:
     if any(note.startswith(_AMD) for note in device.notes):
         return "ROCm"
+    if is_apple(device):
+        return "MTL"
     return next((build for start, build in _STARTS.items() if device.name.lower().startswith(start)), "CUDA")

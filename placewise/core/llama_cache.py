@@ -9,12 +9,13 @@ from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import find_cache_types, find_header
 from placewise.core.host_weights import CACHE_UPDATE
 from placewise.errors import InputError
+from placewise.model.dtypes import bytes_of
 from placewise.model.problem import Problem
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_memory import count_cache
 from placewise.readers.gguf.reader import KNOWN
-from placewise.readers.gguf.shape import ModelShape, read_shape
-from placewise.readers.run_dims import find_run_dims
+from placewise.readers.gguf.shape import ModelShape, count_cells, read_shape
+from placewise.readers.run_dims import RunDims, find_run_dims
 
 
 def count_llama_cache(problem: Problem) -> Problem:
@@ -26,21 +27,30 @@ def count_llama_cache(problem: Problem) -> Problem:
     whole context there (Phi 3, first Mistral).
     """
     header, dims, source = find_header(problem), find_run_dims(problem.graph.source), problem.graph.source
-    if header is None or dims is None or source is None or source.format == "gguf" or header.architecture not in KNOWN:
+    if header is None or dims is None or source is None or source.format == "gguf" or problem.graph.known_digest:
         return problem
     graph, shape = problem.graph, read_shape(header)
     flags = LlamaFlags(
         context=dims.cache_positions, parallel=dims.streams, batch=max(dims.ubatch, BATCH), ubatch=dims.ubatch,
         cache=find_cache_types(problem),
     )  # fmt: skip
-    caches = [size for size in count_cache(shape, flags) if size]
-    _require_windows(problem, shape, header.architecture, sum(caches))
-    holds = np.flatnonzero(graph.ops.state_bytes)
-    if len(holds) != len(caches) or np.array_equal(graph.ops.state_bytes[holds], caches):
-        return problem
+    holds, caches = np.flatnonzero(graph.ops.state_bytes), list[int]()
+    if header.architecture in KNOWN:
+        caches = [size for size in count_cache(shape, flags) if size]
+        _require_windows(problem, shape, header.architecture, sum(caches))
+    if len(holds) != len(caches):
+        caches = [_count_layer(problem, op, dims) for op in holds.tolist()]
     state = graph.ops.state_bytes.copy()
     state[holds] = caches
     return problem.with_(graph=graph.with_state(state))
+
+
+def _count_layer(problem: Problem, op: int, dims: RunDims) -> int:
+    """Bytes of the cache that an op fills, two per entry, where only the configuration says what a layer has."""
+    graph = problem.graph
+    kept, kind = int(graph.ops.attributes[op]["capacity"]), graph.tensors.dtype_name(graph.outputs_of(op)[0])
+    cells = count_cells(dims.capacity, kept if kept < dims.capacity else 0, dims.ubatch)
+    return int(graph.ops.state_bytes[op]) // kept * cells * 2 // bytes_of((1,), kind)
 
 
 def _require_windows(problem: Problem, shape: ModelShape, architecture: str, kept: float) -> None:

@@ -39,14 +39,18 @@ def price_llama_ops(problem: Problem) -> Problem:
     graph, costs, source = problem.graph, problem.costs, problem.graph.source
     if source is None or source.format != "huggingface" or REWRITTEN in costs.sources or find_header(problem) is None:
         return problem
-    before = work_of(graph)
-    after = _count_llama_work(graph, before)
-    old, new = (cost_table(graph, problem.cluster, work=work).op_seconds for work in (before, after))
+    return apply_work(problem, _count_llama_work(graph, work_of(graph)), REWRITTEN)
+
+
+def apply_work(problem: Problem, work: OpWork, source: str) -> Problem:
+    """The problem whose estimates by a roofline are those of other `work`, under the name `source`."""
+    graph, costs = problem.graph, problem.costs
+    old, new = (cost_table(graph, problem.cluster, work=each).op_seconds for each in (work_of(graph), work))
     changed = costs.is_from(SOURCES) & np.isfinite(costs.op_seconds) & (old > 0) & (new != old)
     seconds, sources = costs.op_seconds.copy(), costs.op_source.copy()
     seconds[changed] *= new[changed] / old[changed]
     sources[changed & costs.is_from(SOURCES[:1])] = len(costs.sources)
-    names = (*costs.sources, REWRITTEN)
+    names = (*costs.sources, source)
     return problem.with_(costs=replace(costs, op_seconds=seconds, op_source=sources, sources=names))
 
 

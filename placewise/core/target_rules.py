@@ -14,6 +14,7 @@ from placewise.core.compute_buffer import (
     keep_compute_buffer,
     leave_out_activations,
 )
+from placewise.core.dense_experts import price_all_experts
 from placewise.core.host_weights import find_main_accelerator, offload_prompts, store_on_hosts
 from placewise.core.llama_cache import count_llama_cache
 from placewise.core.llama_ops import price_llama_ops
@@ -129,7 +130,7 @@ def run_on_target(problem: Problem, target: str) -> Problem:
     if rule.hosts == "idle":
         return keep_off(problem, [d for d, host in enumerate(problem.cluster.is_host.tolist()) if host])
     if rule.hosts == "store":
-        return store_on_hosts(problem)
+        return store_on_hosts(price_all_experts(problem))
     if rule.hosts == "lend":
         return offload_prompts(read_weights_again(price_conversions(price_llama_ops(problem))))
     return problem

@@ -59,6 +59,9 @@ class GraphHeader(Record):
     source: SourceRecord | None = None
     phases: tuple[PhaseRecord, ...] = Field((), description="phases that the column ops.phase indexes; empty: none")
     frozen: bool = Field(False, description="whether the column weights.trainable exists; without it all train")
+    digest: str = Field(
+        "", description="sha256 of the model, where a target counts its state anew; empty: of the columns"
+    )
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -98,6 +101,7 @@ def encode_graph(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
         source=source_record(graph.source),
         phases=tuple(PhaseRecord(name=phase.name, repeats=phase.repeats) for phase in graph.phases),
         frozen=not graph.weights.trainable.all(),
+        digest=graph.known_digest,
     )
     if header.frozen:
         arrays["weights.trainable"] = graph.weights.trainable
@@ -136,15 +140,9 @@ def decode_graph(header: GraphHeader, arrays: ColumnReader) -> Graph:
     )
     edges, weight_edges = _read_edges(arrays, "edges"), _read_edges(arrays, "weight_edges")
     phases = tuple(Phase(phase.name, phase.repeats) for phase in header.phases)
-    return Graph(
-        ops,
-        tensors,
-        weights,
-        edges,
-        weight_edges,
-        None if header.source is None else Source(**dict(header.source)),
-        phases,
-    )
+    source = None if header.source is None else Source(**dict(header.source))
+    graph = Graph(ops, tensors, weights, edges, weight_edges, source, phases)
+    return graph.with_digest(header.digest) if header.digest else graph
 
 
 def _read_trainable(header: GraphHeader, arrays: ColumnReader) -> Array:

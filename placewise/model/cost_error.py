@@ -23,8 +23,9 @@ OFFLOADED = "weights moved for prompts"
 REREAD = "roofline by micro-batch"
 """The source of times in which a device reads the weights of an op for every micro-batch of a prompt."""
 REWRITTEN = "roofline of llama.cpp's ops"
+DENSE = "roofline of all experts"
 """The source of times of ops that llama.cpp computes otherwise than the graph says."""
-_ESTIMATED = ("roofline", "assumed", REREAD, REWRITTEN)
+_ESTIMATED = ("roofline", "assumed", REREAD, REWRITTEN, DENSE)
 
 
 def expected_seconds(problem: Problem, value: float, used: int) -> float:

@@ -61,7 +61,7 @@ class Graph:
     weight_offsets: Longs = field(init=False)
     consumer_offsets: Longs = field(init=False)
     consumers: Ints = field(init=False)
-    _digest: str = field(init=False, default="", repr=False)
+    known_digest: str = field(init=False, default="", repr=False)
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -152,13 +152,18 @@ class Graph:
     def with_state(self, state_bytes: Longs) -> Graph:
         """The same graph, of the same digest, where what stays resident with each op [n_ops] takes other bytes."""
         kept = replace(self, ops=replace(self.ops, state_bytes=frozen(state_bytes, np.int64)))
-        object.__setattr__(kept, "_digest", self.digest())
-        return kept
+        return kept.with_digest(self.digest())
+
+    def with_digest(self, digest: str) -> Graph:
+        """The same graph, known by another digest: that of the model, where its state was counted anew."""
+        known = copy(self)
+        object.__setattr__(known, "known_digest", digest)
+        return known
 
     def digest(self) -> str:
         """sha256 over structure, kinds and shapes, whatever the ops are called and whatever they cost."""
-        if self._digest:
-            return self._digest
+        if self.known_digest:
+            return self.known_digest
         state = hashlib.sha256()
         kinds = sorted(self.ops.kind.values[code] for code in np.unique(self.ops.kind.codes).tolist())
         number = {kind: place for place, kind in enumerate(kinds)}

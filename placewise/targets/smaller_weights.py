@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placewise.core.place import place
 from placewise.errors import PlacewiseError
-from placewise.model.cost_error import MOVED, OFFLOADED, REREAD, REWRITTEN
+from placewise.model.cost_error import DENSE, MOVED, OFFLOADED, REREAD, REWRITTEN
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Result
@@ -19,7 +19,7 @@ SMALLER = ("fp16", "int8", "int4")
 """The precisions that are tried, the widest first."""
 SECONDS = 2.0
 """For each of them."""
-ESTIMATED = frozenset({"roofline", "assumed", REWRITTEN, REREAD, MOVED, OFFLOADED})
+ESTIMATED = frozenset({"roofline", "assumed", REWRITTEN, DENSE, REREAD, MOVED, OFFLOADED})
 """Sources of costs that follow a change of precision."""
 
 

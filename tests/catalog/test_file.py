@@ -339,3 +339,20 @@ def test_streams_and_rates_at_the_end_of_their_range(tmp_path):
     path.write_text('[[devices]]\nname = "a"\npeak_flops = { float32 = 1e-320 }\n')
     problem = build("zoo:random-layered", path, ProblemOptions(dims={"n_ops": 5}))
     assert np.isinf(problem.costs.op_seconds).any()
+
+
+def test_a_mac_among_other_machines_has_a_processor_of_its_own(read) -> None:
+    """Only the processor of its node reads its memory, and what the file says of one holds."""
+    cluster = read("""
+        node_link = { model = "ethernet-10" }
+        [[nodes]]
+        devices = [{ model = "M1" }, { model = "cpu" }]
+        [[nodes]]
+        devices = [{ model = "A100-80GB" }, { model = "cpu" }]
+        [[nodes]]
+        devices = [{ model = "M2-Ultra" }, { model = "cpu", memory_bandwidth = "400GB/s", memory = "32GB" }]
+    """)
+    own, server, given = (device for device in cluster if device.kind == "cpu")
+    assert own.memory_bandwidth == 68.25e9 and own.memory == pytest.approx(16e9 / 3)
+    assert any("Xeon" in note for note in server.notes)
+    assert given.memory_bandwidth == 400e9 and given.memory == 32e9

@@ -189,6 +189,7 @@ def test_a_gpu_of_apple_has_a_part_of_the_memory(spec: str, usable: float) -> No
         ("M2-Max@64GB,cpu@8GB", 400e9),
         ("2xM2-Ultra,cpu,link=pcie4", 800e9),
         ("M1,i9-13900K", 89.6e9),
+        ("M1@16GB,M1-Max-CPU", 68.25e9),
     ],
 )
 def test_a_processor_of_apple_reads_the_memory_of_its_gpu(spec: str, bandwidth: float) -> None:
@@ -196,6 +197,12 @@ def test_a_processor_of_apple_reads_the_memory_of_its_gpu(spec: str, bandwidth: 
     gpu, *_, cpu = read_cluster(spec)
     assert cpu.memory_bandwidth == pytest.approx(bandwidth, rel=1e-3)
     assert cpu.efficiency["memory"] < gpu.efficiency["memory"] or "i9" in spec
+
+
+def test_a_server_beside_a_mac_is_no_mac() -> None:
+    """Of unknown model: nothing says that it has the memory of Apple's largest chips."""
+    server = next(device for device in read_cluster("M1,rpc:10.0.0.2:50052,cpu") if device.name.startswith("rpc:"))
+    assert server.memory_bandwidth == catalog().devices["i9-13900K"].memory_bandwidth
 
 
 def test_json_says_the_same_as_the_mapping():

@@ -245,3 +245,25 @@ def test_the_parts_of_one_memory_are_never_more_than_all(
     """Of a Mac of 64 GB: what one part is given, the other lacks; macOS does not let the GPU have more by itself."""
     cluster = pw.build(chain, "M2-Max@64GB,cpu", ProblemOptions(max_memory=limits)).cluster
     assert tuple(device.memory for device in cluster) == pytest.approx(wanted)
+
+
+def test_a_mac_of_a_file_has_one_memory_too(chain: Path) -> None:
+    """That of its model; what the file says of a part is the part's."""
+    file = chain.with_name("mac.toml")
+    for memory, wanted in (("", (72e9, 24e9)), (', memory = "64GB"', (64e9, 64e9))):
+        file.write_text(f'devices = [{{ model = "M2-Max"{memory} }}, {{ model = "cpu" }}]')
+        cluster = pw.build(chain, file).cluster
+        assert tuple(device.memory for device in cluster) == pytest.approx(wanted)
+    file.write_text('devices = [{ model = "M2-Max" }, { model = "cpu" }]')
+    cluster = pw.build(chain, file, ProblemOptions(max_memory={"mps": "90GB"})).cluster
+    assert cluster.devices[1].memory == pytest.approx(6e9)
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [({}, (48e9, 8e9, 8e9)), ({"mps": "56GB"}, (56e9, 4e9, 4e9)), ({"cpu:0": "4GB"}, (48e9, 4e9, 8e9))],
+)
+def test_processors_of_a_mac_share_what_is_left(limits: dict[str, str], wanted: tuple[float, ...], chain: Path) -> None:
+    """Two of them have a half each."""
+    cluster = pw.build(chain, "M2-Max@64GB,2xcpu", ProblemOptions(max_memory=limits)).cluster
+    assert tuple(device.memory for device in cluster) == pytest.approx(wanted)

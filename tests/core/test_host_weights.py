@@ -325,6 +325,20 @@ def test_a_machine_of_apple_has_no_other_card(devices: str, path: Path) -> None:
     assert pw.place(path, devices, target="llama.cpp", dims=SIZES, exclude=[other]).placement is not None
 
 
+def test_macs_are_known_whatever_they_are_called(path: Path, tmp_path: Path) -> None:
+    """Two of a cluster file, with names of the user's, are refused as well."""
+    file = tmp_path / "two.toml"
+    file.write_text("""
+        devices = [{ model = "M2-Max", name = "left" }, { model = "M2-Max", name = "right" }, { model = "cpu" }]
+        [[links]]
+        source = "left"
+        target = "right"
+        bandwidth = "4GB/s"
+    """)
+    with pytest.raises(ExportError, match="left, right are several"):
+        pw.place(path, file, target="llama.cpp", dims=SIZES)
+
+
 def test_a_factor_of_the_embedding_is_no_copy_of_weights(tmp_path: Path) -> None:
     """Gemma multiplies its embedding on the host by a number: no larger micro-batch is advised for that."""
     pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewise.core.compute_buffer import find_header
-from placewise.core.host_weights import find_accelerators, find_lender
+from placewise.core.host_weights import find_accelerators, find_lender, is_apple
 from placewise.core.llama_builds import ANY_BUILD, find_build, list_cards
 from placewise.errors import ExportError
 from placewise.exporters.llama_cpp.layers import LayerSequence, find_layers, join_embeddings
@@ -31,7 +31,6 @@ MAX_SEQUENCES, MAX_SPLIT = 256, 15
 _NUMBERED = re.compile(r"(?:cuda|rocm|hip):(\d{1,4})", re.IGNORECASE)
 _NEURAL = "npu"
 """The kind of devices that no build runs."""
-_APPLE = "mps"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +107,10 @@ def require_accelerators(problem: Problem) -> Bools:
     """
     if unknown := [device.name for device in problem.cluster if device.kind == _NEURAL]:
         raise ExportError(f"llama.cpp does not run on {unknown[0]}", remedy="leave it out of the devices")
-    cards = [problem.cluster.names[card] for card in list_cards(problem) if problem.allowed[:, card].any()]
-    if len(cards) > 1 and any(name.startswith(_APPLE) for name in cards):
+    devices = problem.cluster.devices
+    used = [devices[card] for card in list_cards(problem) if problem.allowed[:, card].any()]
+    if len(used) > 1 and any(map(is_apple, used)):
+        cards = [device.name for device in used]
         wrong = f"a machine with a GPU of Apple has no other card for llama.cpp, and {', '.join(cards)} are several"
         raise ExportError(wrong, remedy="start its RPC server on other machines, and write rpc:ADDRESS for them")
     return find_accelerators(problem)

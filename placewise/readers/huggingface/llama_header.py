@@ -37,12 +37,12 @@ LLAMA_4 = "llama4"
 say neither."""
 KEYS = frozenset((
     "first_k_dense_replace", "head_dim", "hidden_size", "interleave_moe_layer_step", "intermediate_size",
-    "intermediate_size_mlp", "kv_lora_rank", "model_type", "moe_intermediate_size", "n_embd", "n_head", "n_inner",
-    "n_layer", "n_positions", "n_routed_experts", "n_shared_experts", "num_attention_heads", "num_experts",
-    "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_local_experts",
-    "num_nextn_predict_layers", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-    "shared_expert_intermediate_size", "sliding_window", "tie_word_embeddings", "use_qk_norm", "use_sliding_window",
-    "v_head_dim", "vocab_size",
+    "intermediate_size_mlp", "kv_lora_rank", "model_type", "moe_intermediate_size", "multi_query", "n_embd",
+    "n_head", "n_inner", "n_layer", "n_positions", "n_routed_experts", "n_shared_experts",
+    "new_decoder_architecture", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_hidden_layers",
+    "num_key_value_heads", "num_kv_heads", "num_local_experts", "num_nextn_predict_layers", "q_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "shared_expert_intermediate_size", "sliding_window",
+    "tie_word_embeddings", "use_qk_norm", "use_sliding_window", "v_head_dim", "vocab_size",
 ))  # fmt: skip
 """What is read of a configuration."""
 NONE: Mapping[str, int | str] = MappingProxyType({})
@@ -76,10 +76,11 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
     window = 0 if sizes.values.get("use_sliding_window") is False else sizes.find("sliding_window")
     ahead = sizes.find("num_nextn_predict_layers") if name in PREDICTS_AHEAD else 0
     latent, turned = sizes.find("kv_lora_rank"), sizes.find("qk_rope_head_dim")
+    kept = _count_kept_heads(sizes, name, heads)
     keys = {
         "block_count": layers + ahead, "nextn_predict_layers": ahead, "embedding_length": width,
         "attention.head_count": heads,
-        "attention.head_count_kv": 1 if latent else sizes.find("num_key_value_heads") or heads,
+        "attention.head_count_kv": 1 if latent else kept,
         "attention.key_length": latent + turned if latent else head,
         "attention.value_length": latent or head, "attention.kv_lora_rank": latent, "rope.dimension_count": turned,
         "attention.key_length_mla": turned + sizes.find("qk_nope_head_dim"),
@@ -87,7 +88,7 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
         "attention.sliding_window": window,
         "expert_used_count": sizes.find("num_experts_per_tok"),
     }  # fmt: skip
-    query, key = heads * head, sizes.find("num_key_value_heads", default=heads) * head
+    query, key = heads * head, kept * head
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (vocabulary, width), "output_norm": (width,)}
     if values.get("tie_word_embeddings", sizes.values.get("tie_word_embeddings")) is False:
         shapes["output"] = (vocabulary, width)
@@ -112,6 +113,15 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
         parts = own | _list_parts(sizes, name, width, layer)
         shapes |= {f"blk.{layer}.{part}": shape for part, shape in parts.items()}
     return _join(name, keys, shapes, weights)
+
+
+def _count_kept_heads(sizes: _Sizes, name: str, heads: int) -> int:
+    """Heads of keys and values."""
+    if name != "falcon":
+        return sizes.find("num_key_value_heads", default=heads)
+    if sizes.values.get("new_decoder_architecture"):
+        return sizes.find("num_kv_heads", default=heads)
+    return heads if sizes.values.get("multi_query") is False else 1
 
 
 def _find_text(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -169,7 +169,7 @@ def test_the_command_line_prints_the_same(config: str) -> None:
     assert document["command"] == said.stdout.splitlines()[0]
     assert document["tokens_per_second"] > 0 and document["prompt_tokens"] == 8
     none = run("fit", config, "-d", DEVICES, "--max-memory", "cuda:0=1MiB", "--max-memory", "cpu=1MiB", code=3)
-    assert none.stdout.startswith("infeasible: ")
+    assert none.stdout.startswith("infeasible with precision int4: ")
 
 
 def test_room_for_the_compute_buffer(tmp_path: Path) -> None:
