@@ -104,6 +104,12 @@ def find_header(problem: Problem) -> Header | None:
     return None if key is None else _read_header(*key)
 
 
+def find_made_header(problem: Problem) -> Header | None:
+    """The header that is made of a model's configuration; None for files, and where it is not known."""
+    source = problem.graph.source
+    return None if source is None or source.format == "gguf" else find_header(problem)
+
+
 def find_cache_types(problem: Problem) -> tuple[str, str]:
     """The types of the keys and the values that the cache of a model holds."""
     source = problem.graph.source

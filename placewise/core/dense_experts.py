@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from placewise.core.compute_buffer import find_header
+from placewise.core.compute_buffer import find_made_header
 from placewise.core.llama_ops import apply_work
 from placewise.costing.rules.llm import share_used
 from placewise.costing.work import count_weight_bytes, work_of
@@ -21,9 +21,8 @@ def price_all_experts(problem: Problem) -> Problem:
 
     Unchanged for other models, and where costs are measured. Doing it twice changes nothing.
     """
-    header, graph = find_header(problem), problem.graph
-    is_traced = graph.source is not None and graph.source.format == "huggingface"
-    if not is_traced or header is None or header.architecture != LLAMA_4 or DENSE in problem.costs.sources:
+    header, graph = find_made_header(problem), problem.graph
+    if header is None or header.architecture != LLAMA_4 or DENSE in problem.costs.sources:
         return problem
     work, weights = work_of(graph), count_weight_bytes(graph)
     flops, nbytes = work.flops.copy(), work.bytes.copy()

@@ -6,7 +6,7 @@ import numpy as np
 
 from placewise._util.llama_defaults import BATCH
 from placewise._util.units import format_bytes
-from placewise.core.compute_buffer import find_cache_types, find_header
+from placewise.core.compute_buffer import find_cache_types, find_made_header
 from placewise.core.host_weights import CACHE_UPDATE
 from placewise.errors import InputError
 from placewise.model.dtypes import bytes_of
@@ -26,8 +26,8 @@ def count_llama_cache(problem: Problem) -> Problem:
     changes nothing. Raises InputError where layers of a configuration have a sliding window, and llama.cpp keeps the
     whole context there (Phi 3, first Mistral).
     """
-    header, dims, source = find_header(problem), find_run_dims(problem.graph.source), problem.graph.source
-    if header is None or dims is None or source is None or source.format == "gguf" or problem.graph.known_digest:
+    header, dims = find_made_header(problem), find_run_dims(problem.graph.source)
+    if header is None or dims is None or problem.graph.known_digest:
         return problem
     graph, shape = problem.graph, read_shape(header)
     flags = LlamaFlags(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.core.compute_buffer import find_header
+from placewise.core.compute_buffer import find_made_header
 from placewise.core.host_weights import CACHE_UPDATE
 from placewise.costing.flops import compute_cost
 from placewise.costing.op_instance import CLASSES, Cost, OpInstance, OpValue
@@ -36,10 +36,9 @@ def price_llama_ops(problem: Problem) -> Problem:
     Costs by a roofline change by the ratio of its estimates; measured ones stay. Unchanged for models that are read
     from other files than configurations, and for those that generate no text. Doing it twice changes nothing.
     """
-    graph, costs, source = problem.graph, problem.costs, problem.graph.source
-    if source is None or source.format != "huggingface" or REWRITTEN in costs.sources or find_header(problem) is None:
+    if find_made_header(problem) is None or REWRITTEN in problem.costs.sources:
         return problem
-    return apply_work(problem, _count_llama_work(graph, work_of(graph)), REWRITTEN)
+    return apply_work(problem, _count_llama_work(problem.graph, work_of(problem.graph)), REWRITTEN)
 
 
 def apply_work(problem: Problem, work: OpWork, source: str) -> Problem:
@@ -57,9 +56,8 @@ def apply_work(problem: Problem, work: OpWork, source: str) -> Problem:
 def find_priced_work(problem: Problem) -> OpWork:
     """The work of the ops by which a problem is priced: of those of llama.cpp where it has their times."""
     work = work_of(problem.graph)
-    source = problem.graph.source
-    traced = source is not None and source.format != "gguf" and REWRITTEN in problem.costs.sources
-    return _count_llama_work(problem.graph, work) if traced else work
+    rewritten = find_made_header(problem) is not None and REWRITTEN in problem.costs.sources
+    return _count_llama_work(problem.graph, work) if rewritten else work
 
 
 @dataclass(frozen=True, slots=True)
