@@ -26,7 +26,7 @@ from placewise.catalog.links import LinkSpeed, Pair, build_cluster
 from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
 from placewise.catalog.topology import apply_topology
 from placewise.errors import ClusterError, locate_errors
-from placewise.model.cluster import HOST, Cluster, Device
+from placewise.model.cluster import HOST, Cluster, Device, is_rpc
 from placewise.model.dtypes import RATES
 
 NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None, str], ...]
@@ -144,7 +144,7 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
     tables = list(expand_devices(table))
     models, limited = dict[str, list[str]](), list[bool]()
     for _, device, place in tables:
-        models.setdefault(device.node or name_place(place), []).append(device.model)
+        models.setdefault(device.node or name_place(place), []).append("" if is_rpc(device.name) else device.model)
     for where, device, place in tables:
         node = device.node or name_place(place)
         try:
@@ -182,7 +182,8 @@ def _expand_device(table: DeviceTable, cpu: str) -> list[DeviceSpec]:
     device = add_notes(replace(spec.device, **changes), *table.notes)
     spec = replace(spec, device=device, shares=spec.shares and table.memory_bandwidth is None)
     if table.memory is not None:
-        spec = replace(with_memory(spec, table.memory), rest=0.0)
+        whole = spec.device.memory + spec.rest
+        spec = replace(with_memory(spec, table.memory), rest=max(whole - table.memory, 0.0) if spec.rest else 0.0)
     if table.name and table.count == 1:
         spec = rename_device(spec, table.name)
     elif table.name:

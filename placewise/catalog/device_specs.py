@@ -133,7 +133,7 @@ def leave_rest(specs: Sequence[DeviceSpec], limited: Sequence[bool]) -> list[Dev
     """The specs in which processors without a limit of their own have what the GPU of their node may not use."""
     rests: dict[str, list[float]] = {}
     for spec in specs:
-        if spec.rest:
+        if spec.rest and not is_rpc(spec.device.name):
             rests.setdefault(spec.device.node, []).append(spec.rest)
     cpus = Counter(spec.device.node for spec in specs if spec.device.kind == "cpu")
     left = {node: found[0] / max(cpus[node], 1) for node, found in rests.items() if len(found) == 1}
@@ -148,7 +148,8 @@ def _share_bandwidth(specs: Sequence[DeviceSpec]) -> list[DeviceSpec]:
     """The specs in which Apple's processors have the bandwidth of the memory that the GPU of their node shares."""
     known, chips = catalog().devices, dict[str, float]()
     for spec in specs:
-        if spec.model in known and known[spec.model].behaviour == APPLE:
+        here = spec.model in known and not is_rpc(spec.device.name)
+        if here and known[spec.model].behaviour == APPLE:
             chips[spec.device.node] = min(spec.device.memory_bandwidth, chips.get(spec.device.node, math.inf))
     return [
         _set_bandwidth(spec, chips[spec.device.node]) if spec.shares and spec.device.node in chips else spec
@@ -166,7 +167,7 @@ def share_rest(devices: Sequence[Device], limits: Mapping[str, float]) -> dict[s
     found = dict(limits)
     for gpu in devices:
         cpus = [cpu for cpu in devices if _REST in cpu.notes and cpu.node == gpu.node]
-        if not cpus or not any(note.startswith(_LEFT) for note in gpu.notes):
+        if not cpus or is_rpc(gpu.name) or not any(note.startswith(_LEFT) for note in gpu.notes):
             continue
         whole, free = gpu.memory + sum(cpu.memory for cpu in cpus), [cpu for cpu in cpus if cpu.name not in limits]
         given = sum(limits.get(cpu.name, 0.0) for cpu in cpus)

@@ -30,8 +30,9 @@ FITTED_CORES = 16
 """Cores of a CPU beyond which no further loss is assumed: the measurements that were fitted end there."""
 
 UNIFIED = "unified"
-APPLE = "apple_gpu"
 """The link of a device that shares host memory."""
+APPLE = "apple_gpu"
+"""How GPUs behave that have a part of the memory of their machine."""
 
 _LISTED = "`placewise devices` lists all known names"
 _MAKERS = ("nvidia", "tesla", "geforce", "amd", "instinct", "intel", "xeon", "core", "apple")

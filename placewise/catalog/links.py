@@ -71,7 +71,7 @@ def build_cluster(
         builder.add((HOST, name), link, "host memory")
         if transfers is None:
             builder.notes.setdefault(name, []).append(_TRANSFER_NOTES[mode])
-        if _may_fill_host(spec, [other.device.memory for other in specs if other.device.kind == "cpu"]):
+        if _may_fill_host(spec, _list_hosts(spec, specs)):
             builder.notes.setdefault(name, []).append(SHARES)
     for a, b in peers if mode == "direct" else ():
         if default or _have_nvlink(a, b):
@@ -82,6 +82,12 @@ def build_cluster(
 
 
 SHARES = f"{MEANT}its memory is the host's too, and both may use all of it: limit them, as M2-Max@64GiB,cpu@16GiB"
+
+
+def _list_hosts(spec: DeviceSpec, specs: Sequence[DeviceSpec]) -> list[float]:
+    """The memory [bytes] of the processors of a device's node."""
+    beside = [other.device for other in specs if other.device.node == spec.device.node]
+    return [device.memory for device in beside if device.kind == "cpu"]
 
 
 def _may_fill_host(spec: DeviceSpec, hosts: Sequence[float]) -> bool:

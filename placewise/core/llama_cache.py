@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from placewise._util.llama_defaults import BATCH
@@ -9,7 +11,6 @@ from placewise._util.units import format_bytes
 from placewise.core.compute_buffer import find_cache_types, find_made_header
 from placewise.core.host_weights import CACHE_UPDATE
 from placewise.errors import InputError
-from placewise.model.dtypes import bytes_of
 from placewise.model.problem import Problem
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_memory import count_cache
@@ -47,10 +48,10 @@ def count_llama_cache(problem: Problem) -> Problem:
 
 def _count_layer(problem: Problem, op: int, dims: RunDims) -> int:
     """Bytes of the cache that an op fills, two per entry, where only the configuration says what a layer has."""
-    graph = problem.graph
-    kept, kind = int(graph.ops.attributes[op]["capacity"]), graph.tensors.dtype_name(graph.outputs_of(op)[0])
+    graph, kept = problem.graph, int(problem.graph.ops.attributes[op]["capacity"])
     cells = count_cells(dims.capacity, kept if kept < dims.capacity else 0, dims.ubatch)
-    return int(graph.ops.state_bytes[op]) // kept * cells * 2 // bytes_of((1,), kind)
+    shapes = [graph.tensors.shape[tensor] for tensor in graph.outputs_of(op)]
+    return dims.sequences * sum(2 * cells * prod((*outer, width)) for *outer, _, width in shapes)
 
 
 def _require_windows(problem: Problem, shape: ModelShape, architecture: str, kept: float) -> None:

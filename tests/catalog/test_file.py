@@ -9,6 +9,7 @@ import pytest
 from locations import ROOT
 
 from placewise.catalog import read_cluster
+from placewise.catalog.links import SHARES
 from placewise.catalog.write import format_cluster
 from placewise.core.build import ProblemOptions, build
 from placewise.errors import ClusterError
@@ -356,3 +357,13 @@ def test_a_mac_among_other_machines_has_a_processor_of_its_own(read) -> None:
     assert own.memory_bandwidth == 68.25e9 and own.memory == pytest.approx(16e9 / 3)
     assert any("Xeon" in note for note in server.notes)
     assert given.memory_bandwidth == 400e9 and given.memory == 32e9
+    assert not any(SHARES in device.notes for device in cluster)
+
+
+def test_a_mac_that_is_a_server_shares_no_memory_here(read) -> None:
+    """Another machine's GPU: the processor is that of the card beside it, or of the Mac that is here."""
+    server = '{ model = "M4-Max", name = "rpc:10.0.0.2:50052" }'
+    desktop = read(f'devices = [{{ model = "RTX-4090" }}, {server}, {{ model = "cpu" }}]').devices[-1]
+    assert any("i9-13900K" in note for note in desktop.notes) and desktop.memory == 64 * 2**30
+    own = read(f'devices = [{{ model = "M2-Max" }}, {server}, {{ model = "cpu" }}]').devices[-1]
+    assert own.memory == pytest.approx(24e9) and own.memory_bandwidth == 400e9

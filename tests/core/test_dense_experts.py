@@ -33,6 +33,17 @@ def test_a_device_map_computes_all_experts(tmp_path: Path) -> None:
     assert DENSE not in run_on_target(problem, "vllm").costs.sources
 
 
+def test_experts_apart_are_all_computed_too(tmp_path: Path) -> None:
+    """As one op and as one each, the same work."""
+    path, seconds = write_config(tmp_path, "llama", **LLAMA_4 | WIDE), list[float]()
+    for apart in (0, 1):
+        problem = build(path, "L4,cpu", ProblemOptions(dims={"prompt": 4096, "tokens": 4, "experts_split": apart}))
+        dense, kinds = price_all_experts(problem), problem.graph.ops.kind
+        assert (dense.costs.op_seconds >= problem.costs.op_seconds).all()
+        seconds.append(float(dense.costs.op_seconds[kinds.equals("Expert") | kinds.equals("Experts"), 0].sum()))
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
+
+
 def test_other_mixtures_are_routed_there(tmp_path: Path) -> None:
     """Transformers computes the experts that tokens choose of all others."""
     problem = build(write_config(tmp_path, "mixtral"), "L4,cpu", ProblemOptions(dims={"prompt": 16, "tokens": 4}))

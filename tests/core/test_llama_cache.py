@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,9 @@ def test_an_architecture_that_was_not_compared_has_whole_blocks_too(tmp_path: Pa
     problem = build(tmp_path, "RTX4090,cpu", ProblemOptions(dims={"prompt": 2000, "tokens": 100, "ubatch": 256}))
     state = run_on_target(problem, "llama.cpp").graph.ops.state_bytes
     assert state[state > 0].tolist() == [2 * cells * 2 * 64 * 2 for cells in (768, 768, 768, 2304)]
+    counted = run_on_target(problem, "llama.cpp")
+    again = count_llama_cache(counted.with_(graph=replace(counted.graph)))
+    assert np.array_equal(again.graph.ops.state_bytes, state)
 
 
 def test_files_and_other_targets_keep_theirs(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ PARALLEL = frozenset({"cohere2", "command-r", "falcon", "phi2"})
 NORMED_BEHIND = frozenset({"exaone4", "gemma2", "gemma3", "glm4", "olmo2"})
 """Architectures with norms behind both parts."""
 NORMED_HEADS = frozenset({"gemma3", "olmo2", "olmoe", "qwen3", "qwen3moe"})
+NORMED_WHOLE = frozenset({"olmo2", "olmoe"})
+"""Those of them whose norms are of all heads together."""
 LLAMA_4 = "llama4"
 """Its norms of queries and keys have no weights, and each of its mixtures has an expert for all tokens: configurations
 say neither."""
@@ -102,7 +104,9 @@ def build_header(values: Mapping[str, Any], weights: int, defaults: Mapping[str,
     if latent:
         own = {"attn_norm": (width,), **_list_latent(sizes, width, heads)}
     if name in NORMED_HEADS or (sizes.values.get("use_qk_norm") is True and name != LLAMA_4):
-        own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
+        own |= {"attn_q_norm": (query,), "attn_k_norm": (key,)} if name in NORMED_WHOLE else {
+            "attn_q_norm": (head,), "attn_k_norm": (head,),
+        }  # fmt: skip
     if name in ("olmo2", "exaone4"):
         del own["attn_norm"]
     elif name not in PARALLEL:
