@@ -57,10 +57,9 @@ def parse_device(name: str, memory: float | None = None, *, cpu: str = "") -> De
     if is_rpc(word):
         return with_memory(_rpc_spec(word, cpu), memory)
     if word == "cpu":
-        spec = default_spec(cpu or catalog().defaults.cpu)
-        return with_memory(replace(spec, shares=cpu == catalog().defaults.apple_cpu), memory)
+        return with_memory(default_spec(cpu or catalog().defaults.cpu), memory)
     model, family = find_device(name), describe_family(name)
-    spec = replace(_catalog_spec(model), shares=model == catalog().defaults.apple_cpu)
+    spec = _catalog_spec(model)
     if family:
         spec = replace(spec, device=add_notes(spec.device, MEANT + family))
     machine = spec.device.memory if memory is None else memory
@@ -242,7 +241,8 @@ def _catalog_spec(model: str) -> DeviceSpec:
         ),
     )
     nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")
-    return DeviceSpec(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)
+    shares = model == catalog().defaults.apple_cpu
+    return DeviceSpec(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink, shares=shares)
 
 
 def _add_tf32(entry: DeviceEntry) -> dict[str, float]:

@@ -116,6 +116,14 @@ def find_cache_types(problem: Problem) -> tuple[str, str]:
     return parse_cache_type("" if source is None else str(source.options.get("cache_type", "")))
 
 
+def make_flags(dims: RunDims, cache: tuple[str, str]) -> LlamaFlags:
+    """The sizes that a command for llama.cpp asks for, with a cache of these types, and no layer on an accelerator."""
+    return LlamaFlags(
+        context=dims.cache_positions, parallel=dims.streams, cache=cache, batch=max(dims.ubatch, BATCH),
+        ubatch=dims.ubatch,
+    )  # fmt: skip
+
+
 def _find_key(problem: Problem) -> _Key | None:
     """What a header is read from; None for models that generate no text, and of other formats."""
     source = problem.graph.source
@@ -195,10 +203,7 @@ def _count_both(
     header: Header, dims: RunDims, cache: tuple[str, str], gpus: tuple[str, ...]
 ) -> tuple[Buffers, Buffers]:
     layers = header.number("block_count")
-    flags = LlamaFlags(
-        ngl=layers + 1, context=dims.cache_positions, parallel=dims.streams, cache=cache,
-        batch=max(dims.ubatch, BATCH), ubatch=dims.ubatch,
-    )  # fmt: skip
+    flags = replace(make_flags(dims, cache), ngl=layers + 1)
     alone = (replace(flags, split=(1.0,)), gpus[:1])
     together = (replace(flags, split=(1.0,) * len(gpus)), gpus)
     rest: list[tuple[LlamaFlags, tuple[str, ...]]] = [(replace(flags, ngl=0), ())]

@@ -12,11 +12,11 @@ from placewise.core.llama_ops import apply_work
 from placewise.costing.rules.llm import share_used
 from placewise.costing.work import count_weight_bytes, work_of
 from placewise.model.cost_error import DENSE
-from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers.huggingface.llama_header import LLAMA_4
 
 _KINDS = ("Experts", "Expert", "Combine")
+"""Ops that compute experts, together or apart."""
 
 
 def price_all_experts(problem: Problem) -> Problem:
@@ -29,7 +29,7 @@ def price_all_experts(problem: Problem) -> Problem:
         return problem
     work, weights = work_of(graph), count_weight_bytes(graph)
     flops, nbytes = work.flops.copy(), work.bytes.copy()
-    for op in np.flatnonzero(np.isin(graph.ops.kind.codes, _list_codes(graph))).tolist():
+    for op in np.flatnonzero(graph.ops.kind.equals_any(_KINDS)).tolist():
         known, read = graph.ops.attributes[op], graph.inputs_of(op).tolist()
         if graph.ops.kind[op] == "Experts":
             tokens, chosen = prod(graph.tensors.shape[read[0]][:-1]), graph.tensors.shape[read[1]][-1]
@@ -39,8 +39,3 @@ def price_all_experts(problem: Problem) -> Problem:
         flops[op] *= part
         nbytes[op] = weights[op] + (nbytes[op] - weights[op] * used) * part
     return apply_work(problem, replace(work, flops=flops, bytes=nbytes), DENSE)
-
-
-def _list_codes(graph: Graph) -> list[int]:
-    """The codes of the kinds of ops that compute experts, together or apart."""
-    return [code for code, kind in enumerate(graph.ops.kind.values) if kind in _KINDS]

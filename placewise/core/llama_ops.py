@@ -122,18 +122,13 @@ def _find_chosen(graph: Graph, work: OpWork) -> Bools:
 def _find_gates(graph: Graph, work: OpWork) -> Bools:
     """The activations [n_ops] that gate a product of their size, in one op with it."""
     found = np.zeros(graph.n_ops, np.bool_)
-    for op in np.flatnonzero(_is_small(graph, work) & np.isin(graph.ops.kind.codes, _list_codes(graph))).tolist():
+    for op in np.flatnonzero(_is_small(graph, work) & graph.ops.kind.equals_any(_ACTIVATIONS)).tolist():
         outputs = graph.outputs_of(op)
         readers = graph.consumers_of(outputs[0]).tolist()
         if len(readers) == 1 and graph.ops.kind[readers[0]] == "Mul":
             shapes = [_shape(graph, tensor) for tensor in graph.inputs_of(readers[0]).tolist()]
             found[op] = len(shapes) == 2 and shapes[0] == shapes[1]
     return found
-
-
-def _list_codes(graph: Graph) -> list[int]:
-    """The codes of the kinds of activations."""
-    return [code for code, kind in enumerate(graph.ops.kind.values) if kind in _ACTIVATIONS]
 
 
 def _has_matrix(graph: Graph) -> Bools:

@@ -60,7 +60,7 @@ def count_prompt_work(graph: Graph) -> dict[str, Floats]:
     read *= np.where(find_tail(graph), 1, batches) * find_touched(graph, work.flops, np.full(graph.n_ops, rows))
     part[find_tail(graph)] /= rows
     terms = _split_by_type(graph, {FLOPS: part * work.flops, WEIGHTS: prompt * read})
-    attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
+    attends, busy = graph.ops.kind.equals_any(_ATTENTION), ~work.op_class.equals("free")
     terms[ATTENTION] = np.where(attends, part * work.flops, 0.0)
     terms[VALUES] = np.where(busy & ~attends, part * values, 0.0)
     terms[RUN] = np.where(prompt & graph.ops.kind.equals("ArgMax"), float(batches), 0.0)
@@ -70,7 +70,7 @@ def count_prompt_work(graph: Graph) -> dict[str, Floats]:
 def count_token_work(graph: Graph) -> dict[str, Floats]:
     """The work of one generated token; 0 for ops of the prompt."""
     work, token = work_of(graph), graph.ops.phase == 1
-    attends, busy = _of_kinds(graph, _ATTENTION), ~work.op_class.equals("free")
+    attends, busy = graph.ops.kind.equals_any(_ATTENTION), ~work.op_class.equals("free")
     terms = _split_by_type(graph, {WEIGHTS: np.where(token, work.bytes, 0.0)})
     terms[ATTENTION] = np.where(token & attends, work.flops, 0.0)
     terms[CACHE] = np.where(token & attends, work.bytes, 0.0)
@@ -113,7 +113,7 @@ def _split_by_type(graph: Graph, amounts: Terms) -> dict[str, Floats]:
 
 def _list_shares(graph: Graph) -> Iterable[list[tuple[str, float]]]:
     """For every op, the types of its matrices and the share of its work of each; nothing for what is no product."""
-    products = _of_kinds(graph, _PRODUCTS)
+    products = graph.ops.kind.equals_any(_PRODUCTS)
     for op in range(graph.n_ops):
         products[op] &= not graph.ops.scope[op].endswith(_ROUTER)
         sizes: defaultdict[str, float] = defaultdict(float)
@@ -149,11 +149,6 @@ def _find_micro_batch(graph: Graph) -> int:
     """Tokens of a micro-batch, as the model was read for."""
     sizes = {} if graph.source is None else graph.source.options.get("dims", {})
     return int(sizes.get(UBATCH, MICRO_BATCH))
-
-
-def _of_kinds(graph: Graph, kinds: tuple[str, ...]) -> Bools:
-    found: Bools = np.any([graph.ops.kind.equals(kind) for kind in kinds], axis=0)
-    return found
 
 
 def _count_rows(graph: Graph) -> int:

@@ -6,7 +6,6 @@ follows (onnxruntime.ai, Quantize ONNX Models).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,13 +30,15 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
     Both factors come from a DequantizeLinear of 8 bits. A DequantizeLinear that only products read is part of them,
     as is a QuantizeLinear that is the only reader of a product; one with other readers keeps its cost.
     """
-    of_int8 = {op: _count_quantized_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
+    of_int8 = {
+        op: _count_quantized_bytes(graph, op) for op in np.flatnonzero(graph.ops.kind.equals_any(_FROM_INT8)).tolist()
+    }
     of_int8 = {op: size for op, size in of_int8.items() if size >= 0}
     if not of_int8:
         return work
     nbytes, dtype, op_class = work.bytes.copy(), work.dtype.copy(), work.op_class.codes.copy()
     flops, fused = work.flops.copy(), set[int]()
-    for op in _of_kinds(graph, _PRODUCTS):
+    for op in np.flatnonzero(graph.ops.kind.equals_any(_PRODUCTS)).tolist():
         makers = {position: producer for position, producer, _ in _arguments(graph, op)}
         rounded = _find_quantizer(graph, op)
         if not {makers.get(0), makers.get(1)} <= of_int8.keys() or (
@@ -56,11 +57,6 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
         if readers and fused.issuperset(readers) and not graph.tensors.output[graph.outputs_of(op)].any():
             flops[op], nbytes[op], op_class[op] = 0.0, 0.0, CLASSES.index("free")
     return replace(work, flops=flops, bytes=nbytes, dtype=dtype, op_class=Interned(CLASSES, op_class))
-
-
-def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
-    codes = [code for code, kind in enumerate(graph.ops.kind.values) if kind in kinds]
-    return np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:

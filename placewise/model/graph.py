@@ -145,20 +145,23 @@ class Graph:
 
     def with_source(self, source: Source) -> Graph:
         """The same graph from elsewhere: what was checked and derived is shared."""
-        moved = copy(self)
-        object.__setattr__(moved, "source", source)
-        return moved
+        return self._change(source=source)
 
     def with_state(self, state_bytes: Longs) -> Graph:
         """The same graph, of the same digest, where what stays resident with each op [n_ops] takes other bytes."""
-        kept = replace(self, ops=replace(self.ops, state_bytes=frozen(state_bytes, np.int64)))
-        return kept.with_digest(self.digest())
+        ops = replace(self.ops, state_bytes=frozen(state_bytes, np.int64))
+        return self._change(ops=ops, known_digest=self.digest())
 
     def with_digest(self, digest: str) -> Graph:
         """The same graph, known by another digest: that of the model, where its state was counted anew."""
-        known = copy(self)
-        object.__setattr__(known, "known_digest", digest)
-        return known
+        return self._change(known_digest=digest)
+
+    def _change(self, **fields: Any) -> Graph:
+        """A copy with other values of fields from which nothing is derived."""
+        changed = copy(self)
+        for name, value in fields.items():
+            object.__setattr__(changed, name, value)
+        return changed
 
     def digest(self) -> str:
         """sha256 over structure, kinds and shapes, whatever the ops are called and whatever they cost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
@@ -60,6 +60,11 @@ class Interned(Generic[T]):
         if value not in self.values:
             return np.zeros(len(self.codes), np.bool_)
         return np.asarray(self.codes == self.values.index(value))
+
+    def equals_any(self, values: Collection[T]) -> Bools:
+        """A mask [rows] of the rows that hold one of `values`."""
+        codes = [code for code, value in enumerate(self.values) if value in values]
+        return np.isin(self.codes, codes)
 
 
 class _Table:

@@ -29,18 +29,13 @@ _OP_BY_OP = frozenset({"torch-export", "torch-module", "torch-modules", "hugging
 @lru_cache(maxsize=2)
 def in_place_ops(graph: Graph) -> Bools:
     """The ops [n_ops] whose first result may take the memory of an equally large operand whose last reader they are."""
-    views = (_of_kinds(graph, VIEWS) & ~_marked(graph, "copied")) | _marked(graph, "view")
+    views = (graph.ops.kind.equals_any(VIEWS) & ~_marked(graph, "copied")) | _marked(graph, "view")
     if graph.source is not None and graph.source.format in _OP_BY_OP:
         return frozen(views, np.bool_)
-    convolved = _of_kinds(graph, _CONVOLUTIONS)
-    folded = _of_kinds(graph, _NORMS) & _read_from(graph, convolved)
-    added = _of_kinds(graph, _SUMS) & _read_from(graph, convolved | folded)
-    return frozen(views | _of_kinds(graph, IN_PLACE) | folded | added, np.bool_)
-
-
-def _of_kinds(graph: Graph, kinds: frozenset[str]) -> Bools:
-    kind = graph.ops.kind
-    return np.array([word in kinds for word in kind.values], np.bool_)[kind.codes]
+    convolved = graph.ops.kind.equals_any(_CONVOLUTIONS)
+    folded = graph.ops.kind.equals_any(_NORMS) & _read_from(graph, convolved)
+    added = graph.ops.kind.equals_any(_SUMS) & _read_from(graph, convolved | folded)
+    return frozen(views | graph.ops.kind.equals_any(IN_PLACE) | folded | added, np.bool_)
 
 
 def _marked(graph: Graph, attribute: str) -> Bools:
