@@ -1,4 +1,4 @@
-// The extension module placewise._native: every room binds its own kernels.
+// The extension module placewise._native: every folder binds its own kernels.
 #include <nanobind/nanobind.h>
 
 #include "common/errors.hpp"

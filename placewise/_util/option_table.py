@@ -36,10 +36,13 @@ PROBLEM_OPTIONS = (
     OptionInfo("objective", "--objective", "text", "latency, throughput, or step: one pipelined training step.", ""),
     OptionInfo("dims", "--dim", "sizes", "A symbolic dimension, as batch=8 or context=32k; may be repeated.", ""),
     OptionInfo(
-        "execution", "--execution", "text", "Latency: how a sample is executed: operator, subgraph or sequential."
+        "execution",
+        "--execution",
+        "text",
+        "Latency: how a sample is run: operator, contention-free, subgraph or sequential.",
     ),
     OptionInfo("communication", "--communication", "text", "Throughput: blocking, overlap or duplex."),
-    OptionInfo("memory", "--memory", "text", "How memory is counted: live or sum."),
+    OptionInfo("memory", "--memory", "text", "How memory is counted: live, resident or sum."),
     OptionInfo(
         "contiguous", "--contiguous/--free", "either", "Stages form a chain; --free: devices may hold any sets of ops."
     ),

@@ -1,4 +1,4 @@
-"""The app: every verb and what they have in common."""
+"""The app: every command, and what they have in common."""
 
 from __future__ import annotations
 
@@ -8,35 +8,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = {
-    "place": "place",
-    "fit": "fit",
-    "inspect": "inspect",
-    "check": "price",
-    "judge": "price",
-    "explain": "explain",
-    "diff": "diff",
-    "compare": "compare",
-    "sweep": "sweep",
-    "devices": "devices",
-    "doctor": "doctor",
-    "run": "execute",
-    "export": "export",
-    "profile": "profile",
-    "report": "report",
-    "train": "train",
-    "zoo": "zoo",
-    "cache": "cache",
-}
-"""Every verb, and the module of this package that holds it: only that of the verb at hand is imported."""
-
+COMMANDS = (
+    "place", "fit", "inspect", "check", "judge", "explain", "diff", "compare", "sweep", "devices", "doctor", "run",
+    "export", "profile", "report", "train", "zoo", "cache",
+)  # fmt: skip
+"""Every command. Each has a module of its name here, which is imported only if it is called, or for --help."""
 
 ALIASES = {"simulate": "judge"}
-"""Former names of verbs, which still work."""
+"""Former names of commands, which still work."""
 
 
-class _Verbs(TyperGroup):
-    """Loads a verb when it is named; all of them for --help."""
+class _Commands(TyperGroup):
+    """Imports a command when it is called; all of them for --help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -47,17 +30,17 @@ class _Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"placewise.cli.{COMMANDS[cmd_name]}")
-        verb = typer.Typer(context_settings=CONTEXT)
+        module = import_module(f"placewise.cli.{cmd_name}")
         if cmd_name == "zoo":
             return typer.main.get_group(module.app)
-        verb.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_command(verb)
+        command = typer.Typer(context_settings=CONTEXT)
+        command.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(command)
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
-    cls=_Verbs,
+    cls=_Commands,
     name="placewise",
     help="Decide which device runs each operation of a neural network, and prove how good the answer is.",
     no_args_is_help=True,

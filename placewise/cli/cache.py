@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, show, show_json
+from placewise.cli.command import guarded, show, show_json
 
 
 @guarded

@@ -9,8 +9,8 @@ import typer
 
 from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.execute import Bind, InFlight, Inputs, Rounds, Runtime, Seconds, read_inputs
-from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.command import INFEASIBLE, UNKNOWN, emit, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import Bind, InFlight, Inputs, Rounds, Runtime, Seconds, read_inputs
 from placewise.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from placewise.cli import BAD_INPUT
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, show, show_json
+from placewise.cli.command import guarded, listen, show, show_json
 
 
 @guarded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, progress, show, show_json, warn
+from placewise.cli.command import guarded, listen, progress, show, show_json, warn
 from placewise.errors import InputError
 
 if TYPE_CHECKING:

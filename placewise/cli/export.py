@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show_json, warn, working
+from placewise.cli.command import INFEASIBLE, emit, guarded, listen, say, show, show_json, warn, working
 from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:

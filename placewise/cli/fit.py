@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.command import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions

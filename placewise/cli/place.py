@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import exit_with, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.command import exit_with, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.execute import Bind
-from placewise.cli.run import guarded, listen, show, show_json, warn, working
+from placewise.cli.command import guarded, listen, show, show_json, warn, working
+from placewise.cli.run import Bind
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions

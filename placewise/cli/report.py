@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
+from placewise.cli.command import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions

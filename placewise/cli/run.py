@@ -1,188 +1,185 @@
-"""What every command does around its work: errors to exit codes, progress and warnings to standard error."""
+"""placewise run: execute a plan on this machine, check its outputs, and time it beside the best single device."""
 
 from __future__ import annotations
 
-import errno
-import functools
-import json
-import logging
-import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewise._util.text import visible
-from placewise._util.voice import SPEAKS_FLAGS
-from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
-from placewise.errors import InternalError, OutputError, PlacewiseError
+from placewise.cli import options as opt
+from placewise.cli.command import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from placewise.core.options import ProblemOptions
+    from placewise.runtimes.inputs import Arrays
 
-    from placewise.model.problem import Problem
-    from placewise.model.result import Result
-    from placewise.placers.base import OnProgress
+Runtime = Annotated[
+    str | None,
+    typer.Option(help="onnxruntime, openvino, torch, pipelining, ray or emulated (default: by the model's format)."),
+]
+Bind = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="DEVICE=PLACE: bind a device of the plan to cores:0-3, cuda:1 or openvino:GPU.0, with runtime options "
+        "after ';'; may be repeated."
+    ),
+]
+Inputs = Annotated[Path | None, typer.Option(help="Inputs by name (.npz; default: random).")]
+InFlight = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Samples in flight: 1 for latency, more for time per sample in a pipeline (default: by the objective).",
+    ),
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each times every placement once.")]
+RuntimeOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes or time-scale=1000."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Run the stages on this Ray cluster: HOST:PORT, auto or local."),
+]
+Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this time, as 30s.")]
+TRAINING = "Training"
+Train = Annotated[
+    bool,
+    typer.Option(
+        "--train",
+        help="Train: --schedule gpipe, 1f1b, interleaved or zero-bubble, --optimizer sgd, momentum or adam, and "
+        "--microbatches per step, each a batch of the plan.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="Number of training steps.", rich_help_panel=TRAINING)]
+LearningRate = Annotated[float, typer.Option(help="Of the optimizer.", rich_help_panel=TRAINING)]
+CheckpointFolder = Annotated[
+    Path | None, typer.Option("--checkpoint", help="Write checkpoints into this folder.", rich_help_panel=TRAINING)
+]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Steps per checkpoint.", rich_help_panel=TRAINING)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.", rich_help_panel=TRAINING)]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        min=0, help="How often to restart from the checkpoint after the death of a process.", rich_help_panel=TRAINING
+    ),
+]
+CompareSteps = Annotated[
+    int, typer.Option(min=0, help="Steps that one process repeats, to compare losses.", rich_help_panel=TRAINING)
+]
 
-INFEASIBLE, UNKNOWN = 3, 4
-P = ParamSpec("P")
-R = TypeVar("R")
 
+@guarded
+@opt.with_problem_options()
+def run(
+    plan: opt.PlanPath,
+    model: opt.MovedModel = None,
+    runtime: Runtime = None,
+    ray: RayAddress = None,
+    bind: Bind = None,
+    inputs: Inputs = None,
+    in_flight: InFlight = None,
+    rounds: Rounds = 10,
+    measure_time: Seconds = "60s",
+    option: RuntimeOption = None,
+    train: Train = False,
+    steps: Steps = 20,
+    learning_rate: LearningRate = 1e-3,
+    checkpoint: CheckpointFolder = None,
+    checkpoint_every: CheckpointEvery = 10,
+    resume: Resume = False,
+    restarts: Restarts = 3,
+    compare_steps: CompareSteps = 2,
+    trust_model: opt.TrustModel = False,
+    seed: opt.Seed = 0,
+    *,
+    problem_options: ProblemOptions,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Run a plan: check its outputs against one device, then time it in turns with the best single device.
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """One sentence and an exit code instead of a traceback: 2 bad input, 130 interrupted (`main` says the word)."""
+    With --train, train it instead (PyTorch): losses, seconds per step and memory beside those predicted.
 
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        spoken = SPEAKS_FLAGS.set(True)
-        try:
-            return command(*args, **kwargs)
-        except InternalError as error:
-            say(f"internal error: {error}")
-            raise typer.Exit(1) from error
-        except PlacewiseError as error:
-            say(f"error: {error}")
-            raise typer.Exit(BAD_INPUT) from error
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        finally:
-            SPEAKS_FLAGS.reset(spoken)
-
-    return run
-
-
-def exit_with(result: Result) -> None:
-    """End with the exit code of a search, if that is not 0."""
-    from placewise.model.result import Outcome, Reason
-
-    if result.status.outcome is Outcome.INFEASIBLE:
-        raise typer.Exit(INFEASIBLE)
-    if result.placement is None:
-        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
-
-
-def listen(quiet: bool) -> None:
-    """Send Placewise's own log lines to standard error."""
-    log = logging.getLogger("placewise")
-    handler = logging.NullHandler() if quiet else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Visible())
-    log.handlers = [handler]
-    log.setLevel(logging.ERROR if quiet else logging.INFO)
-    log.propagate = False
-
-
-class _Visible(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return visible(super().formatMessage(record))
-
-
-def show(*parts: RenderableType) -> None:
-    """Print on standard output: as wide as the terminal on one, without line breaks of its own into a pipe.
-
-    Text is printed as it is, never read as markup, but control characters are written out. Raises OutputError.
+    Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
-    from rich.console import Console
+    from placewise._util.units import parse_seconds
+    from placewise.analysis.measure_placements import (
+        PLAN,
+        Setting,
+        choose_protocol,
+        measure_placements,
+        tabulate_measurements,
+    )
+    from placewise.core.build import build_for_plan
+    from placewise.errors import RunError
+    from placewise.files.plan_file import find_model
+    from placewise.reporting.measured import document_of, measurement_view
+    from placewise.runtimes.registry import choose_ray
 
-    from placewise.reporting.plain import lines, printable
+    listen(quiet)
+    _require_training(train=train, checkpoint=checkpoint, resume=resume)
+    if train:
+        from placewise.analysis.train_plan import TrainingSetting, run_training, tabulate_training, without_training
+        from placewise.reporting.training_run import training_run_view
 
-    console = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 10_000)
-    if not console.is_terminal:
-        emit(lines(*parts, width=console.width))
+        source = find_model(plan, model)
+        with working(quiet, "reading the model"):
+            problem, placement = build_for_plan(source, plan, options=without_training(problem_options))
+        place = TrainingSetting(opt.bindings(bind), read_inputs(inputs), trust_model=trust_model)
+        trained = run_training(
+            problem, placement, source, problem_options, place, runtime=runtime, steps=steps,
+            learning_rate=learning_rate, checkpoint=checkpoint, every=checkpoint_every, resume=resume,
+            restarts=restarts, compared=compare_steps, seed=seed,
+            on_step=_ignore_step if quiet else _say_step,
+        )  # fmt: skip
+        table = tabulate_training(trained)
+        if as_json:
+            show_json(asdict(table))
+        else:
+            warn(trained.training.job.problem.warnings, quiet)
+            show(training_run_view(table))
         return
-    for part in parts:
-        console.print(printable(part))
+    with working(quiet, "reading the model"):
+        problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
+    protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
+    options = {name: str(value) for name, value in opt.typed(option).items()}
+    runtime, texts = choose_ray(runtime, ray, options)
+    setting = Setting(
+        runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=texts, seed=seed, trust_model=trust_model
+    )
+    found = measure_placements(problem, {PLAN: placement}, setting)
+    sheet = tabulate_measurements(found, PLAN)
+    if as_json:
+        show_json(document_of(sheet))
+    else:
+        warn(problem.warnings, quiet)
+        show(measurement_view(sheet))
+    failure = found.of(PLAN).measurement.failure
+    if failure:
+        raise RunError(failure)
 
 
-def show_json(document: Any) -> None:
-    """Print JSON on standard output; infinity and NaN become null. Raises OutputError."""
-    plain = sys.stdout is None or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    emit(json.dumps(_finite(document), ensure_ascii=plain, indent=2) + "\n")
+def read_inputs(path: Path | None) -> Arrays | None:
+    """The arrays of a .npz file by name. Raises InputError."""
+    from placewise.runtimes.inputs import load_inputs
+
+    return None if path is None else load_inputs(path)
 
 
-def emit(text: str) -> None:
-    """Write on standard output at once. Raises OutputError; ends the command in silence where nobody reads any more."""
-    try:
-        if sys.stdout is None:
-            raise OSError(errno.EBADF, "it is closed")
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise typer.Exit(NOBODY_READS) from None
-    except OSError as error:
-        raise OutputError(f"standard output cannot be written ({(error.strerror or str(error)).lower()})") from None
+def _say_step(number: int, loss: float, seconds: float) -> None:
+    say(f"step {number}: loss {loss:.6g}, {seconds:.3f} s")
 
 
-def say(text: str) -> None:
-    """Write a line on standard error, if it can be written; control characters are written out."""
-    with suppress(OSError):
-        typer.echo(visible(text), err=True)
+def _ignore_step(number: int, loss: float, seconds: float) -> None:
+    del number, loss, seconds
 
 
-def warn(warnings: tuple[str, ...], quiet: bool) -> None:
-    """Print each warning once, on standard error."""
-    if not quiet:
-        for warning in dict.fromkeys(warnings):
-            say(f"note: {warning}")
+def _require_training(*, train: bool, checkpoint: Path | None, resume: bool) -> None:
+    from placewise.errors import InputError
 
-
-def warn_of(problem: Problem, devices: str | None, quiet: bool, *, models: bool = True) -> None:
-    """Print a problem's warnings, which `models` were assumed, and where to read what else was."""
-    from placewise.reporting.sentences import assumption_lines
-
-    notes = sum(len(device.notes) for device in problem.cluster)
-    assumed = f"{notes} figures of the devices are the catalogue's or assumed: placewise devices '{devices}' names them"
-    lines = assumption_lines(problem.cluster) if models else []
-    warn((*lines, *problem.warnings, *((assumed,) if notes and devices else ())), quiet)
-
-
-@contextmanager
-def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
-    """A line on standard error that says who works on what, if a person is watching; `limit` in seconds."""
-    from placewise.placers.base import ignore
-
-    if quiet or not _is_terminal(sys.stderr):
-        yield ignore
-        return
-    from rich.console import Console
-
-    from placewise.analysis.progress import ProgressLine
-    from placewise.reporting.plain import printable
-
-    line = ProgressLine(limit)
-    with Console(stderr=True).status("reading") as status:
-        yield lambda state: status.update(printable(line.of(state)))
-
-
-@contextmanager
-def working(quiet: bool, on_what: str) -> Iterator[None]:
-    """A line on standard error that says what is being done, if a person is watching."""
-    if quiet or not _is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-
-    from placewise.reporting.plain import printable
-
-    with Console(stderr=True).status(printable(on_what)):
-        yield
-
-
-def is_watched() -> bool:
-    """Whether a person watches standard error."""
-    return _is_terminal(sys.stderr)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+    if not train and (checkpoint is not None or resume):
+        raise InputError("checkpoints are those of a training run", remedy="add --train")

@@ -11,7 +11,7 @@ import typer
 
 from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, is_watched, listen, show
+from placewise.cli.command import INFEASIBLE, UNKNOWN, emit, guarded, is_watched, listen, show
 from placewise.errors import InputError
 
 if TYPE_CHECKING:

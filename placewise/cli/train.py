@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.execute import Bind, Inputs, read_inputs
-from placewise.cli.run import exit_with, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.command import exit_with, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import Bind, Inputs, read_inputs
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, show, show_json
+from placewise.cli.command import guarded, show, show_json
 
 app = typer.Typer(help="Models by name: the workloads of the placement literature.", no_args_is_help=True)
 

@@ -108,8 +108,8 @@ class ProblemOptions:
         Micro-batches per training step, each a batch of the model. Default: 32.
     step_samples : int
         Samples per synchronization of replicas; 0 means one per replica. Default: 0.
-    schedule : {"1f1b", "gpipe"}
-        Of a training pipeline. Default: 1f1b.
+    schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "auto"}
+        Of a training pipeline; those after gpipe are for the objective step. Default: 1f1b; for step, auto.
     graph : {"inference", "training"}
         With "training", the model gets a backward pass and an optimizer (docs/training.md). Default: inference.
     optimizer : {"sgd", "momentum", "adam"}

@@ -92,8 +92,10 @@ def result_with(
     for who, value in values.items():
         if bound.value > value * (1 + 1e-9):
             raise InternalError(f"{bound.method} proves {bound.value!r} s and {who} reaches {value!r} s on {problem!r}")
-    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
-    status = Status(Outcome.OPTIMAL, Reason.PROVED) if optimal else Status(Outcome.FEASIBLE, proposal.reason)
+    gap, reason = gap_of(judgement.value, bound.value), proposal.reason
+    if reason is Reason.FINISHED and gap <= watch.budget.gap:
+        reason = Reason.GAP
+    status = Status(Outcome.OPTIMAL, Reason.PROVED) if gap <= OPTIMAL_GAP else Status(Outcome.FEASIBLE, reason)
     return Result(
         problem, proposal.placement, status, judgement, bound, name, watch.elapsed, watch.budget.seed,
         baselines, proposal.history, proposal.notes, others=others,

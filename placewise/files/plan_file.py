@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -33,7 +33,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
-from placewise.model.result import Result
+from placewise.model.result import Result, ViolationKind
 from placewise.model.verdict import Baseline
 from placewise.model.ways import Ways
 
@@ -70,9 +70,7 @@ class PhaseUseRecord(Record):
 class ViolationRecord(Record):
     """One broken rule."""
 
-    kind: str = Field(
-        description="coverage, support, pin, colocation, memory, contiguity, convexity, calls or replicas"
-    )
+    kind: str = Field(description=", ".join(get_args(ViolationKind)))
     message: str
     device: str = ""
     ops: tuple[str, ...] = ()
@@ -140,7 +138,7 @@ class PlanFile(Record):
     lower_bound: Amount = Field(0.0, description="seconds: no placement is better")
     gap: Amount = Field(1.0, description="(value − lower_bound) / value")
     status: Literal["optimal", "feasible", "infeasible", "unknown"] = "unknown"
-    reason: Literal["proved", "time limit", "finished", "interrupted"] = "finished"
+    reason: Literal["proved", "gap reached", "time limit", "finished", "interrupted"] = "finished"
     unmet: str = Field("", description="why no placement exists")
     bound_method: str = Field("", description="method that proved the lower bound")
     objective: ObjectiveRecord | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -47,9 +47,14 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a search stopped."""
+    """Why a search stopped.
+
+    It proved that nothing is better, or that nothing fits; it came as near to its bound as was asked for; its time was
+    over; it had done all that it does, or the work that it was given; or somebody interrupted it.
+    """
 
     PROVED = "proved"
+    GAP = "gap reached"
     TIME_LIMIT = "time limit"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -74,14 +79,18 @@ class Bound:
     method: str
 
 
+ViolationKind = Literal[
+    "coverage", "support", "pin", "colocation", "memory", "contiguity", "schedule", "order", "convexity", "calls",
+    "replicas", "degree", "devices",
+]  # fmt: skip
+"""The rules that a placement can break; docs/judge.md describes each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule.
+    """One broken rule."""
 
-    `kind` is coverage, support, pin, colocation, memory, contiguity, convexity, calls, replicas, order or schedule.
-    """
-
-    kind: str
+    kind: ViolationKind
     message: str
     device: str = ""
     ops: tuple[str, ...] = ()

@@ -249,8 +249,10 @@ def _describe_unmeasured(baseline: Baseline, value: float, used: int) -> str:
 
 def _describe_slower(name: str, faster: Baseline, value: float) -> str:
     more = value / faster.value - 1 if faster.value > 0 else math.inf
-    how = "slightly slower" if more < 0.001 else f"{more:.1%} slower" if math.isfinite(more) else "slower"
     called = _name_single(faster).replace("best ", "") if name == SINGLE_DEVICE else f"the {name}"
+    if more >= 1 and math.isfinite(more):
+        return f"This plan takes {more + 1:.1f} times as long as {called}: try another placer or more time."
+    how = "slightly slower" if more < 0.001 else f"{more:.1%} slower" if math.isfinite(more) else "slower"
     return f"This plan is {how} than {called}: try another placer or more time."
 
 

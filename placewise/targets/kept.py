@@ -112,14 +112,14 @@ def describe_kept(kept: Sequence[Kept]) -> str:
         words.setdefault(_loss_of(one), []).append(one.target)
     said = "; ".join(f"{', '.join(targets)}: {loss}" for loss, targets in words.items())
     lost = any(one.loss > SAME or not one.valid for one in kept)
-    none = "" if any(one.gains for one in kept) or not lost else "No export of it is faster than one device: "
+    none = "" if any(one.gains for one in kept) or not lost else "No export of it is faster than one device. "
     hint = any(one.loss > TOLERATED or not one.valid for one in kept)
-    return f"{none}exported to {said}{' (place --for a target searches what it can run)' if hint else ''}"
+    return f"{none}Exported to {said}{' (place --for a target searches what it can run)' if hint else ''}"
 
 
 def _loss_of(kept: Kept) -> str:
     if not kept.valid:
         return "breaks a rule"
     if abs(kept.loss) <= SAME:
-        return "as fast"
+        return "as fast as planned"
     return f"{abs(kept.loss):.1%} {'slower' if kept.loss > 0 else 'faster'}"

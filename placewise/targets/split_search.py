@@ -24,7 +24,7 @@ from placewise.model.result import OPTIMAL_GAP, Bound, Improvement, Proposal, Re
 from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.interchangeable import interchangeable
 from placewise.simulate import judge_placement
-from placewise.targets.stage_costs import stage_costs
+from placewise.targets.stage_bounds import bound_stages
 
 MOST_LEFT = 4096
 """Combinations of devices that may be left; with more, the rest of a split may use every device again."""
@@ -129,7 +129,7 @@ class _LineSearch:
         self.search, self.line, self.best, self.many = search, line, best, many
         self.kinds = device_kinds(problem, line)
         examples = [kind[0] for kind in self.kinds]
-        costs = stage_costs(problem, line, [*examples, *([line.first] if line.first >= 0 else [])])
+        costs = bound_stages(problem, line, [*examples, *([line.first] if line.first >= 0 else [])])
         self.cost, self.first = costs[: len(examples)], costs[len(examples) :]
         self.adds, self.ordered = problem.objective.kind == "latency", problem.constraints.ordered
         self.everything = tuple(len(kind) for kind in self.kinds)

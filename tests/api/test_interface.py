@@ -6,12 +6,13 @@ import dataclasses
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
-from cli_runs import run
+from cli_runs import run as run_command
 from locations import EXAMPLES
 
 import placewise as pw
@@ -19,9 +20,10 @@ from placewise._util.option_table import OTHER_OPTIONS, PROBLEM_OPTIONS
 from placewise._util.units import parse_fraction
 from placewise._util.voice import SPEAKS_FLAGS, as_python
 from placewise.api.learning import pretrain
-from placewise.cli import compare, diff, execute, explain, export, fit, place, price, profile, report, sweep, train
+from placewise.cli import check, compare, diff, explain, export, fit, judge, place, profile, report, run, sweep, train
 from placewise.core.options import ProblemKeywords, ProblemOptions
 from placewise.errors import InputError
+from placewise.model.problem import Communication, Execution, MemoryModel, ObjectiveKind, Schedule
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +48,9 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "place": (place.place, pw.place, {"details"}),
     "compare": (compare.compare, pw.compare, {"form", "measure", "runtime", "bind", "inputs", "in_flight", "rounds",
                                               "measure_time", "trust_model", "save_plan"}),
-    "judge": (price.judge, pw.judge, set()),
-    "check": (price.check, pw.check, set()),
-    "run": (execute.run, pw.run, set()),
+    "judge": (judge.judge, pw.judge, set()),
+    "check": (check.check, pw.check, set()),
+    "run": (run.run, pw.run, set()),
     "export": (export.export, pw.export,
                {"save_plan", "force", "list_targets", "devices"}),
     "explain": (explain.explain, pw.explain, {"devices"}),
@@ -61,6 +63,10 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
 }  # fmt: skip
 """The command, the function, and what only the command has (docs/python.md says what to do instead)."""
 FLAG_NAMES = {"option": "options"}
+CHOICES = {
+    "objective": ObjectiveKind, "execution": Execution, "communication": Communication, "memory": MemoryModel,
+    "schedule": Schedule,
+}  # fmt: skip
 
 
 def test_every_option_is_described_once_and_everywhere() -> None:
@@ -74,6 +80,15 @@ def test_every_option_is_described_once_and_everywhere() -> None:
             or f"{name}, " in (ProblemOptions.__doc__ or "")
             or (f", {name} :" in (ProblemOptions.__doc__ or ""))
         )
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_choice_is_described(name: str) -> None:
+    """The docstring lists all values that an option has, and the sentence of `--help` names each."""
+    (described,) = re.findall(rf"^    {name} : {{(.*)}}$", ProblemOptions.__doc__ or "", re.MULTILINE)
+    assert set(re.findall(r'"([^"]+)"', described)) == set(get_args(CHOICES[name]))
+    words = next(option.help for option in PROBLEM_OPTIONS if option.name == name)
+    assert all(re.search(rf"(?<![\w-]){choice}(?![\w-])", words) for choice in get_args(CHOICES[name])), words
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -145,7 +160,7 @@ def test_errors_speak_the_readers_language() -> None:
     with pytest.raises(InputError) as error:
         pw.place(model, "2xL4,cpu")
     assert "dims={'batch': 1}" in str(error.value) and "--" not in str(error.value)
-    assert "--dim batch=1" in run("place", model, "-d", "2xL4,cpu", code=2).stderr
+    assert "--dim batch=1" in run_command("place", model, "-d", "2xL4,cpu", code=2).stderr
     assert not SPEAKS_FLAGS.get()
 
 

@@ -15,7 +15,7 @@ from locations import EXAMPLES
 from soak import later
 
 from placewise.catalog import read_cluster
-from placewise.cli.run import listen
+from placewise.cli.command import listen
 from placewise.files.cluster_record import cluster_to_dict
 
 RESNET = str(EXAMPLES / "resnet50.onnx")

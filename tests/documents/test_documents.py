@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from locations import ROOT
 
 from placewise.exporters import registry as targets
+from placewise.model.result import Reason, ViolationKind
 from placewise.placers import registry
 
 README = (ROOT / "README.md").read_text()
@@ -30,6 +32,16 @@ def test_the_python_of_a_page_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {"__name__": "__main__"})
     assert "compared with" in capsys.readouterr().out and (tmp_path / "plan.json").exists() == (page == "README.md")
+
+
+def test_rules_and_reasons_are_those_of_the_code() -> None:
+    """The tables of broken rules and of reasons to stop have every one, and no other."""
+    judge, reading = ((ROOT / "docs" / page).read_text() for page in ("judge.md", "reading.md"))
+    rules = re.search(r"\| violation \|.*?\n\n", judge, re.DOTALL)
+    reasons = re.search(r"\| reason \|.*?\n\n", reading, re.DOTALL)
+    assert rules is not None and reasons is not None
+    assert set(re.findall(r"^\| `(.+?)` ", rules[0], re.MULTILINE)) == set(get_args(ViolationKind))
+    assert set(re.findall(r"^\| `(.+?)` ", reasons[0], re.MULTILINE)) == set(Reason)
 
 
 def test_the_makefile_has_the_two_commands_of_the_readme() -> None:

@@ -250,6 +250,43 @@ def test_parts_that_mean_nothing(tmp_path: Path, changes: dict[str, Any], messag
     assert str(caught.value).startswith(f"{path}: ")
 
 
+FIRST_FIELDS = {
+    "format", "version", "value", "lower_bound", "gap", "status", "reason", "unmet", "bound_method", "objective",
+    "constraints", "cluster", "devices", "wires", "violations", "bottleneck", "baselines", "placer", "seed", "seconds",
+    "history", "notes", "warnings", "source", "graph_hash", "assignment", "calls", "order", "tool",
+}  # fmt: skip
+FIRST_INNER_FIELDS = {
+    "objective": {"kind", "communication", "execution", "memory"},
+    "constraints": {"pins", "forbidden", "contiguous", "headroom"},
+    "devices": {"device", "ops", "compute", "send", "receive", "load", "idle", "resident", "peak", "capacity",
+                "waits_for"},
+    "baselines": {"value", "valid", "violations"},
+}  # fmt: skip
+"""What plans had when the format was published."""
+
+
+def test_a_plan_of_the_first_days_can_be_read(tmp_path: Path) -> None:
+    """What came later has defaults: the placement and every figure that was there are the same."""
+    save_plan(result(), tmp_path / "new.json")
+    new = json.loads((tmp_path / "new.json").read_text("utf-8"))
+    old = {key: value for key, value in new.items() if key in FIRST_FIELDS}
+
+    def first(name: str, record: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in record.items() if key in FIRST_INNER_FIELDS[name]}
+
+    old["objective"], old["constraints"] = (
+        first("objective", old["objective"]),
+        first("constraints", old["constraints"]),
+    )
+    old["devices"] = [first("devices", device) for device in old["devices"]]
+    old["baselines"] = {name: first("baselines", record) for name, record in old["baselines"].items()}
+    (tmp_path / "old.json").write_text(json.dumps(old), "utf-8")
+    plan, placed = load_plan(tmp_path / "old.json"), result().placement
+    assert placement_of(plan, two_ops(), machine()) == placed
+    assert (plan.value, plan.lower_bound, plan.status, plan.reason) == (4.0, 3.0, "feasible", "time limit")
+    assert plan.baselines["best single device"].violations == 2 and plan.verdict is None
+
+
 def test_missing_plans(tmp_path: Path) -> None:
     """A file that does not exist, a directory, and bytes that are no text."""
     (tmp_path / "raw").write_bytes(b"\xff\xfe\0")

@@ -127,10 +127,10 @@ def test_the_verdict_does_not_praise_what_a_baseline_beats() -> None:
     """A plan on one device beside a better balanced split, and a split slower than one device, say so."""
     result = answered(TWO.with_(objective=Objective("latency")), 0, 0)
     assert result.baselines[BALANCED_SPLIT][1].value == 1.0
-    assert verdict(result).startswith("This plan is 100.0% slower than the naive balanced split")
+    assert verdict(result).startswith("This plan takes 2.0 times as long as the naive balanced split")
     worse = side_by_side([[1.0, 9.0], [1.0, 4.0]], ("accelerator", "accelerator"), Objective("latency"))
     said = verdict(answered(worse, 0, 1))
-    assert "slower than the single device" in said and "gain" not in said
+    assert "times as long as the single device" in said and "gain" not in said
     best = side_by_side([[1.0, 9.0]], ("accelerator", "accelerator"), Objective("latency"))
     assert verdict(place(best)) == "A split is not worth it: one device alone is the best answer found."
 

@@ -80,12 +80,12 @@ def test_what_targets_keep_is_what_an_export_writes() -> None:
     roomy = roomy.with_(costs=type(roomy.costs).given(costs, roomy.costs.transfer_seconds))
     free = place(roomy, "etf")
     assert free.value < free.baselines["best single device"][1].value
-    assert describe_kept(list_kept(free)).startswith("No export of it is faster than one device: exported to ")
+    assert describe_kept(list_kept(free)).startswith("No export of it is faster than one device. Exported to ")
 
 
 def test_a_search_is_recommended_only_where_an_export_loses_something() -> None:
     """What is lost by a plan on one device, by copies that do not overlap, no search gains back."""
-    assert describe_kept([Kept("vllm", 0.006, True)]) == "exported to vllm: 0.6% slower"
+    assert describe_kept([Kept("vllm", 0.006, True)]) == "Exported to vllm: 0.6% slower"
     assert describe_kept([Kept("vllm", 0.02, True)]).endswith(
         "2.0% slower (place --for a target searches what it can run)"
     )

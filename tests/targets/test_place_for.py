@@ -314,7 +314,7 @@ def test_a_plan_for_no_target_says_what_each_would_keep() -> None:
     plan = pw.place(problem, placer="single")
     kept = list_kept(plan.result)
     assert {one.target for one in kept} >= {"deepspeed", "vllm"}
-    assert describe_kept(kept).startswith("exported to ") and describe_kept(kept) in plan.summary()
+    assert describe_kept(kept).startswith("Exported to ") and describe_kept(kept) in plan.summary()
     assert list_kept(place_for(problem, "vllm")) == () and describe_kept(()) == ""
 
 

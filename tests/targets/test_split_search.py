@@ -23,7 +23,7 @@ from placewise.placers.base import Budget, SearchContext
 from placewise.placers.shared.interchangeable import interchangeable
 from placewise.simulate import judge_placement
 from placewise.targets.split_search import SplitPlacer, count_splits
-from placewise.targets.stage_costs import stage_costs
+from placewise.targets.stage_bounds import bound_stages
 
 UNITS = 5
 
@@ -110,7 +110,7 @@ def test_stages_never_take_less_than_their_bound(seed: int) -> None:
     """The sum of the bounds of the stages, or the largest of them, is below the value of every split."""
     problem, line = drawn_problem(seed)
     devices = list(range(problem.n_devices))
-    costs = stage_costs(problem, line, devices)
+    costs = bound_stages(problem, line, devices)
     for order, bounds in all_splits(problem, line):
         parts = [costs[device, bounds[k], bounds[k + 1]] for k, device in enumerate(order)]
         judged = judge_placement(problem, Placement(stage_devices(bounds, order)[line.unit]))
@@ -128,7 +128,7 @@ def test_stages_without_room_for_their_activations_are_left_out() -> None:
     for room, fits in ((weights + largest / 2, False), (weights + 100 * largest, True)):
         devices = [replace(d, memory=room) if n == device else d for n, d in enumerate(problem.cluster)]
         cluster = replace(problem.cluster, devices=tuple(devices))
-        cost = stage_costs(problem.with_(cluster=cluster), line, [device])[0, 0, -1]
+        cost = bound_stages(problem.with_(cluster=cluster), line, [device])[0, 0, -1]
         assert np.isfinite(cost) == fits
 
 

@@ -41,7 +41,7 @@ class SweepTask:
     speaks_flags: bool = False
 
 
-class Evaluator:
+class PointEvaluator:
     """Evaluates points one after the other, and keeps the model that was read last. Workers serve one each."""
 
     def __init__(self, task: SweepTask) -> None:

@@ -9,14 +9,14 @@ from pickle import PicklingError
 
 from placewise._util.cores import usable_cores
 from placewise.analysis.sweep.clusters import SweptCluster
-from placewise.analysis.sweep.evaluate import Evaluator, SweepTask
+from placewise.analysis.sweep.evaluate import PointEvaluator, SweepTask
 from placewise.errors import PlacerError, RunError
 from placewise.files.sweep_file import PointRecord
 from placewise.processes.backends import ProcessBackend, RayBackend
 from placewise.processes.pool import Backend, Pool, PoolMember, TaskOutcome
 from placewise.processes.ray_cluster import join_cluster
 
-_SERVED = "placewise.analysis.sweep.evaluate:Evaluator"
+_SERVED = "placewise.analysis.sweep.evaluate:PointEvaluator"
 _WAIT = 3600.0
 """Seconds of one wait; searches may take longer."""
 
@@ -68,7 +68,7 @@ class _Here:
     """Evaluates in this process."""
 
     def __init__(self, task: SweepTask) -> None:
-        self._evaluator = Evaluator(task)
+        self._evaluator = PointEvaluator(task)
 
     def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
         for job in jobs:

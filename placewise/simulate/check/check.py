@@ -16,7 +16,7 @@ from placewise.model.cluster import Device
 from placewise.model.columns import Bools, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
-from placewise.model.result import Timeline, Violation
+from placewise.model.result import Timeline, Violation, ViolationKind
 from placewise.simulate.check.memory import check_memory
 from placewise.simulate.contiguity import contract, out_of_order, path_back, stage_cycle
 
@@ -80,7 +80,7 @@ def _support(problem: Problem, device: Ints) -> list[Violation]:
     violations = []
     for rows in _group_rows(where * (_PINNED + len(names)) + why):
         name, reason, away = names[where[rows[0]]], int(why[rows[0]]), _op_names(problem, ops[rows])
-        kind = "support" if reason == _UNABLE else "pin"
+        kind: ViolationKind = "support" if reason == _UNABLE else "pin"
         violations.append(Violation(kind, f"{_list_ops(away)} on {name}, {_reason_text(names, reason)}", name, away))
     return violations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import placewise as pw
-from placewise.analysis.sweep.evaluate import Evaluator
+from placewise.analysis.sweep.evaluate import PointEvaluator
 from placewise.analysis.sweep.goals import parse_goal
 from placewise.analysis.sweep.jobs import Job, choose_job
 from placewise.analysis.sweep.run import MAX_POINTS, SweepPlan, digest_of, order_clusters, plan_sweep, run_sweep
@@ -110,16 +110,16 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(
 ) -> None:
     """Points, largest sizes and prices are the same, and no point is evaluated twice."""
     file, calls = tmp_path / "sweep.json", list[dict[str, int]]()
-    evaluate = Evaluator.evaluate
+    evaluate = PointEvaluator.evaluate
 
-    def interrupted(self: Evaluator, sizes: Any, *rest: Any) -> PointRecord:
+    def interrupted(self: PointEvaluator, sizes: Any, *rest: Any) -> PointRecord:
         if len(calls) == stop:
             raise KeyboardInterrupt
         calls.append(sizes)
         return evaluate(self, sizes, *rest)
 
     whole = run_sweep(planned(prices={"cuda:0": 2}), workers=1)
-    monkeypatch.setattr(Evaluator, "evaluate", interrupted)
+    monkeypatch.setattr(PointEvaluator, "evaluate", interrupted)
     part = run_sweep(planned(prices={"cuda:0": 2}), workers=1, checkpoint=file)
     assert not part.complete and len(part.points) == stop
     assert figures(load_sweep(file).points) == figures(part.points)
@@ -136,7 +136,7 @@ def test_an_interruption_before_the_first_point_is_one(monkeypatch: pytest.Monke
     def interrupted(*_: Any) -> PointRecord:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Evaluator, "evaluate", interrupted)
+    monkeypatch.setattr(PointEvaluator, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(planned(), workers=1)
 

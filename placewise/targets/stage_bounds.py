@@ -14,7 +14,7 @@ SAFE = 1 - 1e-9
 """What sums in floating point may be off."""
 
 
-def stage_costs(problem: Problem, line: Line, devices: list[int]) -> Floats:
+def bound_stages(problem: Problem, line: Line, devices: list[int]) -> Floats:
     """Lower bounds [devices, units + 1, units + 1] on the seconds of units i up to j; inf where these cannot be.
 
     For throughput, on the load of the device; for latency, on what its pieces add to one sample.

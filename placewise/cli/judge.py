@@ -1,14 +1,12 @@
-"""placewise judge and placewise check: what a given plan is worth, and which rules it breaks."""
+"""placewise judge: what a given plan is worth, and which rules it breaks."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
+from placewise.cli.command import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
@@ -38,7 +36,7 @@ def judge(
     from placewise.reporting.devices import peak_record
     from placewise.simulate import memory_peaks
 
-    problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
+    problem, placement, judgement = judge_plan(model, plan, devices, problem_options, quiet)
     peaks = memory_peaks(problem, placement, judgement.timeline)
     if as_json:
         peaks_and_parts = {"peaks": [peak_record(peak) for peak in peaks], "parts": list_parts(problem, placement)}
@@ -49,38 +47,10 @@ def judge(
     show(judgement_view(problem, judgement, peaks, placement))
 
 
-@guarded
-@opt.with_problem_options()
-def check(
-    model: opt.Model,
-    plan: opt.PlanPath,
-    devices: opt.Devices = None,
-    *,
-    problem_options: ProblemOptions,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-) -> None:
-    """Check a plan against every rule: exit code 0 if it is valid, 3 if it breaks one."""
-    problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
-    if as_json:
-        from placewise.coarsen.module_parts import list_parts
-
-        broken = [asdict(violation) for violation in judgement.violations]
-        show_json({"valid": judgement.valid, "violations": broken, "parts": list_parts(problem, placement)})
-    else:
-        from placewise.reporting.console import device_parts_view, use_of_devices, violation_view
-
-        if problem.ways is None:
-            show(device_parts_view(problem, placement), violation_view(judgement))
-        else:
-            show(*use_of_devices(problem, judgement, placement), violation_view(judgement))
-    if not judgement.valid:
-        raise typer.Exit(INFEASIBLE)
-
-
-def _judge(
+def judge_plan(
     model: opt.Model, plan: opt.PlanPath, devices: str | None, problem_options: ProblemOptions, quiet: bool
 ) -> tuple[Problem, Placement, Judgement]:
+    """The problem and the placement of a plan, judged; warnings go to standard error."""
     from placewise.core.build import build_for_plan
     from placewise.simulate import judge_placement
 
