@@ -28,7 +28,7 @@ from instances import problem, rows
 from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Result
+from placewise.model.result import OPTIMAL_GAP, Result, gap_of
 from placewise.placers import registry
 from placewise.placers.base import Budget, Hints
 from placewise.simulate import judge_placement
@@ -134,7 +134,7 @@ def _path_of(name: str) -> Path:
 
 
 def _is_proved(row: dict[str, Any]) -> bool:
-    return row.get("bound", 0.0) >= row.get("value", math.inf) * (1 - SAME)
+    return gap_of(row.get("value", math.inf), row.get("bound", 0.0)) <= OPTIMAL_GAP
 
 
 def _equal(one: float, other: float) -> bool:

@@ -31,6 +31,7 @@ COPIES = (
     "local_device",
     "meeting",
     "gradient_exchange",
+    "split_backward",
     "training_stages",
     "pipeline_trainer",
     "rank_watch",

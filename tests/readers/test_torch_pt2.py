@@ -343,3 +343,18 @@ def _read_or_refuse(path):
         assert str(path) in str(error)
     else:
         assert graph.n_ops > 0
+
+
+def test_inputs_may_have_the_names_of_fields(tmp_path):
+    """Their names are keys of the table of values, where "target" is no call's."""
+    torch = pytest.importorskip("torch")
+
+    class Named(torch.nn.Module):
+        def forward(self, target, name, expr_str, as_name, parameter_name):
+            return target * name + expr_str * as_name - parameter_name
+
+    path = tmp_path / "named.pt2"
+    torch.export.save(torch.export.export(Named(), tuple(torch.ones(2) for _ in range(5))), path)
+    graph = read_pt2(path).graph
+    inputs = [name for name, producer in zip(graph.tensors.name, graph.tensors.producer, strict=True) if producer < 0]
+    assert sorted(inputs) == ["as_name", "expr_str", "name", "parameter_name", "target"]

@@ -49,7 +49,7 @@ _TEXTS = frozenset({"as_string", "as_strings"})
 """Where any text may stand: an operator's own argument."""
 _NAMES = frozenset({"name", "as_name", "user_input_name"})
 _NAMED = frozenset({"tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"})
-"""Tables with names of values as keys."""
+"""Tables with names of values as keys, of which one may be "target"."""
 
 
 class UnsafeProgram(ValueError):
@@ -165,16 +165,16 @@ def _split_operator(target: str) -> tuple[str, str, str]:
     return namespace, name, overload or ""
 
 
-def _operators_in(value: Any) -> Iterator[str]:
-    """Every operator that a checked description calls or passes on."""
+def _operators_in(value: Any, key: str = "") -> Iterator[str]:
+    """Every operator that a checked description calls or passes on; `key` is the last one above it."""
     if isinstance(value, list):
         for item in value:
-            yield from _operators_in(item)
+            yield from _operators_in(item, key)
     elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in ("target", "as_operator"):
+        for name, item in value.items():
+            if name in ("target", "as_operator") and key not in _NAMED:
                 yield item
-            yield from _operators_in(item)
+            yield from _operators_in(item, "" if key in _NAMED else name)
 
 
 def _plain_value(value: Any, key: str = "") -> Any:
@@ -184,11 +184,14 @@ def _plain_value(value: Any, key: str = "") -> Any:
     if not isinstance(value, dict):
         _check_strings(value, key)
         return value
+    if key in _NAMED:
+        _check_strings(list(value), "name")
+        return {name: _plain_value(item) for name, item in value.items()}
     plain: dict[str, Any] = {}
     for name, item in value.items():
         if name in ("custom_obj", "as_custom_obj", "class_fqn") or (name == "custom_obj_values" and item):
             raise UnsafeProgram("it holds custom objects, which are unpickled")
-        _check_strings(name, "name" if key in _NAMED else "")
+        _check_strings(name, "")
         if name == "expr_str":
             plain[name] = plain_expression(item)
         elif name == "metadata":

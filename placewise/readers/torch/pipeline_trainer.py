@@ -25,6 +25,7 @@ from torch.export import ExportedProgram
 
 from placewise.readers.torch.cutting import Device, StagePlan, build_piece, outputs_of, plan_stages, weights_of
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
+from placewise.readers.torch.split_backward import SplitBackwardStage
 from placewise.readers.torch.training_stages import TrainedProgram, TrainingStage
 
 TARGET = "target"
@@ -88,8 +89,6 @@ class PipelineTrainer:
         self.parameters, self.buffers = _name_weights(trained, held)
         self.aliases = _find_aliases(trained)
         self._ties = self._make_tie_groups(trained, cut)
-        tied = {name for name, _ in self._ties}
-        self._reached = {trained.names_of(name)[0] for name in trained.reached} & self.parameters.keys() - tied
         self.optimizer = make_optimizer(plan, list(self.parameters.values()))
         stages = [
             self._make_stage(module, stage, len(cut.nodes)) for module, stage in zip(self.modules, own, strict=True)
@@ -102,10 +101,7 @@ class PipelineTrainer:
         return any(module.last for module in self.modules)
 
     def step(self, number: int) -> Step:
-        """Run training step `number`, from 1: gradients of the mean loss of all micro-batches, and an update.
-
-        Raises ValueError where the schedule leaves out the gradient of a weight.
-        """
+        """Run training step `number`, from 1: gradients of the mean loss of all micro-batches, and an update."""
         own = range(self.replica, self.plan["microbatches"], self.replicas)
         rows = [self.source.microbatch(number, which) for which in own]
         torch.manual_seed(hash((self.plan["seed"], number, dist.get_rank())) % (1 << 31))
@@ -119,7 +115,6 @@ class PipelineTrainer:
         target = self._stack_targets([row.target for row in rows])
         more = {"target": target, "losses": losses} if self.is_last else {}
         self._schedule.step(*(given if first else ()), return_outputs=False, **more)
-        self._require_gradients()
         self._exchange_gradients()
         self.optimizer.step()
         total = torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros(())
@@ -197,7 +192,7 @@ class PipelineTrainer:
     def _make_stage(self, module: TrainingStage, stage: int, count: int) -> PipelineStage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return PipelineStage(
+            return SplitBackwardStage(
                 module, stage, count, self._border,
                 input_args=module.example(module.takes, whole=module.first),
                 output_args=module.example(module.makes, whole=module.last),
@@ -215,17 +210,6 @@ class PipelineTrainer:
     def _stack_targets(self, targets: Sequence[torch.Tensor | None]) -> torch.Tensor:
         rows = [value for value in targets if value is not None]
         return torch.stack(rows).to(self.device) if rows else torch.zeros(len(targets))
-
-    def _require_gradients(self) -> None:
-        """Raise ValueError for a weight without a gradient: schedules that split the backward pass make those of a
-        stage from what goes back to the stage before, and where nothing does, they make none.
-        """
-        missing = next((name for name in sorted(self._reached) if self.parameters[name].grad is None), None)
-        if missing is not None:
-            raise ValueError(
-                f"PyTorch's {self.plan['schedule']} schedule makes no gradient of {missing!r}, with which none goes "
-                "back to the stage before: train it with --schedule 1f1b or gpipe"
-            )
 
     def _exchange_gradients(self) -> None:
         """Sum the gradients of weights that several stages hold, and average over replicas."""

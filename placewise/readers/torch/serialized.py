@@ -31,6 +31,7 @@ _VALUES = ("as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors
 _WEIGHTS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 _WRITTEN = ("buffer_mutation", "parameter_mutation", "user_input_mutation")
 _NAMES = frozenset({"name", "as_name", "target", "expr_str", *_WEIGHTS.values()})
+_TABLES = frozenset({"tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "custom_obj_values"})
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
@@ -65,17 +66,20 @@ def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, i
 
 
 def _require_names(program: Any) -> None:
-    """Raise TypeError for a name that is no text; a call alone may lack its own."""
-    stack = [program]
+    """Raise TypeError for a name that is no text; a call alone may lack its own.
+
+    The keys of some tables are the model's own names, of which one may be "target".
+    """
+    stack = [(program, False)]
     while stack:
-        value = stack.pop()
+        value, is_table = stack.pop()
         if isinstance(value, dict):
-            for key in _NAMES & value.keys():
+            for key in () if is_table else _NAMES & value.keys():
                 if not isinstance(value[key], str) and (value[key] is not None or "target" not in value):
                     raise TypeError(f"the {key} {value[key]!r:.40} is no text")
-            stack.extend(value.values())
+            stack.extend((inner, key in _TABLES and not is_table) for key, inner in value.items())
         elif isinstance(value, list):
-            stack.extend(value)
+            stack.extend((inner, False) for inner in value)
 
 
 def parse_modules(program: Any) -> dict[str, str]:

@@ -30,8 +30,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 class TrainedProgram:
-    """A program, the parameters that train (name of the placeholder → name in the model), and its `loss`; once borders
-    are traced, those that have a gradient (`reached`).
+    """A program, the parameters that train (names of their placeholders), and its `loss`.
 
     `shapes` are those of its inputs, where they are not the traced ones, and `frozen` regular expressions of parameters
     that stay as they are. Raises ValueError for a program that cannot train.
@@ -65,7 +64,6 @@ class TrainedProgram:
             if isinstance(value := values[name], torch.Tensor)
         }
         self.loss = Loss([values[name] for name in outputs_of(program)])
-        self.reached: set[str] = set()
         self.is_random = any(_is_random(node) for node in self.steps)
 
     def trace_borders(self, plan: StagePlan) -> dict[str, Value]:
@@ -94,8 +92,6 @@ class TrainedProgram:
             found = torch.autograd.grad(loss, wanted, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"the program has no gradient ({_first_sentence(error)})") from None
-        own = zip(self.trained, found[len(flowing) :], strict=True)
-        self.reached = {name for name, gradient in own if gradient is not None}
         trains = {name for name, gradient in zip(flowing, found, strict=False) if gradient is not None}
         borders = {name: Value(name, tuple(v.shape), v.dtype, name in trains) for name, v in made.items()}
         return borders | {name: Value(name, *said, trains=False) for name, said in self.inputs.items()}

@@ -69,10 +69,7 @@ class TrainingRank:
         if self._copied:
             self._memory.restart(self._device)
             self._copied = False
-        try:
-            step = self._trainer.step(number)
-        except ValueError as error:
-            raise RunError(f"this plan cannot train: {error}") from None
+        step = self._trainer.step(number)
         return step.loss, step.seconds
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
