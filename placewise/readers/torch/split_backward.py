@@ -32,7 +32,7 @@ class SplitBackwardStage(PipelineStage):
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         leaving = find_edges(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"])
         gradients, groups = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
-        groups = merge_groups(groups)
+        groups = merge_groups(groups or [])
         grouped = {node for group in groups for node in group["params"]}
         apart = [weight for weight in self.submod.parameters() if get_gradient_edge(weight).node not in grouped]
         return gradients, (groups, apart, leaving if apart else {})
