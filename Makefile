@@ -57,11 +57,13 @@ build: $(VENV)/.tested
 stub: build
 	$(BIN)/python scripts/write_native_stub.py
 
-# The kernels under sanitizers, then for one short run under valgrind. Each build lies in a folder of its own, with the
-# package beside it; the interpreter behind $(VENV) runs it, and finds only what PYTHONPATH names.
+# Whether every type of the kernels has one definition; then the kernels under sanitizers, and for one short run under
+# valgrind. Each build lies in a folder of its own, with the package beside it; the interpreter behind $(VENV) runs it,
+# and finds only what PYTHONPATH names.
 PROBLEMS ?= 10000
 CHECKED = $(BIN)/python scripts/check_native.py
 native-check: $(VENV)/.tested
+	$(CHECKED) definitions
 	$(CHECKED) sanitized -- -m native_fuzz --problems $(PROBLEMS) --seed $(SEED)
 	$(CHECKED) valgrind -- -m native_fuzz --problems 6 --seed $(SEED)
 

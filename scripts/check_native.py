@@ -1,7 +1,8 @@
 """Run Python on the kernels under a checker: `python scripts/check_native.py sanitized -- -m native_fuzz`.
 
-`sanitized` builds the extension with assertions and the address and undefined-behaviour sanitizers; `valgrind` builds
-it with symbols and runs it under memcheck. The package is copied beside the module into build/<checker>/site, and the
+`definitions` builds the extension with link-time optimization, so that GCC finds two types of one name, and runs
+nothing. `sanitized` builds it with assertions and the address and undefined-behaviour sanitizers; `valgrind` builds it
+with symbols and runs it under memcheck. The package is copied beside the module into build/<checker>/site, and the
 interpreter behind the virtual environment runs it with PYTHONPATH set to that folder, the tests and the libraries of
 the environment: an editable installation is not found. The exit code is that of the run; what a checker finds fails it.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILDS = {
+    "definitions": ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-flto -Werror=odr"],
     "sanitized": ["-DCMAKE_BUILD_TYPE=Debug", "-DPLACEWISE_SANITIZE=ON"],
     "valgrind": ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"],
 }
@@ -25,7 +27,7 @@ SUPPRESSIONS = ROOT / "tests" / "native" / "python.supp"
 
 def main() -> int:
     """Build, then run; the exit code."""
-    checker, _, *arguments = sys.argv[1:]
+    checker, *arguments = (argument for argument in sys.argv[1:] if argument != "--")
     if checker == "valgrind" and shutil.which("valgrind") is None:
         print("valgrind is not installed (Debian, Ubuntu: apt install valgrind): not run", file=sys.stderr)
         return 1
@@ -35,6 +37,8 @@ def main() -> int:
     ignored = shutil.ignore_patterns("__pycache__", "_native*.so")
     shutil.copytree(ROOT / "placewise", site / "placewise", ignore=ignored)
     compiled(build, site / "placewise", BUILDS[checker])
+    if not arguments:
+        return 0
     python = [getattr(sys, "_base_executable", sys.executable)]
     paths = [str(site), str(ROOT / "tests" / "helpers"), str(ROOT / "tests"), sysconfig.get_path("platlib")]
     variables = {**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,6 +1,6 @@
 """Training under torchrun with processes killed at random moments: no step may be lost or repeated beyond a checkpoint.
 
-    python benchmarks/real/training_kills.py [--kills 20] [--seed 0] [--steps 9000]
+    python benchmarks/real/training_kills.py [--kills 20] [--seed 0] [--steps 24000]
 
 Two processes train the stages of a small program with the files of `placewise export --to pipelining`, a checkpoint
 every five steps. In every attempt one of them, drawn at random, is killed (SIGKILL) up to 25 s after they exist: while
@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=24000)
     options = parser.parse_args()
     draw = random.Random(options.seed)
     moments = [(draw.randint(0, 1), draw.uniform(0.0, 25.0), 0) for _ in range(options.kills)]

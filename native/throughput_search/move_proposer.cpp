@@ -12,9 +12,9 @@ constexpr int BORDER_ATTEMPTS = 16;
 constexpr int RESIDENT_ATTEMPTS = 12;
 }  // namespace
 
-MoveProposer::MoveProposer(const ThroughputCosts& costs, const Clusters& clusters,
-                           std::span<const std::int32_t> positions, TableView<const std::int32_t> tradable,
-                           AssignmentPriors priors, std::uint64_t seed)
+GroupMoveProposer::GroupMoveProposer(const ThroughputCosts& costs, const Clusters& clusters,
+                                     std::span<const std::int32_t> positions, TableView<const std::int32_t> tradable,
+                                     AssignmentPriors priors, std::uint64_t seed)
     : costs_(costs),
       clusters_(clusters),
       tradable_(tradable),
@@ -25,7 +25,7 @@ MoveProposer::MoveProposer(const ThroughputCosts& costs, const Clusters& cluster
       n_groups_(costs.n_groups()),
       cursor_(static_cast<Index>(seed % static_cast<std::uint64_t>(std::max<Index>(costs.n_groups(), 1)))) {}
 
-std::span<const Move> MoveProposer::propose(PipelineState& state) {
+std::span<const Move> GroupMoveProposer::propose(PipelineState& state) {
     assignment_ = state.assignment;
     const auto device = assignment_;
     moves_.clear();
@@ -51,7 +51,7 @@ std::span<const Move> MoveProposer::propose(PipelineState& state) {
     return moves_;
 }
 
-void MoveProposer::propose_from(Move shift) {
+void GroupMoveProposer::propose_from(Move shift) {
     const Index kind = pick(32);
     if (kind < 9 && !must_take_along(shift.group, shift.target)) {
         assign(shift.group, shift.target);
@@ -72,18 +72,18 @@ void MoveProposer::propose_from(Move shift) {
     }
 }
 
-void MoveProposer::revert(PipelineState& state) {
+void GroupMoveProposer::revert(PipelineState& state) {
     for (auto move = moves_.rbegin(); move != moves_.rend(); ++move) state.assignment[move->group] = move->origin;
     if (exchanged_pair_ >= 0) exchange_positions(exchanged_pair_);
 }
 
-void MoveProposer::undo() {
+void GroupMoveProposer::undo() {
     for (auto move = moves_.rbegin(); move != moves_.rend(); ++move) assignment_[move->group] = move->origin;
     moves_.clear();
 }
 
 // A random group that shares a tensor with this one, or −1.
-inline Index MoveProposer::pick_neighbor(Index group) {
+inline Index GroupMoveProposer::pick_neighbor(Index group) {
     const auto inputs = costs_.inputs[group], outputs = costs_.outputs[group];
     const auto n_inputs = static_cast<Index>(inputs.size()), n_outputs = static_cast<Index>(outputs.size());
     if (n_inputs + n_outputs == 0) return -1;
@@ -95,7 +95,7 @@ inline Index MoveProposer::pick_neighbor(Index group) {
 }
 
 // A group and a neighbor: half of the time the next of those found to have one elsewhere.
-MoveProposer::Candidate MoveProposer::pick_group() {
+GroupMoveProposer::Candidate GroupMoveProposer::pick_group() {
     const auto device = assignment_;
     Index group = pick(n_groups_);
     Index neighbor = pick_neighbor(group);
@@ -110,14 +110,14 @@ MoveProposer::Candidate MoveProposer::pick_group() {
 }
 
 // How many: few most often, but twice as many are never much less likely.
-Index MoveProposer::pick_size(Index most) {
+Index GroupMoveProposer::pick_size(Index most) {
     Index top = 1;
     while (top < most && pick(4) > 0) top *= 2;
     return std::min(most, top - pick((top + 1) / 2));
 }
 
 // A random group on a device, or −1 if a few draws find none.
-Index MoveProposer::pick_resident(std::int32_t device) {
+Index GroupMoveProposer::pick_resident(std::int32_t device) {
     for (int attempt = 0; attempt < RESIDENT_ATTEMPTS; ++attempt) {
         const Index group = pick(n_groups_);
         if (assignment_[group] == device) return group;
@@ -126,7 +126,7 @@ Index MoveProposer::pick_resident(std::int32_t device) {
 }
 
 // Whether other groups must move with this one, so that the stages remain a chain.
-bool MoveProposer::must_take_along(Index group, std::int32_t target) const {
+bool GroupMoveProposer::must_take_along(Index group, std::int32_t target) const {
     if (!costs_.chained) return false;
     const auto position = [&](std::int32_t other) { return positions_[assignment_[other]]; };
     const std::int32_t here = position(static_cast<std::int32_t>(group)), there = positions_[target];
@@ -138,20 +138,20 @@ bool MoveProposer::must_take_along(Index group, std::int32_t target) const {
     return std::any_of(earlier.begin(), earlier.end(), [&](std::int32_t other) { return position(other) > there; });
 }
 
-inline void MoveProposer::assign(Index group, std::int32_t target) {
+inline void GroupMoveProposer::assign(Index group, std::int32_t target) {
     std::int32_t& device = assignment_[group];
     moves_.push_back({static_cast<std::int32_t>(group), device, target});
     device = target;
 }
 
 // Move a group with what must follow; false, and all undone, if that is impossible.
-inline bool MoveProposer::move_group(Index group, std::int32_t target) {
+inline bool GroupMoveProposer::move_group(Index group, std::int32_t target) {
     assign(group, target);
     return !costs_.chained || take_along(moves_.size() - 1, target);
 }
 
 // Move what must follow the move `first` to the same device.
-bool MoveProposer::take_along(std::size_t first, std::int32_t target) {
+bool GroupMoveProposer::take_along(std::size_t first, std::int32_t target) {
     const std::int32_t there = positions_[target];
     const auto most = static_cast<std::size_t>(std::min(Index{2} << pick(9), n_groups_));
     const bool goes_later = positions_[moves_[first].origin] < there;
@@ -170,7 +170,7 @@ bool MoveProposer::take_along(std::size_t first, std::int32_t target) {
     return true;
 }
 
-void MoveProposer::swap(Move shift) {
+void GroupMoveProposer::swap(Move shift) {
     const bool moved = move_group(shift.group, shift.target);
     const Index other = pick_resident(shift.target);
     if (!moved) return;
@@ -178,7 +178,7 @@ void MoveProposer::swap(Move shift) {
     if (other >= 0 && other != shift.group && back != shift.target && can_run(other, back)) move_group(other, back);
 }
 
-void MoveProposer::follow(Move shift) {
+void GroupMoveProposer::follow(Move shift) {
     if (!move_group(shift.group, shift.target)) return;
     const Index wanted = pick_size(128);
     const auto most = static_cast<std::size_t>(std::min(wanted, n_groups_));
@@ -192,7 +192,7 @@ void MoveProposer::follow(Move shift) {
 
 // All groups of a cluster that are at the origin and may run at the target go there; false, and all undone, if what
 // must follow cannot.
-bool MoveProposer::move_cluster(Index cluster, std::int32_t origin, std::int32_t target) {
+bool GroupMoveProposer::move_cluster(Index cluster, std::int32_t origin, std::int32_t target) {
     for (const std::int32_t group : clusters_.groups(cluster)) {
         if (assignment_[group] != origin || !can_run(group, target) || moves_.size() >= max_moves_) continue;
         if (!move_group(group, target)) return false;
@@ -201,7 +201,7 @@ bool MoveProposer::move_cluster(Index cluster, std::int32_t origin, std::int32_t
 }
 
 // A cluster goes there, and another of its size comes back.
-void MoveProposer::trade_clusters(Move shift) {
+void GroupMoveProposer::trade_clusters(Move shift) {
     const Index level = pick(clusters_.n_levels());
     const Index other = pick_resident(shift.target);
     const Index mine = clusters_.at(level, shift.group);
@@ -210,7 +210,7 @@ void MoveProposer::trade_clusters(Move shift) {
     if (theirs != mine) move_cluster(theirs, shift.target, shift.origin);
 }
 
-void MoveProposer::cross_border(Move shift) {
+void GroupMoveProposer::cross_border(Move shift) {
     if (!move_group(shift.group, shift.target)) return;
     const Index wanted = pick_size(32);
     const auto most = static_cast<std::size_t>(std::min(wanted, n_groups_));
@@ -224,7 +224,7 @@ void MoveProposer::cross_border(Move shift) {
     }
 }
 
-void MoveProposer::follow_path(Move shift) {
+void GroupMoveProposer::follow_path(Move shift) {
     if (!move_group(shift.group, shift.target)) return;
     Index group = shift.group;
     for (Index left = pick_size(64); left > 0; --left) {
@@ -238,7 +238,7 @@ void MoveProposer::follow_path(Move shift) {
     }
 }
 
-void MoveProposer::move_stretch(Move shift) {
+void GroupMoveProposer::move_stretch(Move shift) {
     if (!move_group(shift.group, shift.target)) return;
     const Index end = std::min(shift.group + pick_size(256), n_groups_);
     for (Index group = shift.group + 1; group < end; ++group) {
@@ -248,7 +248,7 @@ void MoveProposer::move_stretch(Move shift) {
 }
 
 // Two devices trade all groups, and their positions in the chain.
-void MoveProposer::exchange_devices() {
+void GroupMoveProposer::exchange_devices() {
     const Index pair = pick(tradable_.rows());
     const std::int32_t one = tradable_(pair, 0), other = tradable_(pair, 1);
     for (Index group = 0; group < n_groups_; ++group) {
@@ -265,12 +265,12 @@ void MoveProposer::exchange_devices() {
     exchanged_pair_ = pair;
 }
 
-void MoveProposer::exchange_positions(Index pair) {
+void GroupMoveProposer::exchange_positions(Index pair) {
     std::swap(positions_[tradable_(pair, 0)], positions_[tradable_(pair, 1)]);
 }
 
 // An empty device takes the position right before or behind another one, at random.
-void MoveProposer::reposition_empty(std::int32_t device, std::int32_t beside) {
+void GroupMoveProposer::reposition_empty(std::int32_t device, std::int32_t beside) {
     const std::int32_t old = positions_[device];
     std::int32_t now = positions_[beside];
     if (old < now && pick(2) == 0) {

@@ -23,11 +23,11 @@
 
 namespace placewise {
 
-class MoveProposer {
+class GroupMoveProposer {
 public:
     // `positions` [n_devices] in the chain; `tradable` [k, 2] are devices whose exchange is worth a try.
-    MoveProposer(const ThroughputCosts& costs, const Clusters& clusters, std::span<const std::int32_t> positions,
-                 TableView<const std::int32_t> tradable, AssignmentPriors priors, std::uint64_t seed);
+    GroupMoveProposer(const ThroughputCosts& costs, const Clusters& clusters, std::span<const std::int32_t> positions,
+                      TableView<const std::int32_t> tradable, AssignmentPriors priors, std::uint64_t seed);
 
     // Make a random move in the assignment of `state` alone: groups moved one after the other, none if it failed.
     std::span<const Move> propose(PipelineState& state);

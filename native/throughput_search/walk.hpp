@@ -57,7 +57,7 @@ private:
 
     const ThroughputCosts& costs_;
     PipelineState state_;
-    MoveProposer proposer_;
+    GroupMoveProposer proposer_;
     double unit_ = 1.0;  // what loads are measured in
     Energy energy_{0.0, 0};
     std::int64_t missing_bytes_ = 0;
