@@ -281,7 +281,7 @@ void bind_pipeline_dp(nb::module_& m) {
     nb::class_<BoundStageCosts>(
         m, "StageCosts",
         "What stages cost, checked once and read in place; see "
-        "placewise.placers.shared.stages.stage_costs.StageCosts for the meaning of its columns.")
+        "placewise.placers.shared.stages.stage_costs.ComponentCosts for the meaning of its columns.")
         .def(
             nb::init<const In<std::int64_t, 2>&, const Longs&, const Longs&, const Ints&, const Ints&, const In<bool>&,
                      const In<bool>&, const Longs&, const Ints&, const In<std::int64_t, 2>&, const In<std::int64_t, 2>&,

@@ -1,5 +1,5 @@
 // What stages of a pipeline cost, in whole units: an immutable view of the columns of
-// placewise.placers.shared.stages.stage_costs.StageCosts.
+// placewise.placers.shared.stages.stage_costs.ComponentCosts.
 #pragma once
 
 #include <algorithm>

@@ -47,7 +47,7 @@ ALL_MICROBATCHES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainingSetting:
+class TrainingRunSetting:
     """Where and on what to train: bound devices, inputs and a target, the live model, and limits as in `Setting`."""
 
     binding: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def run_training(
     placement: Placement,
     model: Model,
     options: ProblemOptions,
-    setting: TrainingSetting,
+    setting: TrainingRunSetting,
     *,
     runtime: str | None = None,
     on_step: OnStep = lambda *_: None,
@@ -180,7 +180,7 @@ def train_placement(
     problem: Problem,
     placement: Placement,
     options: TrainingOptions,
-    setting: TrainingSetting,
+    setting: TrainingRunSetting,
     *,
     frozen: tuple[str, ...] = (),
     priced: Problem | None = None,

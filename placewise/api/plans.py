@@ -15,7 +15,7 @@ from placewise.analysis.explain import explain as explain_op
 from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.progress import listening
 from placewise.analysis.report import open_plan
-from placewise.analysis.train_plan import TrainingSetting, run_training, without_training
+from placewise.analysis.train_plan import TrainingRunSetting, run_training, without_training
 from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, TrainingRun, write_report
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
@@ -216,7 +216,7 @@ def run(
         unpriced = without_training(wished)
         keywords = {f.name: getattr(unpriced, f.name) for f in fields(unpriced) if f.name != "spare"}
         problem, placement = _problem_of(plan, model, example_inputs, keywords)
-        setting = TrainingSetting(dict(bind or {}), inputs, live, example_inputs, trust_model=trust_model)
+        setting = TrainingRunSetting(dict(bind or {}), inputs, live, example_inputs, trust_model=trust_model)
         source = model if model is not None else find_model(plan_of(plan.result) if isinstance(plan, Plan) else plan)
         return TrainingRun(
             run_training(

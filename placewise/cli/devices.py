@@ -14,7 +14,7 @@ from placewise.cli.run import Bind
 
 if TYPE_CHECKING:
     from placewise.model.cluster import Cluster
-    from placewise.profiling.calibrate import Calibration, Fit
+    from placewise.profiling.calibrate import Calibration, RooflineFit
     from placewise.profiling.links import Figure, Links
 
 
@@ -138,7 +138,7 @@ def _links_view(links: Links) -> list[Any]:
 def _fit_view(calibration: Calibration) -> list[Any]:
     from placewise.reporting.console import rows_table
 
-    def said(fit: Fit | None) -> tuple[str, str]:
+    def said(fit: RooflineFit | None) -> tuple[str, str]:
         return ("–", "–") if fit is None else (f"{fit.error:.1%}", f"{fit.rank:.3f}")
 
     head = ("device", "kernels", "error before ", "rank ", "after ", "rank ", "model left out ", "rank ")

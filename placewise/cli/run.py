@@ -123,13 +123,13 @@ def run(
     listen(quiet)
     _require_training(train=train, checkpoint=checkpoint, resume=resume)
     if train:
-        from placewise.analysis.train_plan import TrainingSetting, run_training, tabulate_training, without_training
+        from placewise.analysis.train_plan import TrainingRunSetting, run_training, tabulate_training, without_training
         from placewise.reporting.training_run import training_run_view
 
         source = find_model(plan, model)
         with working(quiet, "reading the model"):
             problem, placement = build_for_plan(source, plan, options=without_training(problem_options))
-        place = TrainingSetting(opt.bindings(bind), read_inputs(inputs), trust_model=trust_model)
+        place = TrainingRunSetting(opt.bindings(bind), read_inputs(inputs), trust_model=trust_model)
         trained = run_training(
             problem, placement, source, problem_options, place, runtime=runtime, steps=steps,
             learning_rate=learning_rate, checkpoint=checkpoint, every=checkpoint_every, resume=resume,

@@ -10,7 +10,7 @@ from typing import Any
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.analysis.measure_placements import PLAN, Setting, measure_placements
-from placewise.analysis.train_plan import TrainingSetting, train_placement
+from placewise.analysis.train_plan import TrainingRunSetting, train_placement
 from placewise.catalog import read_cluster
 from placewise.catalog.detect import this_machine
 from placewise.diagnosis.checks import Check, NotHere
@@ -147,7 +147,7 @@ def _train(machine: Machine, models: TinyModels, group: str) -> Found:
     _require_cuda(machine, "pipelining", group)
     problem, placement = split_in_two(models.program, devices.cluster)
     options = TrainingOptions(steps=STEPS, compared=STEPS)
-    trained = train_placement(problem, placement, options, TrainingSetting(devices.binding, seconds=SECONDS))
+    trained = train_placement(problem, placement, options, TrainingRunSetting(devices.binding, seconds=SECONDS))
     names, record = problem.cluster.names, trained.record
     text = (
         f"{names[0]} and {names[1]} have the losses of one process in {STEPS} steps "

@@ -44,7 +44,7 @@ class KernelTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class RooflineFit:
     """How well a roofline explains kernels: median relative error, rank correlation, and number of kernels."""
 
     error: float
@@ -60,9 +60,9 @@ class Calibration:
     """
 
     cluster: Cluster
-    before: Mapping[str, Fit]
-    after: Mapping[str, Fit]
-    left_out: Mapping[str, Fit]
+    before: Mapping[str, RooflineFit]
+    after: Mapping[str, RooflineFit]
+    left_out: Mapping[str, RooflineFit]
 
 
 def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile]) -> Calibration:
@@ -70,7 +70,12 @@ def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile]) -> Calibratio
 
     Raises CostError if no profile is of any of its devices.
     """
-    before, after, left_out, devices = dict[str, Fit](), dict[str, Fit](), dict[str, Fit](), list[Device]()
+    before, after, left_out, devices = (
+        dict[str, RooflineFit](),
+        dict[str, RooflineFit](),
+        dict[str, RooflineFit](),
+        list[Device](),
+    )
     for device in cluster:
         tables = [
             collect_kernels(profile, own, device)
@@ -86,7 +91,7 @@ def fit_cluster(cluster: Cluster, profiles: Sequence[ProfileFile]) -> Calibratio
             others = [_concatenate([other for other in tables if other is not table]) for table in tables]
             tests = [evaluate(fit_device(device, rest), table) for rest, table in zip(others, tables, strict=True)]
             error, rank = np.mean([test.error for test in tests]), np.mean([test.rank for test in tests])
-            left_out[device.name] = Fit(float(error), float(rank), len(kernels))
+            left_out[device.name] = RooflineFit(float(error), float(rank), len(kernels))
         noted = _with_note(fitted, [profile.runtime for profile in profiles], after[device.name])
         devices.append(replace(noted, error=left_out.get(device.name, after[device.name]).error))
     if not after:
@@ -151,11 +156,11 @@ def fit_device(device: Device, kernels: KernelTable) -> Device:
     return _limit_to_peaks(_with_factors(device, value))
 
 
-def evaluate(device: Device, kernels: KernelTable) -> Fit:
+def evaluate(device: Device, kernels: KernelTable) -> RooflineFit:
     """How well the figures of a device explain kernels."""
     seconds = predict_seconds(device, kernels)
     error = float(np.median(np.abs(seconds / kernels.seconds - 1)))
-    return Fit(error, rank_correlation(seconds, kernels.seconds), len(kernels))
+    return RooflineFit(error, rank_correlation(seconds, kernels.seconds), len(kernels))
 
 
 def rank_correlation(first: Floats, second: Floats) -> float:
@@ -203,7 +208,7 @@ def _limit_to_peaks(device: Device) -> Device:
     return replace(device, efficiency=efficiency, peak_flops=peaks, memory_bandwidth=device.memory_bandwidth * memory)
 
 
-def _with_note(device: Device, runtimes: Sequence[str], after: Fit) -> Device:
+def _with_note(device: Device, runtimes: Sequence[str], after: RooflineFit) -> Device:
     note = (
         f"measured: efficiencies, memory and overhead per op fitted to {after.kernels} kernels of "
         f"{' and '.join(dict.fromkeys(runtimes))}, which they explain to {after.error:.0%} (median)"

@@ -17,7 +17,7 @@ MAX_ROUTES = 4
 """How many transfer routes a table lists on their own."""
 
 
-class Copies(NamedTuple):
+class CopyColumns(NamedTuple):
     """Copies as columns: tensor, source and target memory (the host is ``n_devices``), seconds."""
 
     tensor: Longs
@@ -36,11 +36,11 @@ class TransferRoute(NamedTuple):
     bytes: int
 
 
-def list_copies(problem: Problem, placement: Placement, timeline: Timeline | None) -> Copies:
+def list_copies(problem: Problem, placement: Placement, timeline: Timeline | None) -> CopyColumns:
     """Every copy of the run that `timeline` records; without one, every copy that a pipeline makes per sample."""
     if timeline is not None:
         tensor, source = timeline.tensor.astype(np.int64), timeline.source.astype(np.int64)
-        return Copies(tensor, source, timeline.target.astype(np.int64), timeline.arrived - timeline.sent)
+        return CopyColumns(tensor, source, timeline.target.astype(np.int64), timeline.arrived - timeline.sent)
     graph, cluster, host = problem.graph, problem.cluster, problem.n_devices
     location = cluster.location[placement.device].astype(np.int64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
@@ -57,10 +57,12 @@ def list_copies(problem: Problem, placement: Placement, timeline: Timeline | Non
         source = np.concatenate((to_host % (host + 1), np.full(int(from_host.sum()), host)))
         target = np.concatenate((np.full(len(to_host), host), target[from_host]))
         tensor = np.concatenate((to_host // (host + 1), tensor[from_host]))
-    return Copies(tensor, source, target, problem.costs.transfer_seconds[tensor, cluster.link_class[source, target]])
+    return CopyColumns(
+        tensor, source, target, problem.costs.transfer_seconds[tensor, cluster.link_class[source, target]]
+    )
 
 
-def group_by_route(problem: Problem, copies: Copies) -> list[TransferRoute]:
+def group_by_route(problem: Problem, copies: CopyColumns) -> list[TransferRoute]:
     """The copies grouped by source and target, most expensive route first."""
     places, size = problem.n_devices + 1, np.maximum(problem.graph.tensors.bytes, 0)
     keys, route = np.unique(copies.source * places + copies.target, return_inverse=True)

@@ -29,7 +29,7 @@ def two_phases(problem: Problem) -> bool:
     return flushes and bool(problem.graph.ops.backward.any())
 
 
-class Phase(NamedTuple):
+class PhaseColumns(NamedTuple):
     """The seconds of the ops of a phase, and its tensors: as arrays, and for the kernels."""
 
     arrays: ProblemArrays
@@ -37,13 +37,13 @@ class Phase(NamedTuple):
 
 
 @cached_per_problem
-def list_phases(problem: Problem) -> tuple[Phase, ...]:
+def list_phases(problem: Problem) -> tuple[PhaseColumns, ...]:
     """The phases whose loads are separate: forward and backward, or one for both."""
     a, backward = arrays_of(problem), problem.graph.ops.backward
     if not two_phases(problem):
-        return (Phase(a, native_problem(problem)),)
+        return (PhaseColumns(a, native_problem(problem)),)
     parts = [_select_phase(a, backward == late, _made(a.producer, backward) == late) for late in (False, True)]
-    return tuple(Phase(part, to_native(part)) for part in parts)
+    return tuple(PhaseColumns(part, to_native(part)) for part in parts)
 
 
 def phase_problems(problem: Problem) -> tuple[Problem, ...]:
@@ -61,7 +61,9 @@ def phase_problems(problem: Problem) -> tuple[Problem, ...]:
     return tuple(phases)
 
 
-def summed_loads(phases: Sequence[Phase], placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
+def summed_loads(
+    phases: Sequence[PhaseColumns], placements: Ints, mode: str, first: int, last: int, values: Floats
+) -> None:
     """Write the sums of the phases' max-loads of placements [K, n_ops], rows first to last, into `values` [K]."""
     max_loads(phases[0].native, placements, mode, first, last, values)
     for phase in phases[1:]:

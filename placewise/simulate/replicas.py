@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.judge.throughput import Loads, loads
-from placewise.simulate.phases import Phase
+from placewise.simulate.phases import PhaseColumns
 from placewise.simulate.problem_arrays import ProblemArrays, to_native
 
 
@@ -71,7 +71,7 @@ def ring_bandwidth(problem: Problem, members: Sequence[int]) -> float:
     return float(problem.cluster.class_bandwidth[classes].min(initial=np.inf))
 
 
-def replicated_loads(problem: Problem, phase: Phase, placement: Placement, *, syncs: bool = True) -> Loads:
+def replicated_loads(problem: Problem, phase: PhaseColumns, placement: Placement, *, syncs: bool = True) -> Loads:
     """The loads of a placement with replicas in a phase: each member of a stage has its share of the stage's load.
 
     The synchronization counts only if the phase `syncs`. All pairs of members share the transfers between two stages

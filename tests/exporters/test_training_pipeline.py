@@ -35,7 +35,7 @@ from trained_models import (  # noqa: E402
     write_training_files,
 )
 
-from placewise.analysis.train_plan import TrainingSetting, forward_part, run_training  # noqa: E402
+from placewise.analysis.train_plan import TrainingRunSetting, forward_part, run_training  # noqa: E402
 from placewise.runtimes.torch.training import find_training_stages  # noqa: E402
 
 
@@ -139,7 +139,7 @@ def test_a_step_plan_is_written_with_its_schedule(written: tuple[Path, Path], tm
         return
     if schedule != "zb-h1":
         return  # tests/runtimes/test_training.py trains under the others
-    trained = run_training(problem, placement, path, pw.ProblemOptions(), TrainingSetting(), steps=2)
+    trained = run_training(problem, placement, path, pw.ProblemOptions(), TrainingRunSetting(), steps=2)
     assert trained.training.options.schedule == SCHEDULES[schedule][0]
     assert trained.training.options.microbatches == 6 and list(trained.training.stages.ranks) == said["stage_ranks"]
     assert len(trained.record.compared) == 2 and trained.record.loss_difference <= 1e-5

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import placewise as pw
-from placewise.analysis.train_plan import TrainedPlan, TrainingSetting, train_placement
+from placewise.analysis.train_plan import TrainedPlan, TrainingRunSetting, train_placement
 from placewise.exporters.writing import export_placement
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
@@ -113,7 +113,7 @@ def write_training_files(path: Path, pattern: Sequence[int], folder: Path) -> No
 
 
 def train(
-    problem: Problem, placement: Placement, setting: TrainingSetting | None = None, **options: Any
+    problem: Problem, placement: Placement, setting: TrainingRunSetting | None = None, **options: Any
 ) -> TrainedPlan:
     """Train a placement with these fields of `TrainingOptions`."""
-    return train_placement(problem, placement, TrainingOptions(**options), setting or TrainingSetting())
+    return train_placement(problem, placement, TrainingOptions(**options), setting or TrainingRunSetting())

@@ -27,7 +27,7 @@ from trained_models import TiedBlocks, build_forward, cut_evenly, save_program, 
 
 from placewise.analysis.train_plan import (  # noqa: E402
     TrainedPlan,
-    TrainingSetting,
+    TrainingRunSetting,
     tabulate_training,
     train_placement,
 )
@@ -120,7 +120,7 @@ def test_losses_and_weights_are_those_of_the_module(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).integers(0, 20, (8, 6))
     folder = tmp_path / "kept"
     options = {"steps": 3, "checkpoint": folder, "compared": 0, "learning_rate": 0.01, "optimizer": "adam"}
-    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingSetting(inputs={"ids": rows}), **options)
+    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingRunSetting(inputs={"ids": rows}), **options)
     torch.manual_seed(0)
     module = TiedBlocks().train()
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
@@ -144,7 +144,7 @@ def test_inputs_and_targets_take_turns(tmp_path: Path) -> None:
     problem = build_forward(path, "2xcore")
     rng = np.random.default_rng(0)
     rows = {"ids": rng.integers(0, 20, (8, 6)), "target": rng.integers(0, 20, (8, 6))}
-    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingSetting(inputs=rows), steps=3, compared=3)
+    trained = train(problem, cut_evenly(problem, (0, 1)), TrainingRunSetting(inputs=rows), steps=3, compared=3)
     assert trained.record.loss_difference <= 1e-5
     assert trained.record.losses[0] == pytest.approx(np.log(20), rel=0.2)
 
@@ -231,7 +231,7 @@ def _train_with_a_death(path: Path, folder: Path, moment: tuple[int, int, float]
         time.sleep(0.02)
 
     options = runs.TrainingOptions(steps=9, checkpoint=folder, compared=0, **SCHEDULE)
-    trained = train_placement(problem, cut_evenly(problem, PATTERN), options, TrainingSetting(), on_step=note)
+    trained = train_placement(problem, cut_evenly(problem, PATTERN), options, TrainingRunSetting(), on_step=note)
     return trained.record, seen
 
 
@@ -341,10 +341,10 @@ def test_gpus_that_compute_in_tf32_may_differ_as_much(
     record = replace(begun[0].record, loss_difference=5e-3)
     monkeypatch.setattr("placewise.analysis.train_plan.train_plan", lambda *_: record)
     options, placement = runs.TrainingOptions(compared=0, **SCHEDULE), cut_evenly(problem, PATTERN)
-    on_gpus = TrainingSetting({"core:0": "cuda:0", "core:1": "cuda:1"})
+    on_gpus = TrainingRunSetting({"core:0": "cuda:0", "core:1": "cuda:1"})
     assert train_placement(problem, placement, options, on_gpus).record is record
     with pytest.raises(RunError, match=r"losses differ by 0\.005 .* which is more than 1e-05"):
-        train_placement(problem, placement, options, TrainingSetting())
+        train_placement(problem, placement, options, TrainingRunSetting())
 
 
 def test_a_death_without_checkpoints_is_named(blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +513,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> 
 def test_inputs_and_devices_that_do_not_fit_are_refused(blocks: Path) -> None:
     """An input that the program does not have, and devices in turns under gpipe."""
     problem = build_forward(blocks, "2xcore")
-    unknown = TrainingSetting(inputs={"words": np.zeros((2, 6), np.int64)})
+    unknown = TrainingRunSetting(inputs={"words": np.zeros((2, 6), np.int64)})
     with pytest.raises((RunError, InputError), match="has no input 'words'"):
         train(problem, cut_evenly(problem, (0, 1)), unknown, steps=1)
     with pytest.raises(RunError, match=r"gpipe runs one stage per device.*4 \(core:0, core:1, core:0, core:1\)"):

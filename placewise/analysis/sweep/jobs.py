@@ -22,7 +22,7 @@ _WAIT = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class PointJob:
     """A point to evaluate; `probe` if bisection asks for it."""
 
     sizes: dict[str, int]
@@ -30,8 +30,8 @@ class Job:
     probe: bool = False
 
 
-OnPoint = Callable[[Job, PointRecord], None]
-Runner = Callable[[Sequence[Job], OnPoint], None]
+OnPoint = Callable[[PointJob, PointRecord], None]
+Runner = Callable[[Sequence[PointJob], OnPoint], None]
 """Evaluates jobs and reports each point when it is done."""
 
 
@@ -70,7 +70,7 @@ class _Here:
     def __init__(self, task: SweepTask) -> None:
         self._evaluator = PointEvaluator(task)
 
-    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
+    def __call__(self, jobs: Sequence[PointJob], on_point: OnPoint) -> None:
         for job in jobs:
             on_point(job, self._evaluator.evaluate(job.sizes, job.cluster.devices, job.cluster.label))
 
@@ -85,12 +85,12 @@ class _Pooled:
         self._pool = pool
         self._last: dict[int, dict[str, int]] = {}
 
-    def __call__(self, jobs: Sequence[Job], on_point: OnPoint) -> None:
+    def __call__(self, jobs: Sequence[PointJob], on_point: OnPoint) -> None:
         lost = [outcome.task for outcome in self._scatter(jobs, on_point)]
         for outcome in self._scatter(lost, on_point):
             on_point(outcome.task, _point_of(outcome))
 
-    def _scatter(self, jobs: Sequence[Job], on_point: OnPoint) -> list[TaskOutcome]:
+    def _scatter(self, jobs: Sequence[PointJob], on_point: OnPoint) -> list[TaskOutcome]:
         """Evaluate jobs and report those that end; the outcomes of those whose worker died."""
 
         def give(member: PoolMember, waiting: list[int]) -> None:
@@ -113,7 +113,7 @@ class _Pooled:
         return dead
 
 
-def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:
+def choose_job(waiting: Sequence[PointJob], last: dict[str, int] | None, busy: Sequence[dict[str, int]]) -> int:
     """The place of the job for a worker that read the model at sizes `last`, while others read it at those of `busy`.
 
     One of its own sizes, else of sizes that nobody reads, else the first.
@@ -124,7 +124,7 @@ def choose_job(waiting: Sequence[Job], last: dict[str, int] | None, busy: Sequen
 
 
 def _point_of(outcome: TaskOutcome) -> PointRecord:
-    job: Job = outcome.task
+    job: PointJob = outcome.task
     if outcome.status == "done":
         point: PointRecord = outcome.value
         return point

@@ -11,7 +11,7 @@ from placewise.files.sweep_file import LargestRecord, NeedsRecord, PointRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class AxisLine:
     """The points that differ in the size of one axis alone, ascending."""
 
     axis: Axis
@@ -23,7 +23,7 @@ class Line:
         return point.sizes[self.axis.name]
 
 
-def list_lines(axes: Sequence[Axis], points: Sequence[PointRecord]) -> list[Line]:
+def list_lines(axes: Sequence[Axis], points: Sequence[PointRecord]) -> list[AxisLine]:
     """Every line along every axis, in the order of the points. A probe belongs to the line that asked for it."""
     lines = []
     for axis in axes:
@@ -35,11 +35,11 @@ def list_lines(axes: Sequence[Axis], points: Sequence[PointRecord]) -> list[Line
         for (devices, others), group in groups.items():
             if all(dict(others)[other.name] in other.sizes for other in rest):
                 ordered = sorted(group, key=lambda point: point.sizes[axis.name])
-                lines.append(Line(axis, dict(others), devices, tuple(ordered)))
+                lines.append(AxisLine(axis, dict(others), devices, tuple(ordered)))
     return lines
 
 
-def is_monotone(line: Line) -> bool:
+def is_monotone(line: AxisLine) -> bool:
     """Whether memory grows along the line, as far as it was tried: nothing shrinks, and nothing fits above a misfit."""
     needs = [point.needs for point in line.points if point.needs is not None]
     if any(not _no_less(small, large) for small, large in pairwise(needs)):
@@ -48,7 +48,7 @@ def is_monotone(line: Line) -> bool:
     return not any(large and not small for small, large in pairwise(fits))
 
 
-def next_probe(line: Line, resolution: float) -> int | None:
+def next_probe(line: AxisLine, resolution: float) -> int | None:
     """The size to try next between the largest that fits and the next one; None if these are close enough.
 
     They are where no more than `resolution`, a share of the greater, lies between them, rounded down to a power of two.
@@ -67,7 +67,7 @@ def step_of(high: int, resolution: float) -> int:
     return 1 << max(int(resolution * high).bit_length() - 1, 0)
 
 
-def find_bracket(line: Line) -> tuple[int, int] | None:
+def find_bracket(line: AxisLine) -> tuple[int, int] | None:
     """The largest size that fits, and the next one that was tried; None unless there are both."""
     fitting = [line.size(point) for point in line.points if point.fits]
     errors = {line.size(point) for point in line.points if point.status == "error"}
@@ -76,7 +76,7 @@ def find_bracket(line: Line) -> tuple[int, int] | None:
     return (fitting[-1], above[0]) if above else None
 
 
-def largest_of(line: Line) -> LargestRecord:
+def largest_of(line: AxisLine) -> LargestRecord:
     """What the line says."""
     fitting = [line.size(point) for point in line.points if point.fits]
     failing = [point for point in line.points if point.fits is not True and point.status != "error"]

@@ -19,7 +19,7 @@ from placewise.analysis.sweep.axes import Axis, Vary, list_sizes, parse_axes
 from placewise.analysis.sweep.clusters import SweptCluster, SweptDevices, read_clusters
 from placewise.analysis.sweep.evaluate import SweepTask
 from placewise.analysis.sweep.goals import Goal, parse_goal
-from placewise.analysis.sweep.jobs import Job, Runner, open_runner
+from placewise.analysis.sweep.jobs import PointJob, Runner, open_runner
 from placewise.analysis.sweep.largest import largest_of, list_lines, next_probe
 from placewise.analysis.sweep.pricing import SweepPrices, add_prices, mark_front, price_clusters
 from placewise.core.open_model import Model, name_of
@@ -55,9 +55,9 @@ class SweepPlan:
     task: SweepTask
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[PointJob]:
         """The points of the grid, cluster by cluster."""
-        return [Job(sizes, cluster) for cluster in self.clusters for sizes in list_sizes(self.axes)]
+        return [PointJob(sizes, cluster) for cluster in self.clusters for sizes in list_sizes(self.axes)]
 
 
 def plan_sweep(
@@ -181,10 +181,10 @@ class _Recorder:
     start: float = field(default_factory=time.monotonic)
     asked: int = 0
 
-    def has(self, job: Job) -> bool:
+    def has(self, job: PointJob) -> bool:
         return (job.cluster.label, *job.sizes.items()) in self.known
 
-    def evaluate(self, runner: Runner, jobs: Sequence[Job]) -> None:
+    def evaluate(self, runner: Runner, jobs: Sequence[PointJob]) -> None:
         """Evaluate the jobs that no earlier run did."""
         self.asked += len(jobs)
         new = []
@@ -197,7 +197,7 @@ class _Recorder:
         if new:
             runner(new, self._add)
 
-    def _add(self, job: Job, point: PointRecord) -> None:
+    def _add(self, job: PointJob, point: PointRecord) -> None:
         point = point.model_copy(update={"probe": job.probe})
         self.points.append(point)
         self._report(describe_point(point))
@@ -240,12 +240,12 @@ def _refine(plan: SweepPlan, record: _Recorder, runner: Runner) -> None:
     by_label = {cluster.label: cluster for cluster in plan.clusters}
     names = [axis.name for axis in plan.axes]
     while True:
-        jobs: dict[Any, Job] = {}
+        jobs: dict[Any, PointJob] = {}
         for line in list_lines(plan.axes, record.points):
             probe = next_probe(line, plan.resolution)
             if probe is not None:
                 sizes = {**line.others, line.axis.name: probe}
-                job = Job({name: sizes[name] for name in names}, by_label[line.devices], probe=True)
+                job = PointJob({name: sizes[name] for name in names}, by_label[line.devices], probe=True)
                 jobs[(line.devices, *job.sizes.items())] = job
         if not jobs:
             return
@@ -259,7 +259,7 @@ def _search(plan: SweepPlan, goal: Goal, record: _Recorder, runner: Runner, at_o
     while remaining and ordered:
         wave = max(-(-at_once // len(remaining)), 1)
         now, ordered = ordered[:wave], ordered[wave:]
-        record.evaluate(runner, [Job(sizes, cluster) for cluster in now for sizes in remaining])
+        record.evaluate(runner, [PointJob(sizes, cluster) for cluster in now for sizes in remaining])
         met = [point.sizes for point in record.points if goal.is_met(point)]
         remaining = [sizes for sizes in remaining if sizes not in met]
 

@@ -40,7 +40,7 @@ Key = tuple[str, str, str, str]
 
 
 @dataclass(slots=True)
-class NodeCall:
+class TimedCall:
     """A call of a node: its start (microseconds), its seconds, and those of the kernels that it launched on a GPU."""
 
     start: float
@@ -57,11 +57,11 @@ class SessionTrace:
     """
 
     runs: list[tuple[float, float]] = field(default_factory=list)
-    calls: list[NodeCall] = field(default_factory=list)
+    calls: list[TimedCall] = field(default_factory=list)
     others: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     has_kernels: bool = False
 
-    def seconds(self, call: NodeCall) -> float:
+    def seconds(self, call: TimedCall) -> float:
         """The seconds that a node computes in one call."""
         return call.launched if self.has_kernels and call.key[2] in _LAUNCHING else call.seconds
 
@@ -78,7 +78,7 @@ class SessionTrace:
 def read_trace(path: Path) -> SessionTrace:
     """The calls and kernels of a profile. Raises CostError."""
     trace = SessionTrace()
-    latest: dict[str, NodeCall] = {}
+    latest: dict[str, TimedCall] = {}
     for number, event in enumerate(events(path)):
         name, category = str(event.get("name", "")), event.get("cat")
         args = event.get("args")
@@ -90,7 +90,7 @@ def read_trace(path: Path) -> SessionTrace:
             node = str(args.get("node_index", ""))
             key = (name.removesuffix(_KERNEL), str(args.get("op_name", "")), str(args.get("provider", "")), node)
             seconds = read_seconds(event.get("dur"), f"event {number}", unit=_MICRO)
-            call = NodeCall(_number(event, "ts", number), key, seconds)
+            call = TimedCall(_number(event, "ts", number), key, seconds)
             latest[name] = latest[key[1]] = call
             trace.calls.append(call)
         elif category == "Kernel":

@@ -16,7 +16,7 @@ from placewise.model.graph import Graph
 from placewise.model.tables import Attributes
 
 
-class Value(NamedTuple):
+class OpArgument(NamedTuple):
     """An argument: the id of a tensor or of a weight, and its shape."""
 
     number: int
@@ -29,7 +29,7 @@ class OpRow(NamedTuple):
 
     kind: str
     attributes: Attributes
-    arguments: Mapping[int, Value]
+    arguments: Mapping[int, OpArgument]
     results: tuple[int, ...]
     result_shapes: tuple[Shape, ...]
     code: int
@@ -50,12 +50,12 @@ def read_ops(graph: Graph) -> OpTable:
     """Read the forward ops of a graph. Equal `code` means equal kind, attributes and shapes."""
     code: Longs = signatures(graph) if graph.n_ops else np.zeros(0, np.int64)
     tensor_shapes, weight_shapes = list(graph.tensors.shape), list(graph.weights.shape)
-    arguments: list[dict[int, Value]] = [{} for _ in range(graph.n_ops)]
+    arguments: list[dict[int, OpArgument]] = [{} for _ in range(graph.n_ops)]
     for edges, shapes, is_weight in ((graph.edges, tensor_shapes, False), (graph.weight_edges, weight_shapes, True)):
         rows = zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True)
         for number, op, at in rows:
             if at < WAITED_FOR:
-                arguments[op][at] = Value(number, is_weight, shapes[number])
+                arguments[op][at] = OpArgument(number, is_weight, shapes[number])
     backward = graph.ops.backward.tolist()
     kinds, attributes = list(graph.ops.kind), list(graph.ops.attributes)
     table: list[OpRow | None] = []

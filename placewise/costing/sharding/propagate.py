@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from placewise.costing.sharding.op_table import OpRow, OpTable, Value
+from placewise.costing.sharding.op_table import OpArgument, OpRow, OpTable
 from placewise.costing.sharding.rules import KEEP_FREE, LINEAR, RULES
 from placewise.costing.sharding.strategies import (
     FREE,
@@ -462,7 +462,7 @@ def _ask(rule: Callable[[SplitOp], Iterable[Answer]], op: SplitOp) -> Iterable[A
         return []
 
 
-def _columns(row: OpRow, strategy: ShardingStrategy) -> list[tuple[int, Value]]:
+def _columns(row: OpRow, strategy: ShardingStrategy) -> list[tuple[int, OpArgument]]:
     return [
         (strategy.reads[at], value)
         for at, value in row.arguments.items()

@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.shared.schedule_models.assignment import add_chain
-from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts, PricedStages
 from placewise.simulate.contiguity import Contraction, forward_edges
 
 _MAX_SUM = 1 << 45
@@ -49,7 +49,7 @@ class ThroughputModel:
     Costs are rounded down to whole units of `unit` units of the prices; a load loses at most `lost` of the latter.
     """
 
-    def __init__(self, costs: StageCosts, unit: int) -> None:
+    def __init__(self, costs: ComponentCosts, unit: int) -> None:
         self.costs, self.unit, self.model = costs, unit, cp_model.CpModel()
         self.kinds = [kind for kind, count in enumerate(costs.n_devices.tolist()) for _ in range(count)]
         model = self.model
@@ -188,7 +188,7 @@ def unit_of(priced: PricedStages, reached: float, units: int) -> int:
     return max(value // units, int((total + costs.enter.sum() + costs.leave.sum()) // _MAX_SUM), 1)
 
 
-def _bundle_tensors(costs: StageCosts) -> list[_Bundle]:
+def _bundle_tensors(costs: ComponentCosts) -> list[_Bundle]:
     """The tensors of the problem, those that always move together as one."""
     members: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
     consumers, offsets = costs.consumers.tolist(), costs.consumer_offsets.tolist()
@@ -201,7 +201,7 @@ def _bundle_tensors(costs: StageCosts) -> list[_Bundle]:
     ]
 
 
-def _lost(costs: StageCosts, unit: int) -> int:
+def _lost(costs: ComponentCosts, unit: int) -> int:
     """The most that rounding takes from the load of a machine: every remainder, and what the prices lost before."""
     able = costs.seconds < NEVER
     work = np.where(able, costs.seconds % unit, 0).max(axis=1, initial=0).sum()

@@ -20,7 +20,7 @@ from placewise.placers.large_neighbourhood.subproblem import neighbours_of
 from placewise.placers.shared.schedule_models.assignment import OpGroups
 from placewise.placers.shared.schedule_models.model_builder import TimeScale
 from placewise.placers.shared.schedule_models.operator_model import OperatorModel
-from placewise.placers.shared.schedule_models.subgraph_model import Layout, SubgraphModel
+from placewise.placers.shared.schedule_models.subgraph_model import CallLayout, SubgraphModel
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
 
@@ -160,7 +160,7 @@ def subgraph_window(
             ops.append(tuple(j for target in window.domains[group] for j in open_calls.get(target, ())))
         else:
             ops.append((rename[d, int(now.call[op])],) if (d, int(now.call[op])) in rename else ())
-    layout = Layout(tuple(call_device), tuple(ops))
+    layout = CallLayout(tuple(call_device), tuple(ops))
     return SubgraphModel(problem, window, layout, scale, problem.capacity, int(now.value / scale.seconds))
 
 

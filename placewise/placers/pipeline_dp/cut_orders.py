@@ -23,7 +23,7 @@ from placewise.placers.pipeline_dp.path_bound import (
     price_transfers,
     weigh_components,
 )
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 _MAX_CUTS = 200
@@ -33,7 +33,7 @@ _MAX_CUTS = 200
 class CutOrders:
     """The flow network of a graph, solved for one place of a path after the other."""
 
-    def __init__(self, graph: Contraction, costs: StageCosts) -> None:
+    def __init__(self, graph: Contraction, costs: ComponentCosts) -> None:
         (enter, leave), n = price_transfers(costs), graph.n
         price = enter + leave
         self._graph, self._weight = graph, weigh_components(costs, LeastCosts(costs))

@@ -14,7 +14,7 @@ from ortools.graph.python import max_flow
 
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.placers.pipeline_dp.path_bound import QUICKEST, LeastCosts, find_paying
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 _TOTAL, _UNCUT = 1 << 40, 1 << 52
@@ -23,7 +23,7 @@ _FIRST_PRICE, _NEAR, _ROUNDS = 0.5, 1.05, 12
 """The first price, the ratio of the two prices around the best one that ends the search, and the most prices."""
 
 
-def bound_beside_hosts(graph: Contraction, costs: StageCosts, left: Callable[[], float]) -> float:
+def bound_beside_hosts(graph: Contraction, costs: ComponentCosts, left: Callable[[], float]) -> float:
     """A lower bound on the max-load of contiguous placements, in units of the costs; 0 if nothing is proved."""
     paying = find_paying(costs)
     least, hosted = LeastCosts(costs, paying).work, LeastCosts(costs, ~paying).work

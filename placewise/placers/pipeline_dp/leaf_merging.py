@@ -15,11 +15,11 @@ from itertools import pairwise
 import numpy as np
 
 from placewise.model.columns import Ints, Longs
-from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 
-def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] = lambda: False) -> Ints:
+def merge_leaves(graph: Contraction, costs: ComponentCosts, out: Callable[[], bool] = lambda: False) -> Ints:
     """A label [n] per component, dense and topological; free leaves have the label of their neighbour.
 
     Once `out` says that time is over, the remaining leaves stay as they are.
@@ -57,7 +57,7 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
 class _MergedComponents:
     """Merged components: the label of each, and the tensors of each label except those within it."""
 
-    def __init__(self, costs: StageCosts) -> None:
+    def __init__(self, costs: ComponentCosts) -> None:
         self._costs = costs
         self._parent = list(range(len(costs.size)))
         self._producer: list[int] = costs.producer.tolist()

@@ -35,7 +35,7 @@ from placewise.placers.shared.stages.dp_driver import (
     run_expansion,
 )
 from placewise.placers.shared.stages.ideals import Ideals
-from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts, PricedStages
 from placewise.simulate.contiguity import Contraction
 
 ALONE, FIRST, LAST, BETWEEN = range(4)
@@ -166,7 +166,7 @@ def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int,
     return {ALONE: len(nodes_used), FIRST: shared, LAST: shared, BETWEEN: between}
 
 
-def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
+def _classify_tensors(graph: Contraction, costs: ComponentCosts) -> tuple[Bools, Bools]:
     """Which tensors [n_tensors] can only cross to later stages, and which only to earlier stages."""
     tail, head = graph.edges()
     known = tail.astype(np.int64) * graph.n + head

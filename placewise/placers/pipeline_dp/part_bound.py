@@ -21,7 +21,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs, offsets_of
 from placewise.placers.pipeline_dp.part_transfers import PartTransfers, list_part_transfers
 from placewise.placers.pipeline_dp.path_bound import QUICKEST, LeastCosts, find_paying, weigh_components
 from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 MAX_IDEALS = 2048
@@ -53,7 +53,7 @@ class _Stages(NamedTuple):
 
 
 def bound_by_part(
-    graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf, low: float = 0.0
+    graph: Contraction, costs: ComponentCosts, left: Callable[[], float], enough: float = np.inf, low: float = 0.0
 ) -> float:
     """A lower bound on the max-load of contiguous placements, in units of the costs, where `low` is known already.
 
@@ -137,7 +137,7 @@ class _PartBound:
     """The dynamic program over the ideals of one part; max-loads up to `high` are of interest."""
 
     def __init__(
-        self, graph: Contraction, costs: StageCosts, work: Floats, part: Longs, ideals: Ideals, high: float
+        self, graph: Contraction, costs: ComponentCosts, work: Floats, part: Longs, ideals: Ideals, high: float
     ) -> None:
         paying = find_paying(costs)
         least, hosted = LeastCosts(costs, paying), LeastCosts(costs, ~paying).work

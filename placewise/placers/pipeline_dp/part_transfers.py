@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Longs
 from placewise.placers.pipeline_dp.path_bound import LeastCosts
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 _Pair = tuple[int, int]
@@ -30,7 +30,7 @@ class PartTransfers(NamedTuple):
     ended: Floats  # [2, n_items] to enter and leave a stage with the first component and without all later ones
 
 
-def list_part_transfers(graph: Contraction, costs: StageCosts, least: LeastCosts, part: Longs) -> PartTransfers:
+def list_part_transfers(graph: Contraction, costs: ComponentCosts, least: LeastCosts, part: Longs) -> PartTransfers:
     """The transfers between the components of `part` [n_part]."""
     links = _Links(graph, costs, least, part)
     items = [*links.list_forward(), *links.list_backward()]
@@ -51,7 +51,7 @@ _Item = tuple[int, list[int], _Price, _Price]
 class _Links:
     """The tensors between neighbours in the graph, and the chains between components of a part."""
 
-    def __init__(self, graph: Contraction, costs: StageCosts, least: LeastCosts, part: Longs) -> None:
+    def __init__(self, graph: Contraction, costs: ComponentCosts, least: LeastCosts, part: Longs) -> None:
         self._place = np.full(graph.n, -1, np.int64)
         self._place[part] = np.arange(len(part))
         self._next = [ends.tolist() for ends in np.split(graph.successors, graph.successor_offsets[1:-1])]

@@ -23,7 +23,7 @@ from ortools.graph.python import max_flow
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts
 from placewise.simulate.contiguity import Contraction
 
 TOTAL, UNCUT = 1 << 40, 1 << 48
@@ -41,7 +41,7 @@ class LeastCosts:
     `among` [n_classes] limits the devices.
     """
 
-    def __init__(self, costs: StageCosts, among: Bools | None = None) -> None:
+    def __init__(self, costs: ComponentCosts, among: Bools | None = None) -> None:
         among = np.ones(len(costs.rate), np.bool_) if among is None else among
         seconds = np.where(costs.seconds < NEVER, costs.seconds, np.inf)[:, among].min(axis=1, initial=np.inf)
         enter, leave = price_transfers(costs)
@@ -51,7 +51,7 @@ class LeastCosts:
         self.leave: Floats = np.zeros_like(leave) if free else leave
 
 
-def price_transfers(costs: StageCosts) -> tuple[Floats, Floats]:
+def price_transfers(costs: ComponentCosts) -> tuple[Floats, Floats]:
     """The least that entering and leaving devices that pay cost each tensor; where none pays, all cost the same."""
     paid = np.unique(costs.rate[costs.rate >= 0])
     if not len(paid):
@@ -62,7 +62,7 @@ def price_transfers(costs: StageCosts) -> tuple[Floats, Floats]:
 class _SegmentNetwork:
     """The flow network for the cheapest set that includes some components and excludes others; solved repeatedly."""
 
-    def __init__(self, costs: StageCosts, least: LeastCosts) -> None:
+    def __init__(self, costs: ComponentCosts, least: LeastCosts) -> None:
         n, tensors = len(costs.size), len(costs.producer)
         own = np.where(np.isfinite(least.work), least.work, 0.0)
         total = float(own.sum() + least.enter.sum() + least.leave.sum())
@@ -109,7 +109,7 @@ class _SegmentNetwork:
 
 
 def bound_by_path(
-    graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf, low: float = 0.0
+    graph: Contraction, costs: ComponentCosts, left: Callable[[], float], enough: float = np.inf, low: float = 0.0
 ) -> float:
     """A lower bound on the max-load of contiguous placements, in units of the costs, where `low` is known already.
 
@@ -170,7 +170,7 @@ def bound_by_path(
     return max(low, proved * (1 - 1e-14 * (m + 1000)))
 
 
-def find_paying(costs: StageCosts) -> Bools:
+def find_paying(costs: ComponentCosts) -> Bools:
     """The classes [n_classes] whose transfers count; all if there are none, or if several hosts may share a stage."""
     paying: Bools = costs.rate >= 0
     apart = paying.any() and not (costs.most[~paying] > 1).any()
@@ -188,7 +188,7 @@ def _thin_out(path: Ints, work: Floats) -> Ints:
 
 
 def _bound_hosts(
-    costs: StageCosts, work: Floats, hosted: Floats, after: Ints, before: Ints, m: int
+    costs: ComponentCosts, work: Floats, hosted: Floats, after: Ints, before: Ints, m: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """On hosts: the least loads of path[i:j], the most work at some prices, the prices, the same off path."""
     if not (costs.rate < 0).any() or find_paying(costs).all():
@@ -205,7 +205,7 @@ def _bound_hosts(
     return _sum_inside(hosted, after, before, m), most, slopes, without
 
 
-def _weigh_replicas(costs: StageCosts, paying: Bools, weight: Floats) -> tuple[Floats, Floats]:
+def _weigh_replicas(costs: ComponentCosts, paying: Bools, weight: Floats) -> tuple[Floats, Floats]:
     """The weights of path[i:j] [m + 1, m + 1], and the least synchronization pace by the number of sharing devices.
 
     Synchronization adds to the whole load of a member only in `blocking` mode; in other modes it is left out.
@@ -235,7 +235,7 @@ _SHARES = (
 """(share of work, weight) by mode: a load is at least the weight times the sum of transfers and that share of work."""
 
 
-def weigh_components(costs: StageCosts, least: LeastCosts) -> Floats:
+def weigh_components(costs: ComponentCosts, least: LeastCosts) -> Floats:
     """The work [n] of each component together with the transfers of its tensors."""
     weight: Floats = np.where(np.isfinite(least.work), least.work, 0.0)
     produced = costs.producer >= 0

@@ -21,7 +21,7 @@ from placewise.placers.set_cover.decision_diagram import Diagram, SetSearch, dia
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.master_program import Box, CoverMaster
 from placewise.placers.set_cover.repeated_parts import shifts
-from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts
 from placewise.placers.shared.throughput_search.pipeline_costs import native_costs
 
 _UNIT = 2.0**50
@@ -65,7 +65,7 @@ class DeviceSets:
     search by `stop`.
     """
 
-    costs: StageCosts
+    costs: ComponentCosts
     diagrams: tuple[Diagram, ...]
     shifts: tuple[Ints, ...]
     box: Box
@@ -79,7 +79,7 @@ class DeviceSets:
 
     @classmethod
     def of(
-        cls, costs: StageCosts, stop: _native.StopFlag | None = None, go_on: Callable[[], bool] = lambda: True
+        cls, costs: ComponentCosts, stop: _native.StopFlag | None = None, go_on: Callable[[], bool] = lambda: True
     ) -> DeviceSets | None:
         """No sets yet; None once `go_on` says no."""
         order, share = order_blocks(costs, go_on), _work_shares(costs)
@@ -166,7 +166,7 @@ def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Lo
     return LoadStatus.OPEN
 
 
-def _work_shares(costs: StageCosts) -> Floats:
+def _work_shares(costs: ComponentCosts) -> Floats:
     """The share [n] of each block in the work, at its quickest: the first prices."""
     work = np.where(costs.seconds < NEVER, costs.seconds, np.iinfo(np.int64).max).min(axis=1).astype(np.float64)
     shares: Floats = work / max(float(work.sum()), 1.0)

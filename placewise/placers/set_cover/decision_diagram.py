@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
-from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts
 
 MAX_NODES, MAX_LABELS = 4000, 30_000_000
 STARTS, MOST_SETS = 24, 12
@@ -53,7 +53,7 @@ class Diagram(NamedTuple):
     relaxed: bool
 
 
-def order_blocks(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) -> Ints:
+def order_blocks(costs: ComponentCosts, go_on: Callable[[], bool] = lambda: True) -> Ints:
     """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones, of one at least
     even where `go_on` says no.
     """
@@ -67,7 +67,7 @@ def order_blocks(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) ->
 
 
 def diagram(
-    costs: StageCosts, kind: int, order: Ints, *, most: int = MAX_NODES, go_on: Callable[[], bool] = lambda: True
+    costs: ComponentCosts, kind: int, order: Ints, *, most: int = MAX_NODES, go_on: Callable[[], bool] = lambda: True
 ) -> Diagram | None:
     """The diagram of the sets that a device of class `kind` can hold; None once `go_on` says no."""
     n, rate = len(order), int(costs.rate[kind])
@@ -129,7 +129,7 @@ def _parts(mode: int) -> int:
     return (1, 2, 3)[mode]
 
 
-def _resources(costs: StageCosts, kind: int, block: int, side: int, sent: Longs, got: Longs) -> Longs:
+def _resources(costs: ComponentCosts, kind: int, block: int, side: int, sent: Longs, got: Longs) -> Longs:
     """What deciding `block` costs from each node: the parts of the load, and bytes."""
     seconds = int(costs.seconds[block, kind]) if side and costs.seconds[block, kind] < NEVER else 0
     tight = side and int(costs.size.sum()) > costs.capacity[kind]
@@ -149,7 +149,7 @@ def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]
     return codes[first], place.astype(np.int64)
 
 
-def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]:
+def _incidence(costs: ComponentCosts) -> tuple[int, list[set[int]], list[list[int]]]:
     """The number of blocks, the blocks of each tensor, and the tensors of each block."""
     n, members = len(costs.size), []
     touching: list[list[int]] = [[] for _ in range(n)]

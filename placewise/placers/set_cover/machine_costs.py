@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.model.columns import frozen
-from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts
 from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts, no_chain
 
 SHARED = (
@@ -15,7 +15,7 @@ SHARED = (
 """Columns that stage costs and pipeline costs have in common."""
 
 
-def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
+def machines(costs: ComponentCosts, kinds: list[int]) -> PipelineCosts:
     """The costs of one machine per class in `kinds`, each with its own link to the host.
 
     Class −1 is the host, which runs and holds everything at no cost.

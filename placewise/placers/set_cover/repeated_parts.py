@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise.model.columns import Ints, Longs, frozen
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 
 _ROUNDS = 3
 _STRIDES = (1, 2, 3, 4, 6)
@@ -36,7 +36,7 @@ class _CostView(NamedTuple):
     made: list[list[int]]  # [n] tensors
 
 
-def shifts(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) -> tuple[Ints, ...]:
+def shifts(costs: ComponentCosts, go_on: Callable[[], bool] = lambda: True) -> tuple[Ints, ...]:
     """Maps [n] of blocks to those one, two, … parts later and earlier, −1 where there is none; () if few repeat.
 
     Once `go_on` says no, the best of the maps tried so far counts.
@@ -52,7 +52,7 @@ def shifts(costs: StageCosts, go_on: Callable[[], bool] = lambda: True) -> tuple
     return tuple(frozen(one, np.int32) for images in powers for one in (images, _inverse(images)))
 
 
-def _view_costs(costs: StageCosts) -> _CostView:
+def _view_costs(costs: ComponentCosts) -> _CostView:
     whole = np.hstack([costs.seconds, costs.size[:, None]]).tolist()
     price = np.hstack([costs.enter, costs.leave, costs.readers[:, None]]).tolist()
     return _CostView(

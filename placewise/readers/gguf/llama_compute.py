@@ -20,7 +20,7 @@ ALIGNMENT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ComputeResult:
     """A result: its bytes, the results that it reads, and whether it may take over the memory of one of them.
 
     One that reads nothing is an input of the graph. `home` is the device that has to compute it ("": any). What is
@@ -41,11 +41,11 @@ class _Split:
     """Results in a row on one device, and what is copied to it before they start."""
 
     device: str
-    results: list[Result] = field(default_factory=list)
+    results: list[ComputeResult] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
 
 
-def size_buffers(results: Sequence[Result], devices: Sequence[str] = ("",), copies: int = 1) -> dict[str, int]:
+def size_buffers(results: Sequence[ComputeResult], devices: Sequence[str] = ("",), copies: int = 1) -> dict[str, int]:
     """The bytes that the buffer of every device needs for results in this order.
 
     The last of `devices` is the host. With several `copies` there is pipeline parallelism.
@@ -84,7 +84,7 @@ def size_buffers(results: Sequence[Result], devices: Sequence[str] = ("",), copi
     return {device: heap.most for device, heap in memory.heaps.items()}
 
 
-def assign_homes(results: Sequence[Result], devices: Sequence[str]) -> dict[str, str]:
+def assign_homes(results: Sequence[ComputeResult], devices: Sequence[str]) -> dict[str, str]:
     """The device of every result: where none has to be, that of the results before it, else of those after it.
 
     Inputs are on the host, the last of `devices`, and the host's neighbours come last.
@@ -103,7 +103,7 @@ def assign_homes(results: Sequence[Result], devices: Sequence[str]) -> dict[str,
     return homes
 
 
-def split_results(results: Sequence[Result], homes: dict[str, str]) -> list[_Split]:
+def split_results(results: Sequence[ComputeResult], homes: dict[str, str]) -> list[_Split]:
     """The splits of a graph, in order. A weight that is copied begins a split, so that others may be freed before."""
     splits: list[_Split] = []
     weights = {one.name for one in results if one.stored == "weight"}
@@ -127,7 +127,7 @@ def _name_copy(name: str, device: str) -> str:
     return f"{name}@{device}"
 
 
-def _list_reads(result: Result, device: str, homes: dict[str, str]) -> list[str]:
+def _list_reads(result: ComputeResult, device: str, homes: dict[str, str]) -> list[str]:
     """What a result reads, under the names of the copies where it is elsewhere."""
     return [name if homes[name] == device else _name_copy(name, device) for name in result.reads]
 
@@ -187,7 +187,7 @@ class _Memory:
         if self.keeps:
             del self.places[name]
 
-    def compute(self, result: Result, device: str, reads: Iterable[str]) -> None:
+    def compute(self, result: ComputeResult, device: str, reads: Iterable[str]) -> None:
         size = -(-result.nbytes // ALIGNMENT) * ALIGNMENT
         own = next((name for name in reads if self.left[name] == 1 and self._holds(name, size)), "")
         if result.in_place and own:

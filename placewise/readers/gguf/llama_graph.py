@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from placewise._util.llama_defaults import OFFLOADED_ROWS
 from placewise.readers.gguf.header import Header
-from placewise.readers.gguf.llama_compute import Result
+from placewise.readers.gguf.llama_compute import ComputeResult
 from placewise.readers.gguf.llama_flags import LlamaFlags
 from placewise.readers.gguf.llama_kernels import count_half_copies, is_cuda, is_fused
 from placewise.readers.gguf.shape import ModelShape
@@ -107,7 +107,7 @@ def list_results(
     cells: tuple[int, int],
     caches: Sequence[tuple[int, int]],
     places: Places,
-) -> list[Result]:
+) -> list[ComputeResult]:
     """The results of the whole model.
 
     `cells` are positions of a cache without and with a window, `caches` its bytes of keys and values in every layer.
@@ -160,7 +160,7 @@ class _Graph:
     places: Places
     shapes: Mapping[str, tuple[int, ...]]
     scaled: bool
-    results: list[Result] = field(default_factory=list)
+    results: list[ComputeResult] = field(default_factory=list)
 
     def add(
         self,
@@ -180,7 +180,7 @@ class _Graph:
         if weight in self.places.copies and (rows or self.micro.tokens) >= OFFLOADED_ROWS:
             self._store(weight, self.places.copies[weight], home, "weight")
             reads, home = (*reads, weight), self.places.borrower
-        self.results.append(Result(name, nbytes, reads, in_place, home))
+        self.results.append(ComputeResult(name, nbytes, reads, in_place, home))
         return name
 
     def add_inputs(self) -> str:
@@ -295,7 +295,7 @@ class _Graph:
         return self.places.layers[layer] if self.places.whole else ""
 
     def _store(self, name: str, nbytes: int, home: str, kind: str) -> None:
-        self.results.append(Result(name, nbytes, home=home, stored=kind))
+        self.results.append(ComputeResult(name, nbytes, home=home, stored=kind))
 
     def _pick(self, layer: int, source: str) -> str:
         """The rows of the outputs, in the last layer."""

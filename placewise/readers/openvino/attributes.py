@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placewise.readers.openvino.kinds import CONSTANT, INPUT
-from placewise.readers.openvino.net import Layer, dtype_of, normalize_type
+from placewise.readers.openvino.net import NetLayer, dtype_of, normalize_type
 
 LONGEST_LIST = 1_000
 LONGEST_TEXT = 1_000
@@ -22,7 +22,7 @@ _MODES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def attributes_of(layer: Layer) -> dict[str, Any]:
+def attributes_of(layer: NetLayer) -> dict[str, Any]:
     """Numbers, lists of numbers and strings, and what follows from shapes alone: layouts, permutations, heads."""
     if layer.type in (INPUT, CONSTANT):
         return {}
@@ -39,7 +39,7 @@ def attributes_of(layer: Layer) -> dict[str, Any]:
     return attributes | _infer_from_shapes(layer)
 
 
-def _infer_from_shapes(layer: Layer) -> dict[str, Any]:
+def _infer_from_shapes(layer: NetLayer) -> dict[str, Any]:
     if layer.type in ("GroupConvolution", "GroupConvolutionBackpropData"):
         return {"kernel_layout": "GOI" if layer.type == "GroupConvolution" else "GIO"}
     if layer.type == "Transpose" and layer.inputs and layer.outputs:

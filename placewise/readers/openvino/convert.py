@@ -13,7 +13,7 @@ from placewise.model.graph import Graph, Source
 from placewise.readers.base import FLOATING, first_floating, module_path, unique_name
 from placewise.readers.openvino.attributes import attributes_of
 from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
-from placewise.readers.openvino.net import IrNet, Layer, dtype_of, normalize_type
+from placewise.readers.openvino.net import IrNet, NetLayer, dtype_of, normalize_type
 from placewise.readers.openvino.structure import Sources, constants, location_of
 
 _PACKED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8_e4m3", "float8_e5m2", "float4_e2m1"})
@@ -72,19 +72,19 @@ def build_graph(net: IrNet, sources: Sources, source: Source) -> Graph:
     return draft.builder.build(source)
 
 
-def _unique_names(layers: list[Layer]) -> list[str]:
+def _unique_names(layers: list[NetLayer]) -> list[str]:
     """A unique name per layer: its own, with a number if it has none or shares it."""
     taken: set[str] = set()
     return [unique_name(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
 
 
-def _add_tensor(draft: _IrGraphDraft, op: int, name: str, layer: Layer, place: int) -> int:
+def _add_tensor(draft: _IrGraphDraft, op: int, name: str, layer: NetLayer, place: int) -> int:
     port = layer.outputs[place]
     label = name if len(layer.outputs) == 1 else f"{name}:{place}"
     return draft.builder.add_tensor(op, shape=port.dims, dtype=port.dtype, nbytes=port.nbytes, name=label)
 
 
-def _add_weight(draft: _IrGraphDraft, layer: Layer, name: str) -> int:
+def _add_weight(draft: _IrGraphDraft, layer: NetLayer, name: str) -> int:
     """Add a constant as a weight; constants at the same location in the .bin file are tied."""
     port, location, number = layer.outputs[0], location_of(layer), len(draft.weight_names)
     stored = normalize_type(layer.data.get("element_type", port.element_type))
@@ -112,7 +112,7 @@ def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str
     return {"decompression": 1} if unpacks or "decompression" in layer.notes else {}
 
 
-def _state_options(draft: _IrGraphDraft, layer: Layer) -> dict[str, Any]:
+def _state_options(draft: _IrGraphDraft, layer: NetLayer) -> dict[str, Any]:
     """A variable stays on one device: the reads and assignments of a variable form a group with its bytes."""
     if layer.type not in _STATES:
         return {}
@@ -159,7 +159,7 @@ def _is_quantized(net: IrNet, sources: Sources, row: int | None) -> bool:
     return False
 
 
-def _levels(layer: Layer) -> int:
+def _levels(layer: NetLayer) -> int:
     levels = layer.data.get("levels", "")
     return int(levels) if levels.isascii() and levels.isdigit() and len(levels) < 10 else _MAX_LEVELS + 1
 
@@ -173,7 +173,7 @@ def scope_of(name: str) -> str:
     return "" if "::" in name else module_path(name.removesuffix(_PART))
 
 
-def scopes_of(layers: Sequence[Layer], sources: Sources) -> list[str]:
+def scopes_of(layers: Sequence[NetLayer], sources: Sources) -> list[str]:
     """The module path of every layer; generated layers take that of their reader."""
     scopes = [scope_of(layer.name) for layer in layers]
     is_named = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from placewise.readers.openvino.net import Layer
+from placewise.readers.openvino.net import NetLayer
 
 INPUT, OUTPUT, CONSTANT = "Parameter", "Result", "Const"
 """The layer types of inputs, outputs and weights."""
@@ -48,7 +48,7 @@ _POSITIONS: Mapping[str, tuple[int, ...]] = {
 _OLD_BATCH_NORM = (1, 2, 0, 3, 4)
 
 
-def kind_of(layer: Layer) -> str:
+def kind_of(layer: NetLayer) -> str:
     """``MatMul`` if ONNX has the op, else ``openvino::FakeQuantize``."""
     if layer.type == "ScaledDotProductAttention":  # ONNX's Attention has no other ranks
         ranks = {len(port.dims) for port in layer.inputs[:3]}
@@ -56,7 +56,7 @@ def kind_of(layer: Layer) -> str:
     return KINDS.get(layer.type, f"openvino::{layer.type}")
 
 
-def position_of(layer: Layer, place: int) -> int:
+def position_of(layer: NetLayer, place: int) -> int:
     """The position in ONNX of the input at `place`."""
     order = _POSITIONS.get(layer.type, ())
     if layer.type == "BatchNormInference" and layer.version in ("", "opset1", "opset2", "opset3", "opset4"):

@@ -38,7 +38,7 @@ class Port:
 
 
 @dataclass(slots=True)
-class Layer:
+class NetLayer:
     """A layer; `bodies` are the nets inside If, Loop and TensorIterator."""
 
     id: int
@@ -61,7 +61,7 @@ class IrNet:
     """A net or the body of a layer. `edges`: (from layer, from port, to layer, to port), by their ids."""
 
     version: int = -1
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[NetLayer] = field(default_factory=list)
     edges: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 

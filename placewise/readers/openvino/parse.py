@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.openvino.net import IrNet, Layer, Port, normalize_type
+from placewise.readers.openvino.net import IrNet, NetLayer, Port, normalize_type
 
 LARGEST_FILE = 1 << 28  # bytes
 LONGEST_TAG = 1 << 23  # bytes
@@ -89,7 +89,7 @@ class _IrHandler:
     net: IrNet | None = None
     path: list[str] = field(default_factory=list)
     nets: list[IrNet] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[NetLayer] = field(default_factory=list)
     digits: list[str] | None = None
     skipped: int = 0
     parts: int = 0
@@ -159,7 +159,7 @@ class _IrHandler:
             raise ModelFileError(f"it has more than {MAX_LAYERS:,} layers", remedy=_REMEDY)
         name = attributes.get("name", "")
         number, kind = (_require(attributes, key, f"layer {name!r}") for key in ("id", "type"))
-        layer = Layer(parse_number(number, "id"), name, kind, attributes.get("version", ""))
+        layer = NetLayer(parse_number(number, "id"), name, kind, attributes.get("version", ""))
         self.nets[-1].layers.append(layer)
         self.layers.append(layer)
 

@@ -11,7 +11,7 @@ from placewise.model.graph import Source
 from placewise.readers.base import NO_DIMS, ImportedModel, describe_unknown_shapes
 from placewise.readers.openvino.convert import build_graph
 from placewise.readers.openvino.kinds import INPUT
-from placewise.readers.openvino.net import IrNet, Layer
+from placewise.readers.openvino.net import IrNet, NetLayer
 from placewise.readers.openvino.parse import parse_ir
 from placewise.readers.openvino.shapes import BY_DATA, Dims, ShapeMismatch, infer_outputs
 from placewise.readers.openvino.structure import Sources, check_version, refuse_size, sources_of
@@ -48,7 +48,7 @@ BATCH = "batch"
 """The name for the first dimension of all inputs in which it is open."""
 _RESHAPE = "fix the shapes with model.reshape and openvino.save_model, or with ovc --input"
 
-OpenDim = tuple[Layer, int]
+OpenDim = tuple[NetLayer, int]
 
 
 def set_dims(net: IrNet, sources: Sources, dims: Mapping[str, int]) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from placewise.readers.openvino.attributes import attributes_of
-from placewise.readers.openvino.net import Layer
+from placewise.readers.openvino.net import NetLayer
 
 Dims = tuple[int, ...]
 Attributes = Mapping[str, Any]
-Rule = Callable[[Layer, Sequence[Dims], Sequence[Dims]], Sequence[Dims]]
+Rule = Callable[[NetLayer, Sequence[Dims], Sequence[Dims]], Sequence[Dims]]
 """(layer, its input shapes, its input shapes in the file) → output shapes, as far as they follow."""
 
 
@@ -24,7 +24,7 @@ class ShapeMismatch(Exception):
     """The inputs of a layer contradict each other or the output shapes in the file."""
 
 
-def infer_outputs(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> list[Dims]:
+def infer_outputs(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> list[Dims]:
     """The output shapes: those in the file, with open dimensions inferred. Raises ShapeMismatch."""
     outputs, rule = [port.dims for port in layer.outputs], _RULES.get(layer.type)
     if rule is None:
@@ -42,7 +42,7 @@ def _fill_open(stated: Dims, follows: Dims) -> Dims:
     return tuple(new if old < 0 else old for old, new in zip(stated, follows, strict=True))
 
 
-def _broadcast(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _broadcast(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """The broadcast of all inputs; a known dimension above 1 replaces an open one."""
     if layer.data.get("auto_broadcast") == "pdpd":
         return [inputs[0]]
@@ -53,7 +53,7 @@ def _broadcast(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -
     return [tuple(max(column) if max(column) > 1 or min(column) > 0 else -1 for column in columns)]
 
 
-def _matmul(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _matmul(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     attributes, (left, right) = attributes_of(layer), inputs[:2]
     if min(len(left), len(right)) < 2:
         return []
@@ -65,7 +65,7 @@ def _matmul(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> S
     return [(*_broadcast(layer, (left[:-2], right[:-2]), declared)[0], rows, columns)]
 
 
-def _slide_window(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _slide_window(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """Convolutions and pooling: the batch stays; one element per window position."""
     attributes, stated, data = attributes_of(layer), layer.outputs[0].dims, inputs[0]
     kernel = attributes.get("kernel_shape") or inputs[1][len(inputs[1]) - len(data) + 2 :]
@@ -93,19 +93,19 @@ def _count_windows(length: int, kernel: int, axis: int, attributes: Attributes) 
     return max(count, 0)
 
 
-def _batch_only(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _batch_only(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """The batch stays; the other dimensions depend on values."""
     return [(inputs[0][0], *port.dims[1:]) for port in layer.outputs]
 
 
-def _concat(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _concat(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     axis = attributes_of(layer).get("axis", 0) % len(inputs[0])
     along = [dims[axis] for dims in inputs]
     rest = _broadcast(layer, [(*dims[:axis], 1, *dims[axis + 1 :]) for dims in inputs], declared)[0]
     return [(*rest[:axis], -1 if min(along) < 0 else sum(along), *rest[axis + 1 :])]
 
 
-def _reshape(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _reshape(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """A view: the other dimensions determine one open dimension."""
     stated, known = layer.outputs[0].dims, math.prod(dim for dim in layer.outputs[0].dims if dim > 0)
     size, is_open = math.prod(inputs[0]), stated.count(-1)
@@ -116,14 +116,14 @@ def _reshape(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> 
     return [tuple(size // known if dim < 0 else dim for dim in stated)]
 
 
-def _transpose(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _transpose(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """Open dimensions take the remaining sizes if these are all equal."""
     stated = layer.outputs[0].dims
     left = Counter(inputs[0]) - Counter(dim for dim in stated if dim >= 0)
     return [tuple(next(iter(left)) if dim < 0 else dim for dim in stated)] if len(left) == 1 else []
 
 
-def _keep_open_order(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _keep_open_order(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """The open dimensions of the only input that has some are open in the output, in the same order."""
     open_inputs = [row for row, dims in enumerate(declared) if -1 in dims]
     if len(open_inputs) != 1:
@@ -138,7 +138,7 @@ def _keep_open_order(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Di
     return shapes
 
 
-def _slice(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
+def _slice(layer: NetLayer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
     """A slice of the first input: open dimensions stay if the slice is along another dimension."""
     shapes = []
     for port in layer.outputs:

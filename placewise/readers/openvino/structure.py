@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from placewise.errors import ModelFileError
 from placewise.model.dtypes import bytes_of
 from placewise.readers.openvino.kinds import CONSTANT, INPUT
-from placewise.readers.openvino.net import IrNet, Layer, Port, nbytes_of, normalize_type
+from placewise.readers.openvino.net import IrNet, NetLayer, Port, nbytes_of, normalize_type
 from placewise.readers.openvino.parse import LARGEST_NUMBER, parse_number
 
 _REMEDY = "convert the model again, with ovc or openvino.save_model"
@@ -56,7 +56,7 @@ def sources_of(net: IrNet) -> Sources:
     return sources
 
 
-def _index_ports(layer: Layer, ports: list[Port]) -> dict[int, int]:
+def _index_ports(layer: NetLayer, ports: list[Port]) -> dict[int, int]:
     index_of = {port.id: place for place, port in enumerate(ports)}
     if len(index_of) < len(ports):
         raise ModelFileError(f"{layer.place} has two ports with one id", remedy=_REMEDY)
@@ -78,7 +78,7 @@ def _check_complete(net: IrNet, sources: Sources) -> None:
             _check_bytes(constant)
 
 
-def _check_edge(maker: Layer, producer: Port, reader: Layer, consumer: Port) -> None:
+def _check_edge(maker: NetLayer, producer: Port, reader: NetLayer, consumer: Port) -> None:
     """Check that both ends of an edge have the same shape; open dimensions and empty shapes match anything."""
     if producer.dims and consumer.dims:
         alike = len(producer.dims) == len(consumer.dims)
@@ -88,7 +88,7 @@ def _check_edge(maker: Layer, producer: Port, reader: Layer, consumer: Port) -> 
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
-def _check_bytes(constant: Layer) -> None:
+def _check_bytes(constant: NetLayer) -> None:
     """Check the size of a constant against its shape and element type; sub-byte types may be padded."""
     location = location_of(constant)
     if location is None:
@@ -101,13 +101,13 @@ def _check_bytes(constant: Layer) -> None:
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
-def refuse_size(layer: Layer, port: Port) -> None:
+def refuse_size(layer: NetLayer, port: Port) -> None:
     """Raise ModelFileError for an absurdly large tensor."""
     if bytes_of(tuple(map(abs, port.dims)), "float64") > LARGEST_NUMBER:
         raise ModelFileError(f"{layer.place} has the absurd shape {list(port.dims)}", remedy=_REMEDY)
 
 
-def constants(layer: Layer) -> Iterator[Layer]:
+def constants(layer: NetLayer) -> Iterator[NetLayer]:
     """The constants in the bodies of a layer, at any depth."""
     for body in layer.bodies:
         for inner in body.layers:
@@ -116,7 +116,7 @@ def constants(layer: Layer) -> Iterator[Layer]:
             yield from constants(inner)
 
 
-def location_of(layer: Layer) -> tuple[int, int] | None:
+def location_of(layer: NetLayer) -> tuple[int, int] | None:
     """The (offset, size) of a constant in the .bin file; None if not given."""
     offset, size = (layer.data.get(key) for key in ("offset", "size"))
     if offset is None or size is None:

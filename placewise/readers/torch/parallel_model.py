@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from placewise.readers.torch.cutting import MicrobatchStage, Value
 from placewise.readers.torch.gradient_exchange import reduce_in_buckets
 from placewise.readers.torch.parallel_modules import (
-    ModuleSplit,
+    ModuleStyle,
     TokenGather,
     is_inside,
     split_modules,
@@ -33,8 +33,8 @@ from placewise.readers.torch.parallel_modules import (
     whole_tensor,
 )
 from placewise.readers.torch.stage_modules import (
+    ModulePlan,
     StageModule,
-    StagePlan,
     build_stage_module,
     callable_modules,
     checkpoint_modules,
@@ -77,14 +77,14 @@ class ParallelModel:
         self.place, self.replica, self.rank = (self.mesh.get_local_rank(name) for name in ("pp", "dp", "tp"))
         self.micro_batches = plan["microbatches"] // self.replicas
         own = plan["stages"][self.place]
-        stages = [StagePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
+        stages = [ModulePlan(callable_modules(model, stage["modules"]), stage["calls"]) for stage in plan["stages"]]
         tokens = plan.get("tokens", {})
         gathers = {path: [TokenGather(**one) for one in found] for path, found in tokens.get("gathers", {}).items()}
         program = export_model(model, args, kwargs, stages, gathers) if self.stages > 1 or tokens else None
         ties = tied_parameters(model)
         self._first_name = {name: names[0] for names in ties for name in names}
         self._splits = {
-            path: ModuleSplit(**split) for path, split in plan["splits"].items() if is_inside(path, own["modules"])
+            path: ModuleStyle(**split) for path, split in plan["splits"].items() if is_inside(path, own["modules"])
         }
         model.to(self.device)
         slices, results = (

@@ -28,7 +28,7 @@ WIDTHS = ("out_features", "out_channels", "nf")
 """Attributes of products that are as many as their results."""
 
 
-class ModuleSplit(NamedTuple):
+class ModuleStyle(NamedTuple):
     """How one module is split: a style, and by name within the module, the split dimension of each split weight.
 
     `style` is colwise (a product or convolution by its results), rowwise (by its arguments; results are summed),
@@ -60,7 +60,7 @@ class TokenGather(NamedTuple):
 def split_modules(
     model: nn.Module,
     mesh: DeviceMesh,
-    splits: Mapping[str, ModuleSplit],
+    splits: Mapping[str, ModuleStyle],
     within: Sequence[str] = ("",),
     *,
     gathers: Mapping[str, Mapping[int, TokenGather]] = {},
@@ -126,7 +126,7 @@ class ShardedModule(ParallelStyle):
     `follows` computes on the part that a device has. With `scatters`, sums are scattered along that dimension.
     """
 
-    def __init__(self, split: ModuleSplit) -> None:
+    def __init__(self, split: ModuleStyle) -> None:
         super().__init__()
         self.split = split
 
@@ -176,7 +176,7 @@ class ShardedModule(ParallelStyle):
         module.forward = forward
 
 
-def _choose_style(path: str, module: nn.Module, split: ModuleSplit) -> ParallelStyle:
+def _choose_style(path: str, module: nn.Module, split: ModuleStyle) -> ParallelStyle:
     plain = isinstance(module, nn.Linear) and not split.parts
     between = Replicate() if split.scatters < 0 else Shard(split.scatters)
     if split.style == "colwise" and plain:

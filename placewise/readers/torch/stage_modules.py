@@ -26,7 +26,7 @@ _UNCHANGED = ("aten.to.", "aten.alias.", "aten.contiguous.")
 """Operators that may return their argument itself."""
 
 
-class StagePlan(NamedTuple):
+class ModulePlan(NamedTuple):
     """The modules of a stage by path ("" is the whole model), and the calls outside of modules by name."""
 
     modules: Sequence[str]
@@ -147,7 +147,7 @@ def export_model(
     model: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    plan: Sequence[StagePlan],
+    plan: Sequence[ModulePlan],
     others: Collection[str] = (),
 ) -> ExportedProgram:
     """The flow of tensors between the modules that the stages of a plan have as a whole, and into the `others`."""
@@ -177,7 +177,7 @@ def find_arguments(program: ExportedProgram, path: str, gathers: Sequence[TokenG
 
 
 def build_stage_module(
-    model: nn.Module, program: ExportedProgram, plan: Sequence[StagePlan], place: int
+    model: nn.Module, program: ExportedProgram, plan: Sequence[ModulePlan], place: int
 ) -> StageModule:
     """The stage number `place` of a plan; `program` is that of `export_model`.
 
@@ -313,7 +313,7 @@ def _free_steps(steps: Sequence[_Step], inputs: Sequence[str], model: nn.Module)
     return free
 
 
-def _assign_stages(steps: Sequence[_Step], plan: Sequence[StagePlan], free: set[int]) -> list[int | None]:
+def _assign_stages(steps: Sequence[_Step], plan: Sequence[ModulePlan], free: set[int]) -> list[int | None]:
     """The stage of every step; None for a step that every reader computes for itself."""
     module = {path: stage for stage, own in enumerate(plan) for path in own.modules}
     call = {name: stage for stage, own in enumerate(plan) for name in own.calls}

@@ -13,7 +13,7 @@ from placewise.model.dtypes import DTYPES
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Timeline
-from placewise.reporting.copies import Copies, group_by_route, list_copies
+from placewise.reporting.copies import CopyColumns, group_by_route, list_copies
 from placewise.reporting.devices import peak_line
 from placewise.reporting.leaderboard import finite
 from placewise.reporting.page.columns import LONGEST_SENTENCE, clean_text, pack_column, pack_integers, pack_words
@@ -161,7 +161,7 @@ def cuts_part(problem: Problem, placement: Placement, timeline: Timeline | None)
     return {"cuts": cuts, "left": max(len(routes) - MAX_CUTS, 0), "seconds": float(copies.seconds.sum())}
 
 
-def _cut_tensor(problem: Problem, placement: Placement, copies: Copies, row: int) -> dict[str, Any]:
+def _cut_tensor(problem: Problem, placement: Placement, copies: CopyColumns, row: int) -> dict[str, Any]:
     graph, tensor, target = problem.graph, int(copies.tensor[row]), int(copies.target[row])
     readers = graph.consumers_of(tensor)
     there = readers[problem.cluster.location[placement.device[readers]] == target]

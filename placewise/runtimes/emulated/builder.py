@@ -16,8 +16,8 @@ from placewise.runtimes.emulated.program import (
     ADMITTED,
     PeerProgram,
     Resource,
-    Step,
-    Task,
+    ResourceTask,
+    TaskOp,
     value_of_input,
     value_of_op,
 )
@@ -35,7 +35,7 @@ class _Draft:
     key: Group
     order: tuple[int, int, int]
     after: dict[int, None]
-    steps: tuple[Step, ...]
+    steps: tuple[TaskOp, ...]
     sends: int
     latency: float
     stage: int = 0
@@ -79,7 +79,7 @@ class ProgramBuilder:
             for reader in readers:
                 self.reads[reader].append(tensor)
         self._given = list(range(int(problem.graph.out_offsets[0])))
-        self._flow = [Step(op, tuple(self.reads[op]), self.makes[op]) for op in range(problem.n_ops)]
+        self._flow = [TaskOp(op, tuple(self.reads[op]), self.makes[op]) for op in range(problem.n_ops)]
 
     @property
     def n_tasks(self) -> int:
@@ -99,9 +99,9 @@ class ProgramBuilder:
         self._given += [len(self.size) - 1] * given
         return len(self.size) - 1
 
-    def new_step(self, reads: tuple[int, ...], makes: tuple[int, ...]) -> Step:
+    def new_step(self, reads: tuple[int, ...], makes: tuple[int, ...]) -> TaskOp:
         """A step that comes after all steps so far."""
-        self._flow.append(Step(len(self._flow), reads, makes))
+        self._flow.append(TaskOp(len(self._flow), reads, makes))
         return self._flow[-1]
 
     def expected_outputs(self, sample: int) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ class ProgramBuilder:
         seconds = float(self.problem.costs.transfer_seconds[tensor, kind])
         return seconds, min(float(cluster.class_latency[kind]), seconds)
 
-    def step(self, op: int) -> Step:
+    def step(self, op: int) -> TaskOp:
         """An op with the tensors that it reads and makes."""
         makes = self.makes[op]
         overwrites: list[int] = []
@@ -181,7 +181,7 @@ class ProgramBuilder:
                 stays = all(self.device[reader] == here for reader in self.readers[tensor]) and not self.output[tensor]
                 if maker >= 0 and self.device[maker] == here and stays and self.size[tensor] == self.size[makes[0]]:
                     overwrites.append(tensor)
-        return Step(op, tuple(self.reads[op]), makes, tuple(overwrites))
+        return TaskOp(op, tuple(self.reads[op]), makes, tuple(overwrites))
 
     def add(
         self,
@@ -193,7 +193,7 @@ class ProgramBuilder:
         key: Sequence[int] = (),
         order: tuple[int, int, int] = (-1, -1, -1),
         ops: Sequence[int] = (),
-        steps: tuple[Step, ...] = (),
+        steps: tuple[TaskOp, ...] = (),
         sends: int = -1,
         latency: float = 0.0,
     ) -> int:
@@ -308,7 +308,7 @@ class ProgramBuilder:
             stages=1 + max((draft.stage for draft in self._drafts), default=0),
         )
 
-    def _task(self, number: int, resources: Mapping[str, int], dependents: Sequence[int]) -> Task:
+    def _task(self, number: int, resources: Mapping[str, int], dependents: Sequence[int]) -> ResourceTask:
         draft = self._drafts[number]
         listeners = dict.fromkeys(self._drafts[other].members for other in dependents)
         listeners.update(dict.fromkeys(group for group, _ in draft.holds))
@@ -319,7 +319,7 @@ class ProgramBuilder:
                 moves = group[0] <= self.host
                 size = sum(int(self.size[tensor] * self.share) for tensor in tensors) if moves else 0
                 tells.append((group, tensors, size))
-        return Task(
+        return ResourceTask(
             number, resources.get(draft.resource, -1), draft.seconds, draft.key, draft.order, len(draft.after),
             draft.steps, draft.sends, draft.latency, draft.stage, tuple(tells),
         )  # fmt: skip

@@ -22,7 +22,7 @@ VALUE = Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TaskOp:
     """An op inside a task, the tensors that it reads and makes, and the operands that it may overwrite."""
 
     op: int
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ResourceTask:
     """Something that takes `seconds` on a resource of a process (−1: no resource limits it), once per sample.
 
     It is ready when `waits` others have ended, or when its sample is admitted if it waits for none. Among ready tasks
@@ -49,7 +49,7 @@ class Task:
     key: tuple[int, ...]
     order: tuple[int, int, int]
     waits: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TaskOp, ...] = ()
     sends: int = -1
     latency: float = 0.0
     stage: int = 0
@@ -80,7 +80,7 @@ class PeerProgram:
     to, and `outputs`.
     """
 
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[ResourceTask, ...] = ()
     resources: tuple[Resource, ...] = ()
     waiters: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     brings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class PeerProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class SharedClock:
     """The time that all processes share: moment 0 is at `start` of the system's steady clock, in seconds.
 
     A second of the plan takes `scale` seconds. A process decides `guard` seconds late, so that what is due at a moment

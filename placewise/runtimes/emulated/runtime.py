@@ -21,7 +21,7 @@ from placewise.runtimes.base import Closing, Job, Realised, RuntimeInfo
 from placewise.runtimes.emulated.builder import ProgramBuilder
 from placewise.runtimes.emulated.latency import add_operator_tasks, add_sequential_tasks, add_subgraph_tasks
 from placewise.runtimes.emulated.pipeline import add_pipeline_tasks
-from placewise.runtimes.emulated.program import Clock, PeerProgram, Report
+from placewise.runtimes.emulated.program import PeerProgram, Report, SharedClock
 from placewise.runtimes.emulated.step import add_step_tasks
 from placewise.runtimes.inputs import Arrays
 from placewise.simulate import judge_placement
@@ -175,7 +175,7 @@ class PreparedEmulation(Closing):
 
     def _stream(self, samples: int, in_flight: int) -> float:
         """Run samples; the seconds of the plan from their start to the end of the last. Raises RunError."""
-        clock = Clock(time.monotonic() + START, self.scale, GUARD, SLACK)
+        clock = SharedClock(time.monotonic() + START, self.scale, GUARD, SLACK)
         for worker in self._workers:
             worker.tell("stream", clock, samples, in_flight)
         self.reports = tuple(collect_answers(self._workers, self._job.seconds))

@@ -18,10 +18,10 @@ from placewise.runtimes.emulated.program import (
     HEADER,
     LAST,
     VALUE,
-    Clock,
     PeerProgram,
     Report,
-    Task,
+    ResourceTask,
+    SharedClock,
     join_stages,
     value_of_input,
     value_of_op,
@@ -47,7 +47,7 @@ class PeerServer:
         """Take a placement's part over."""
         self._program = program
 
-    def stream(self, clock: Clock, samples: int, in_flight: int) -> Report:
+    def stream(self, clock: SharedClock, samples: int, in_flight: int) -> Report:
         """Run samples from the clock's start on, so many in flight."""
         gc.collect()
         gc.disable()
@@ -71,7 +71,7 @@ class Stream:
         host: int,
         sockets: Mapping[int, socket.socket],
         program: PeerProgram,
-        clock: Clock,
+        clock: SharedClock,
         samples: int,
         in_flight: int,
     ) -> None:
@@ -176,7 +176,7 @@ class Stream:
             else:
                 self._make_ready(self._tasks[waiter], sample, since)
 
-    def _make_ready(self, task: Task, sample: int, since: float) -> None:
+    def _make_ready(self, task: ResourceTask, sample: int, since: float) -> None:
         if task.resource < 0:
             self._start(task, sample, since)
             return
@@ -201,7 +201,7 @@ class Stream:
             _, task, sample, since = heapq.heappop(ready)
             self._start(self._tasks[task], sample, max(since, heapq.heappop(free)))
 
-    def _start(self, task: Task, sample: int, moment: float) -> None:
+    def _start(self, task: ResourceTask, sample: int, moment: float) -> None:
         end = moment + task.seconds
         values = self._compute(task, sample)
         self._spans.append((task.number, sample, moment, end))
@@ -214,7 +214,7 @@ class Stream:
         else:
             self._push(end, task.order, _END, task.number, sample, ())
 
-    def _compute(self, task: Task, sample: int) -> Mapping[int, int]:
+    def _compute(self, task: ResourceTask, sample: int) -> Mapping[int, int]:
         """What is known of the tensors here, after a task. Raises RunError if one that it needs is not here."""
         values = self._values.setdefault(sample, {})
         try:
@@ -243,7 +243,7 @@ class Stream:
                 if tensor != reused:
                     self._use(sample, tensor)
 
-    def _end(self, task: Task, sample: int, moment: float) -> None:
+    def _end(self, task: ResourceTask, sample: int, moment: float) -> None:
         if task.resource >= 0:
             heapq.heappush(self._free[task.resource], moment)
             if self._program.resources[task.resource].eager:
@@ -316,7 +316,9 @@ class Stream:
         self._order += 1
         heapq.heappush(self._outgoing, (self._real(at), self._order, peer, number, sample, moment, size, values, last))
 
-    def _schedule(self, peer: int, task: Task, sample: int, begin: float, end: float, values: bytes, size: int) -> None:
+    def _schedule(
+        self, peer: int, task: ResourceTask, sample: int, begin: float, end: float, values: bytes, size: int
+    ) -> None:
         """Tell a process of a task's end when it comes; its bytes leave in parts, evenly over its seconds."""
         count = min(max(-(-size // CHUNK), 1), CHUNKS)
         part, begin = -(-size // count), begin + task.latency

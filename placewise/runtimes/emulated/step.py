@@ -8,7 +8,7 @@ from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.result import Violation
 from placewise.runtimes.emulated.builder import ProgramBuilder
-from placewise.runtimes.emulated.program import Step
+from placewise.runtimes.emulated.program import TaskOp
 from placewise.simulate.step.judge import find_schedule
 from placewise.simulate.step.orders import Task, device_orders, join_orders, tasks_before
 from placewise.simulate.step.pipelines import pipeline_of
@@ -124,7 +124,7 @@ class _Copy:
         self.b.hold(sent.task, device, sent.tensor)
         return sent
 
-    def _hold(self, sent: _Sent, peer: int, makes: tuple[int, ...]) -> Step:
+    def _hold(self, sent: _Sent, peer: int, makes: tuple[int, ...]) -> TaskOp:
         self.b.hold(sent.task, peer, sent.tensor)
         return self.b.new_step((sent.tensor,), makes)
 

@@ -46,7 +46,7 @@ _ADDED, _LEAST = [_IN_CALLS, _BEFORE, _AFTER, _FIRST_BUSY, _LAST_BUSY], [_FIRST_
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class OpChain:
     """n ops in a row between two bottlenecks, and the n + 1 cuts before, between and after them.
 
     `seconds` in a call (inf where no accelerator may run the op), `host` seconds, `held` bytes [n]; `send`, `receive`
@@ -68,7 +68,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ways:
+class SectionWays:
     """Ways to split all chains of a section.
 
     `seconds` from the first bottleneck to the last one, without their own; bytes `before` and `after`, beside the first
@@ -86,7 +86,7 @@ class Ways:
 class ChainCosts:
     """Parts of one chain: `call[i, j]` runs ops i to j in one call, `between[i, j]` in calls and on the host."""
 
-    def __init__(self, chain: Chain, costs: CallCosts) -> None:
+    def __init__(self, chain: OpChain, costs: CallCosts) -> None:
         self._n, self._tied, self._free = len(chain.ops), chain.tied.tolist(), np.flatnonzero(~chain.tied).tolist()
         self._send, self._receive, self._overhead = chain.send.tolist(), chain.receive.tolist(), costs.overhead
         self._seconds, self._host, self._held = sum_parts(chain.seconds), sum_parts(chain.host), sum_parts(chain.held)
@@ -179,23 +179,23 @@ class Splitter:
         self.costs, self.work, self._go_on = costs, work, go_on
         self._costs = dict[bytes, ChainCosts]()
         self._chains = dict[tuple[bytes, Hosted], tuple[Floats, Ints]]()
-        self._ways = dict[tuple[tuple[bytes, ...], Hosted], Ways]()
+        self._ways = dict[tuple[tuple[bytes, ...], Hosted], SectionWays]()
 
-    def costs_of(self, chain: Chain) -> ChainCosts:
+    def costs_of(self, chain: OpChain) -> ChainCosts:
         """What parts of a chain cost."""
         key = chain.key()
         if key not in self._costs:
             self._costs[key] = ChainCosts(chain, self.costs)
         return self._costs[key]
 
-    def list_ways(self, chains: tuple[Chain, ...], hosted: Hosted) -> Ways:
+    def list_ways(self, chains: tuple[OpChain, ...], hosted: Hosted) -> SectionWays:
         """The ways to split parallel chains that no other one equals or beats in seconds and bytes."""
         key = tuple(chain.key() for chain in chains), hosted
         if key not in self._ways:
             self._ways[key] = self._combine(chains, hosted)
         return self._ways[key]
 
-    def _combine(self, chains: tuple[Chain, ...], hosted: Hosted) -> Ways:
+    def _combine(self, chains: tuple[OpChain, ...], hosted: Hosted) -> SectionWays:
         values, cuts = np.zeros((1, _WIDTH)), np.zeros((1, len(chains), 4), np.int32)
         values[:, _LEAST] = _NEVER
         for k, chain in enumerate(chains):
@@ -213,9 +213,9 @@ class Splitter:
             cuts[:, k] = where[other[left]]
         seconds = self._sum_seconds(values, chains) + (0.0 if hosted[1] else self.costs.overhead)
         best, left = keep_best(np.column_stack((seconds, values[:, [_BEFORE, _AFTER, _JOINED]])))
-        return Ways(best[:, 0], best[:, 1], best[:, 2], best[:, 3] > 0, cuts[left])
+        return SectionWays(best[:, 0], best[:, 1], best[:, 2], best[:, 3] > 0, cuts[left])
 
-    def _sum_seconds(self, values: Floats, chains: tuple[Chain, ...]) -> Floats:
+    def _sum_seconds(self, values: Floats, chains: tuple[OpChain, ...]) -> Floats:
         """The seconds of rows from one bottleneck to the other.
 
         What the first one makes is sent if some chain begins outside its call, and received if some chain begins in the
@@ -235,7 +235,7 @@ class Splitter:
         total: Floats = columns[_IN_CALLS] + between + columns[_SENT] * sent + columns[_RECEIVED] * received
         return total
 
-    def _list_chain(self, chain: Chain, hosted: Hosted) -> tuple[Floats, Ints]:
+    def _list_chain(self, chain: OpChain, hosted: Hosted) -> tuple[Floats, Ints]:
         key = chain.key(), hosted
         if key not in self._chains:
             rows, cuts = self.costs_of(chain).list_ways(hosted)

@@ -62,7 +62,7 @@ class Fees(NamedTuple):
     left: Floats
 
 
-class Choice(NamedTuple):
+class CheapestAssignment(NamedTuple):
     """The cheapest assignment: its price, rounded down, what it uses, and the tensors that cross.
 
     `seconds` [n_classes] are without transfers; `sent`, `received` [n_cut] and `left` are those of `Fees`.
@@ -109,7 +109,9 @@ class Sides:
             )
         return choice.least, choice.seconds, moved, choice.held
 
-    def choose(self, pace: Floats, fees: Fees | None, per_byte: Floats, credit: Floats | float = 0.0) -> Choice:
+    def choose(
+        self, pace: Floats, fees: Fees | None, per_byte: Floats, credit: Floats | float = 0.0
+    ) -> CheapestAssignment:
         """The cheapest assignment where every block on the host has a `credit` [n_blocks]; no fees: nothing crosses."""
         n, rows = len(pace), np.arange(len(self._cost))
         price = self._cost * pace + self._unusable
@@ -129,7 +131,7 @@ class Sides:
         cheapest = least.min(axis=1)
         own, size = float(cheapest.sum()), float(np.abs(cheapest).sum())
         lost = size - round_down(size, len(price))
-        return Choice(own - lost + gained, seconds, held, on_host, sent, received, leaving)
+        return CheapestAssignment(own - lost + gained, seconds, held, on_host, sent, received, leaving)
 
 
 def list_traffic(problem: Problem, counted: Bools, leaving: Bools) -> Traffic | None:

@@ -55,7 +55,7 @@ _STATED = 1e-4
 """The work of stating an interval, which may have been solved already."""
 
 
-class Program(NamedTuple):
+class IntervalProgram(NamedTuple):
     """An interval in whole units: its first and last op are the ends, which take no time.
 
     `seconds` [n]; `delays` (u, v, units) of ops that pass tensors; `block` [n] numbers colocation groups.
@@ -79,13 +79,13 @@ class PathTimes(NamedTuple):
 NOTHING = PathTimes(0.0, np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
 
 
-def begin_chain(problem: Problem) -> Chain | None:
+def begin_chain(problem: Problem) -> PathIntervals | None:
     """The intervals of the longest path, none bounded yet; None where it is too short or long."""
     seconds = best_seconds(problem, np.arange(problem.n_devices))
     if not np.isfinite(seconds).all():
         return None
     path = longest_path(problem, seconds)
-    return Chain(problem, path, seconds) if 2 < len(path) <= LONGEST else None
+    return PathIntervals(problem, path, seconds) if 2 < len(path) <= LONGEST else None
 
 
 def least_delays(problem: Problem) -> Floats:
@@ -103,7 +103,7 @@ def least_delays(problem: Problem) -> Floats:
     return least
 
 
-class Chain:
+class PathIntervals:
     """The intervals of one path, with the most that each can bring, or what it is proved to bring.
 
     Entry [i, w] of a table is the interval from path[i] to path[i + w], both ends left out.
@@ -131,7 +131,7 @@ class Chain:
         self._level = np.where(alone | (self._most <= self._along), SOLVED, 0)
         self._value = self._along.copy()
         self._promised = {QUICK: most.copy(), SOLVED: most.copy()}
-        self._programs: dict[tuple[Program, int], float] = {}
+        self._programs: dict[tuple[IntervalProgram, int], float] = {}
         self._proved: float | None = None
         self._makes, self._reads = a.out_offsets.tolist(), a.consumer_offsets.tolist()
         self._readers, self._delays = a.consumers.tolist(), least_delays(problem).tolist()
@@ -208,7 +208,7 @@ class Chain:
             np.minimum(wider, most[first, j - first :] - lacking, out=wider)
         return spent
 
-    def _state_program(self, i: int, j: int) -> tuple[Program, float]:
+    def _state_program(self, i: int, j: int) -> tuple[IntervalProgram, float]:
         """The interval in units, and units per second."""
         problem = self._problem
         ops = self._order[self._first[i] : self._first[j + 1]]
@@ -224,7 +224,7 @@ class Chain:
                     if (v := place.get(reader)) is not None:
                         delays[u, v] = max(delays.get((u, v), 0.0), self._delays[tensor])
         numbers: dict[int, int] = {}
-        program = Program(
+        program = IntervalProgram(
             (0, *np.floor(self._seconds[ops[1:-1]] * scale).astype(np.int64).tolist(), 0),
             # A delay of all ops together is never worth it, so that larger ones are as good as that.
             tuple((u, v, int(min(delay * scale, 2 * _UNITS))) for (u, v), delay in sorted(delays.items())),
@@ -262,7 +262,7 @@ def _sum_between(values: Floats, places: PathPositions, band: int) -> Floats:
     return own
 
 
-def bound_interval(program: Program, work: float) -> tuple[float, float]:
+def bound_interval(program: IntervalProgram, work: float) -> tuple[float, float]:
     """A lower bound in units on the time between the ends of an interval, and the work spent."""
     from ortools.sat.python import cp_model  # imported where it is used: most commands need none
 
@@ -280,7 +280,7 @@ def bound_interval(program: Program, work: float) -> tuple[float, float]:
     return max(float(min(bounds)), 0.0), spent
 
 
-def _build_model(program: Program, places: int) -> cp_model.CpModel:
+def _build_model(program: IntervalProgram, places: int) -> cp_model.CpModel:
     """The program of an interval whose ends are on one device (1 place) or on two; ops may also be elsewhere."""
     from ortools.sat.python import cp_model
 

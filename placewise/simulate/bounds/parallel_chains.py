@@ -28,7 +28,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
-from placewise.simulate.bounds.chain_ways import SURE, Chain, Hosted, Splitter
+from placewise.simulate.bounds.chain_ways import SURE, Hosted, OpChain, Splitter
 from placewise.simulate.bounds.cheapest_call import CallCosts, call_costs
 from placewise.simulate.bounds.paths import WORK, PathPositions, list_long_paths, path_positions
 from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
@@ -46,14 +46,14 @@ _USE_WORK, _ROW_WORK = 4, 6
 class Section:
     """The chains between two bottlenecks, and the seconds and bytes of all that lies between in the whole graph."""
 
-    chains: tuple[Chain, ...]
+    chains: tuple[OpChain, ...]
     seconds: float
     held: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """Bottlenecks [s + 1] of a path, with columns as in `Chain`, and the sections between them [s]."""
+class BottleneckPath:
+    """Bottlenecks [s + 1] of a path, with columns as in `OpChain`, and the sections between them [s]."""
 
     ops: Ints
     seconds: Floats
@@ -100,7 +100,7 @@ def best_split(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool
     return best and replace(best, value=best.value * (1 - 1e-14 * (problem.n_ops + 1000)))
 
 
-def list_series(problem: Problem, path: Ints, costs: CallCosts, host: Floats) -> Series:
+def list_series(problem: Problem, path: Ints, costs: CallCosts, host: Floats) -> BottleneckPath:
     """The bottlenecks of a path with chains beside it, the slowest of those that can be kept together."""
     a = arrays_of(problem)
     kept = _keep_compatible(_list_ears(a, path, costs, host), len(path))
@@ -120,7 +120,7 @@ def list_series(problem: Problem, path: Ints, costs: CallCosts, host: Floats) ->
         for k, (i, j) in enumerate(pairwise(marks.tolist()))
     )
     ops = path[marks]
-    return Series(ops, columns.seconds[ops], host[ops], columns.held[ops], sections)
+    return BottleneckPath(ops, columns.seconds[ops], host[ops], columns.held[ops], sections)
 
 
 class _Columns:
@@ -142,13 +142,13 @@ class _Columns:
         self._receive, self._send = costs.receive, np.where(a.output, 0.0, costs.send)
         self._host, self._block, self._a = host, problem.block, a
 
-    def chain(self, ops: Sequence[int], first: int, last: int) -> Chain:
+    def chain(self, ops: Sequence[int], first: int, last: int) -> OpChain:
         """The chain of some ops between two bottlenecks."""
         row = [int(first), *ops, int(last)]
         crossing = [self._list_tensors(maker, reader) for maker, reader in pairwise(row)]
         send, receive = (np.array([each[t].sum() for t in crossing]) for each in (self._send, self._receive))
         inner, block = list(ops), self._block[row]
-        return Chain(
+        return OpChain(
             tuple(ops), self.seconds[inner], self._host[inner], self.held[inner], send, receive, block[1:] == block[:-1]
         )
 
@@ -231,7 +231,7 @@ class Labels:
     way: Longs
 
 
-def split_series(series: Series, splitter: Splitter) -> Split:
+def split_series(series: BottleneckPath, splitter: Splitter) -> Split:
     """The cheapest way to split a series; its value is not rounded down."""
     costs, none = splitter.costs, np.full(2, -1)
     own = np.where(series.held <= costs.room * SURE, series.seconds, np.inf)
@@ -283,7 +283,7 @@ def _keep_labels(columns: Floats, room: float) -> Floats:
 class _Trace:
     """The calls behind the best labels."""
 
-    def __init__(self, series: Series, splitter: Splitter) -> None:
+    def __init__(self, series: BottleneckPath, splitter: Splitter) -> None:
         self._series, self._splitter = series, splitter
         self._calls, self._run, self._runs = list[list[int]](), list[int](), 0
 

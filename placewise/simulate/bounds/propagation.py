@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from placewise.simulate.bounds.intervals import Program
+    from placewise.simulate.bounds.intervals import IntervalProgram
 
 Amount = TypeVar("Amount", int, float)
 
@@ -24,7 +24,7 @@ _PARTS = 32
 """Bisection ends at this share of what ops one after the other would add to the longest path."""
 
 
-def propagated_bound(program: Program) -> int:
+def propagated_bound(program: IntervalProgram) -> int:
     """A lower bound in units on the time between the ends of an interval, and at most the sum of its ops."""
     high = sum(program.seconds)
     if _is_refuted(program, high - 1):
@@ -37,20 +37,20 @@ def propagated_bound(program: Program) -> int:
     return low
 
 
-def _longest(program: Program) -> int:
+def _longest(program: IntervalProgram) -> int:
     reach = [0] * len(program.seconds)
     for u, v, _ in program.delays:
         reach[v] = max(reach[v], reach[u] + program.seconds[u])
     return reach[-1]
 
 
-def _is_refuted(program: Program, latest: int) -> bool:
+def _is_refuted(program: IntervalProgram, latest: int) -> bool:
     """Whether the ends are more than `latest` apart, on one device and on two."""
     apart = program.block[0] != program.block[-1]
     return not _may_end(program, latest, 2) and not (apart and _may_end(program, latest, 3))
 
 
-def _may_end(program: Program, latest: int, places: int) -> bool:
+def _may_end(program: IntervalProgram, latest: int, places: int) -> bool:
     """False if the ends are proved to be more than `latest` apart.
 
     Of `places`, the last is elsewhere; there are 2 if both ends are on one device, 3 if they are on two. `may` holds a
@@ -82,7 +82,9 @@ def _may_end(program: Program, latest: int, places: int) -> bool:
     return False
 
 
-def _list_heads(program: Program, may: list[int], edges: list[tuple[int, int, int]], places: int) -> list[list[int]]:
+def _list_heads(
+    program: IntervalProgram, may: list[int], edges: list[tuple[int, int, int]], places: int
+) -> list[list[int]]:
     """The least start [places][n] of each op in each place that is left, by edges in the order of their first op."""
     seconds, block = program.seconds, program.block
     head = [[0] * len(seconds) for _ in range(places)]
@@ -103,7 +105,7 @@ def _list_heads(program: Program, may: list[int], edges: list[tuple[int, int, in
 
 
 def _exclude_by_load(
-    program: Program,
+    program: IntervalProgram,
     may: list[int],
     members: list[list[int]],
     head: list[list[int]],
@@ -131,7 +133,9 @@ def _exclude_by_load(
     return changed
 
 
-def _is_overfull(program: Program, may: list[int], head: list[list[int]], tail: list[list[int]], latest: int) -> bool:
+def _is_overfull(
+    program: IntervalProgram, may: list[int], head: list[list[int]], tail: list[list[int]], latest: int
+) -> bool:
     """Whether the ops that must be on the device of one end or the other take longer than both have for them."""
     here = [op for op, own in enumerate(program.seconds) if own and may[program.block[op]] < 4]
     room = 0

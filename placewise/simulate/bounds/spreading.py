@@ -39,7 +39,7 @@ from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, unshared_bytes
 from placewise.simulate.bounds.assignment import round_down
 from placewise.simulate.bounds.crossings import Route, list_routes
-from placewise.simulate.bounds.host_cut import Choice, Fees, HostCut, Sides, list_traffic
+from placewise.simulate.bounds.host_cut import CheapestAssignment, Fees, HostCut, Sides, list_traffic
 from placewise.simulate.problem_arrays import arrays_of, find_crossing_uses
 
 METHOD = "fractional assignment and transfers"
@@ -350,7 +350,7 @@ class TransferProgram:
             slope += factor * tree.slope
         return proved, slope
 
-    def _add_cut(self, choice: Choice, routes: list[Longs]) -> None:
+    def _add_cut(self, choice: CheapestAssignment, routes: list[Longs]) -> None:
         """Add the row of an assignment: the least price is no more than what it loads."""
         n = len(self._prices)
         loads = np.zeros(n)

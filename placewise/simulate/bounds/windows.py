@@ -53,7 +53,7 @@ class PathBounds(NamedTuple):
     tail: Floats
 
 
-class Windows(NamedTuple):
+class HeadTailWindows(NamedTuple):
     """Windows from heads [n] to tails [k], and the seconds at best of the ops in each [n, k]."""
 
     heads: Floats
@@ -109,14 +109,14 @@ def bound_paths(problem: Problem, known: PathTimes = NOTHING) -> PathBounds:
     return PathBounds(seconds, head, np.maximum(tail, 0.0))
 
 
-def list_windows(paths: PathBounds) -> Windows:
+def list_windows(paths: PathBounds) -> HeadTailWindows:
     """Windows that begin and end at evenly chosen heads and tails."""
     seconds, head, tail = paths
     heads, tails = _choose(head), _choose(tail)
     load = np.zeros((len(heads), len(tails)))
     at = np.searchsorted(heads, head, "right") - 1, np.searchsorted(tails, tail, "right") - 1
     np.add.at(load, at, seconds)
-    return Windows(heads, tails, load[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1])
+    return HeadTailWindows(heads, tails, load[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1])
 
 
 def _choose(values: Floats) -> Floats:

@@ -23,7 +23,7 @@ from placewise.simulate.step.stage_costs import KINDS, NOWHERE, Hop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class StepProgram:
     """Tasks and hops of all micro-batches in an order that can be run through once.
 
     `type` [n_items]: that of the task, or 3 * n_stages plus the hop; `microbatch` [n_items]; `resource` of each item:
@@ -41,7 +41,7 @@ class Program:
 @lru_cache(maxsize=64)
 def make_program(
     schedule: str, n_devices: int, microbatches: int, hops: tuple[Hop, ...], orders: tuple[Order, ...] = ()
-) -> Program:
+) -> StepProgram:
     """The program of a schedule with these hops; `orders` are what the devices do, where not as the schedule has it."""
     count = max((task.stage + 1 for own in orders for task in own), default=count_stages(schedule, n_devices))
     order = join_orders(orders, count - 1) if orders else global_order(schedule, n_devices, microbatches)
@@ -79,7 +79,7 @@ def make_program(
         at[task] = add(own, task.microbatch, places[task.stage], tuple(waits))
         for h in sent.get(own, ()):
             moved[h, task.microbatch] = add(KINDS * count + h, task.microbatch, number[hops[h].link], (at[task],))
-    return Program(frozen(types, np.int32), frozen(microbatch, np.int32), resource, before, links)
+    return StepProgram(frozen(types, np.int32), frozen(microbatch, np.int32), resource, before, links)
 
 
 def hops_by_reader(hops: Sequence[Hop]) -> dict[int, list[int]]:

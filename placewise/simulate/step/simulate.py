@@ -17,7 +17,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.replicas import ring_bandwidth
-from placewise.simulate.step.program import Program, make_program, run_through, serve_wires
+from placewise.simulate.step.program import StepProgram, make_program, run_through, serve_wires
 from placewise.simulate.step.stage_costs import (
     KINDS,
     NOWHERE,
@@ -36,7 +36,7 @@ class CopyRun:
     """One copy of the pipeline in a step: its figures, and when its items start and end [n_items]."""
 
     costs: StageCosts
-    program: Program
+    program: StepProgram
     starts: Floats
     ends: Floats
 
@@ -95,13 +95,13 @@ def simulate_step(problem: Problem, pipeline: Pipeline, microbatches: int, *, bl
     return StepRun(value, own, pipeline, runs, sync, update)
 
 
-def _run_alone(costs: StageCosts, program: Program) -> CopyRun:
+def _run_alone(costs: StageCosts, program: StepProgram) -> CopyRun:
     """A copy that has its links to itself."""
     starts, ends = run_through(_list_seconds(costs, program), program.resource, program.before)
     return CopyRun(costs, program, starts, ends)
 
 
-def _list_seconds(costs: StageCosts, program: Program) -> list[float]:
+def _list_seconds(costs: StageCosts, program: StepProgram) -> list[float]:
     """The seconds [n_items] of the items of a program."""
     seconds: list[float] = np.concatenate((costs.seconds, costs.passed.seconds))[program.type].tolist()
     return seconds
@@ -127,7 +127,7 @@ class _SharedItems:
         own = self.tasks.setdefault((copy, place), [])
         own.append(self._add(seconds, -1, (*after, *own[-1:]), ()))
 
-    def add_program(self, copy: int, costs: StageCosts, program: Program, places: Sequence[int]) -> slice:
+    def add_program(self, copy: int, costs: StageCosts, program: StepProgram, places: Sequence[int]) -> slice:
         """All micro-batches of a copy; where its items are, in the order of the program."""
         base, n = len(self.duration), costs.n_stages
         rows = zip(program.type.tolist(), program.before, _list_seconds(costs, program), strict=True)
@@ -171,7 +171,7 @@ class _SharedItems:
 
 
 def _run_together(
-    problem: Problem, pipeline: Pipeline, copies: Sequence[StageCosts], programs: Sequence[Program],
+    problem: Problem, pipeline: Pipeline, copies: Sequence[StageCosts], programs: Sequence[StepProgram],
     sync: Floats, update: Floats,
 ) -> tuple[float, tuple[CopyRun, ...]]:  # fmt: skip
     """Seconds and copies where links share wires."""

@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 
 from ray_clusters import three_nodes
 
-from placewise.analysis.sweep.jobs import Job
+from placewise.analysis.sweep.jobs import PointJob
 from placewise.analysis.sweep.run import plan_sweep, run_sweep
 from placewise.core.options import ProblemOptions
 from placewise.placers.base import Budget
@@ -37,7 +37,7 @@ def test_what_ray_says_of_dead_workers_is_not_printed(monkeypatch: pytest.Monkey
     """A worker that is killed costs no point, and stdout is that of the sweep alone."""
     given, killed = Pool.give, []
 
-    def give(self: Pool, member: PoolMember, task: Job, *args: Any, **more: Any) -> None:
+    def give(self: Pool, member: PoolMember, task: PointJob, *args: Any, **more: Any) -> None:
         given(self, member, task, *args, **more)
         if not killed:
             killed.append(task)

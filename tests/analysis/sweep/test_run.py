@@ -11,7 +11,7 @@ import pytest
 import placewise as pw
 from placewise.analysis.sweep.evaluate import PointEvaluator
 from placewise.analysis.sweep.goals import parse_goal
-from placewise.analysis.sweep.jobs import Job, choose_job
+from placewise.analysis.sweep.jobs import PointJob, choose_job
 from placewise.analysis.sweep.run import MAX_POINTS, SweepPlan, digest_of, order_clusters, plan_sweep, run_sweep
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
@@ -189,7 +189,7 @@ def test_a_point_whose_worker_died_is_evaluated_once_more(deaths: int, monkeypat
     """One death of a worker leaves no trace; where the next one dies too, the point says so."""
     given, wanted, killed = Pool.give, {"batch": 32}, []
 
-    def give(self: Pool, member: PoolMember, task: Job, *args: Any, **more: Any) -> None:
+    def give(self: Pool, member: PoolMember, task: PointJob, *args: Any, **more: Any) -> None:
         given(self, member, task, *args, **more)
         if task.sizes == wanted and len(killed) < deaths:
             member.handle.kill()
@@ -206,7 +206,7 @@ def test_a_point_whose_worker_died_is_evaluated_once_more(deaths: int, monkeypat
 def test_a_worker_keeps_its_sizes() -> None:
     """Points of the sizes that it has read go first, then those of sizes that nobody reads."""
     clusters = planned("1..2xL4").clusters
-    jobs = [Job({"batch": size}, cluster) for size in (1, 2, 4) for cluster in clusters]
+    jobs = [PointJob({"batch": size}, cluster) for size in (1, 2, 4) for cluster in clusters]
     assert choose_job(jobs, {"batch": 2}, [{"batch": 1}]) == 2
     assert choose_job(jobs, {"batch": 8}, [{"batch": 1}]) == 2
     assert choose_job(jobs, None, [{"batch": 1}, {"batch": 2}, {"batch": 4}]) == 0

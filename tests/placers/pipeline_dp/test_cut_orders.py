@@ -20,7 +20,7 @@ from placewise.placers.pipeline_dp import random_orders
 from placewise.placers.pipeline_dp.cut_orders import CutOrders
 from placewise.placers.pipeline_dp.path_bound import LeastCosts, find_heaviest_path, price_transfers, weigh_components
 from placewise.placers.pipeline_dp.random_orders import search_orders
-from placewise.placers.shared.stages.stage_costs import StageCosts, price_stages
+from placewise.placers.shared.stages.stage_costs import ComponentCosts, price_stages
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 
@@ -28,7 +28,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 from pipedream import problem_of  # a folder of programs is no package
 
 
-def price_cut(costs: StageCosts, before: Bools) -> float:
+def price_cut(costs: ComponentCosts, before: Bools) -> float:
     """What the tensors cost that leave the components `before` [n]."""
     offsets = costs.consumer_offsets
     return sum(

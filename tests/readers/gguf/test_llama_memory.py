@@ -12,7 +12,7 @@ from gguf_models import tiny_model, write_mixture, write_model
 
 from placewise.errors import InputError, ModelFileError
 from placewise.readers.gguf.header import Header, read_header
-from placewise.readers.gguf.llama_compute import Result, assign_homes, size_buffers, split_results
+from placewise.readers.gguf.llama_compute import ComputeResult, assign_homes, size_buffers, split_results
 from placewise.readers.gguf.llama_flags import LlamaFlags, parse_flags
 from placewise.readers.gguf.llama_memory import (
     count_bytes,
@@ -121,35 +121,36 @@ def make_header(architecture: str, layers: int, more: Mapping[str, object]) -> H
     return Header(architecture, {**{f"{architecture}.{name}": n for name, n in sizes.items()}, **more}, (), "")
 
 
-def size_one(*results: Result) -> int:
+def size_one(*results: ComputeResult) -> int:
     """The bytes of the only buffer."""
     return size_buffers(results)[""]
 
 
 def test_a_hole_is_used_by_what_fits_it() -> None:
     """A freed result leaves a hole, which the next takes if it is no larger; larger ones go to the end."""
-    first = [Result("in", 0), Result("a", 64, ("in",)), Result("b", 32, ("a",))]
-    assert size_one(*first, Result("c", 64, ("b",))) == 96
-    assert size_one(*first, Result("c", 96, ("b",))) == 192
-    in_place = [*first[:2], Result("b", 64, ("a",), in_place=True)]
+    first = [ComputeResult("in", 0), ComputeResult("a", 64, ("in",)), ComputeResult("b", 32, ("a",))]
+    assert size_one(*first, ComputeResult("c", 64, ("b",))) == 96
+    assert size_one(*first, ComputeResult("c", 96, ("b",))) == 192
+    in_place = [*first[:2], ComputeResult("b", 64, ("a",), in_place=True)]
     assert size_one(*in_place) == 64
-    assert size_one(*in_place, Result("c", 64, ("a", "b"))) == 192
+    assert size_one(*in_place, ComputeResult("c", 64, ("a", "b"))) == 192
 
 
 def test_of_equal_holes_the_last_is_used() -> None:
     """Then the first one joins what is freed before it, and has room for a larger result."""
-    held = [Result("in", 0), *(Result(name, 64, ("in",)) for name in "abcde")]
-    freed = [Result("f", 0, ("b",)), Result("g", 0, ("d",)), Result("h", 64, ("in",))]
-    larger = [Result("i", 0, ("a",)), Result("j", 128, ("in", "c", "e", "h"))]
+    held = [ComputeResult("in", 0), *(ComputeResult(name, 64, ("in",)) for name in "abcde")]
+    freed = [ComputeResult("f", 0, ("b",)), ComputeResult("g", 0, ("d",)), ComputeResult("h", 64, ("in",))]
+    larger = [ComputeResult("i", 0, ("a",)), ComputeResult("j", 128, ("in", "c", "e", "h"))]
     assert size_one(*held, *freed, *larger) == 5 * 64
 
 
 def test_results_are_computed_where_their_neighbours_are() -> None:
     """Inputs on the host; results without weights with the GPU before or behind them, the host's last."""
     results = [
-        Result("in", 8), Result("embedded", 8, ("in",), home="CPU"), Result("before", 8, ("embedded",)),
-        Result("layer", 8, ("before",), home="A"), Result("between", 8, ("layer",)),
-        Result("other", 8, ("between",), home="B"), Result("after", 8, ("other",)),
+        ComputeResult("in", 8), ComputeResult("embedded", 8, ("in",), home="CPU"),
+        ComputeResult("before", 8, ("embedded",)),
+        ComputeResult("layer", 8, ("before",), home="A"), ComputeResult("between", 8, ("layer",)),
+        ComputeResult("other", 8, ("between",), home="B"), ComputeResult("after", 8, ("other",)),
     ]  # fmt: skip
     homes = assign_homes(results, ["A", "B", "CPU"])
     assert [homes[one.name] for one in results] == ["CPU", "CPU", "A", "A", "A", "B", "B"]
@@ -160,8 +161,9 @@ def test_results_are_computed_where_their_neighbours_are() -> None:
 def test_copies_of_inputs_are_kept_under_pipeline_parallelism() -> None:
     """Four of each, on the host and on every device that reads them; alone, one goes when it was read."""
     results = [
-        Result("in", 32), Result("a", 64, ("in",), home="A"), Result("b", 64, ("a", "in"), home="B"),
-        Result("c", 96, ("b",), home="B"),
+        ComputeResult("in", 32), ComputeResult("a", 64, ("in",), home="A"),
+        ComputeResult("b", 64, ("a", "in"), home="B"),
+        ComputeResult("c", 96, ("b",), home="B"),
     ]  # fmt: skip
     assert size_buffers(results, ["A", "B", "CPU"]) == {"A": 32 + 64, "B": 64 + 32 + 64, "CPU": 32}
     kept = size_buffers(results, ["A", "B", "CPU"], copies=4)
@@ -170,8 +172,12 @@ def test_copies_of_inputs_are_kept_under_pipeline_parallelism() -> None:
 
 def test_copies_of_weights_follow_each_other() -> None:
     """A GPU that multiplies by weights in host memory has one of them at a time."""
-    weights = [Result(name, 640, home="CPU", stored="weight") for name in ("w0", "w1")]
-    product = [Result("in", 32), Result("a", 32, ("in", "w0"), home="A"), Result("b", 32, ("a", "w1"), home="A")]
+    weights = [ComputeResult(name, 640, home="CPU", stored="weight") for name in ("w0", "w1")]
+    product = [
+        ComputeResult("in", 32),
+        ComputeResult("a", 32, ("in", "w0"), home="A"),
+        ComputeResult("b", 32, ("a", "w1"), home="A"),
+    ]
     sizes = size_buffers([*weights, *product], ["A", "CPU"])
     assert sizes == {"A": 640 + 2 * 32, "CPU": 32}
 

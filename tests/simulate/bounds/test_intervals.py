@@ -24,7 +24,7 @@ from placewise.simulate.bounds import intervals
 from placewise.simulate.bounds.intervals import (
     METHOD,
     SOLVED,
-    Program,
+    IntervalProgram,
     _reach,
     begin_chain,
     bound_interval,
@@ -132,7 +132,7 @@ def test_equal_layers_add_up_and_are_solved_once():
 
 def test_two_ends_may_be_on_two_devices():
     """One of two ops of 2 s stays, the other moves with the end: 2 s and a transfer; there and back if ends are one."""
-    program = Program((0, 2000, 2000, 0), ((0, 1, 900), (0, 2, 900), (1, 3, 900), (2, 3, 900)), (0, 1, 2, 3), 1)
+    program = IntervalProgram((0, 2000, 2000, 0), ((0, 1, 900), (0, 2, 900), (1, 3, 900), (2, 3, 900)), (0, 1, 2, 3), 1)
     assert bound_interval(program, 1.0)[0] == 2900
     together = program._replace(block=(0, 1, 2, 0))
     assert bound_interval(together, 1.0)[0] == 3800

@@ -8,11 +8,11 @@ import pytest
 from simulate_problems import Choose, seeded
 from soak import enough, seeds
 
-from placewise.simulate.bounds.intervals import Program, bound_interval
+from placewise.simulate.bounds.intervals import IntervalProgram, bound_interval
 from placewise.simulate.bounds.propagation import one_machine_end, propagated_bound
 
 
-def random_program(choose: Choose) -> Program:
+def random_program(choose: Choose) -> IntervalProgram:
     """An interval of 2 to 7 ops in which delays are as long as some ops, or as all of them."""
     n, most = choose(2, 7), (5, 20, 60)[choose(0, 2)]
     seconds = (0, *(choose(0, 10) for _ in range(n)), 0)
@@ -28,7 +28,9 @@ def random_program(choose: Choose) -> Program:
         block[choose(1, n + 1)] = block[choose(0, n)]
     numbers: dict[int, int] = {}
     groups = tuple(numbers.setdefault(own, len(numbers)) for own in block)
-    return Program(seconds, tuple((u, v, d) for (u, v), d in sorted(edges.items())), groups, 1 + (choose(0, 5) == 0))
+    return IntervalProgram(
+        seconds, tuple((u, v, d) for (u, v), d in sorted(edges.items())), groups, 1 + (choose(0, 5) == 0)
+    )
 
 
 def test_never_above_what_is_proved():
@@ -48,7 +50,7 @@ def test_never_above_what_is_proved():
     assert tight > total / 3
 
 
-def longest(program: Program) -> int:
+def longest(program: IntervalProgram) -> int:
     """The longest path without delays."""
     reach = [0] * len(program.seconds)
     for u, v, _ in program.delays:
@@ -60,7 +62,7 @@ def longest(program: Program) -> int:
 def test_parallel_ops_wait_for_each_other_or_for_transfers(delay, least):
     """Three ops of 10 between two ends: together if links are free, in turn if they are slow."""
     edges = tuple((0, op, delay) for op in (1, 2, 3)) + tuple((op, 4, delay) for op in (1, 2, 3))
-    program = Program((0, 10, 10, 10, 0), tuple(sorted(edges)), (0, 1, 2, 3, 4), 1)
+    program = IntervalProgram((0, 10, 10, 10, 0), tuple(sorted(edges)), (0, 1, 2, 3, 4), 1)
     bound = propagated_bound(program)
     assert bound <= bound_interval(program, 10.0)[0]
     assert bound == pytest.approx(least, abs=1)

@@ -28,7 +28,7 @@ SPARE = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class CallLayout:
     """The calls, sorted by device and then by running order, and the calls in which each op may be.
 
     `device` [n_calls]; `ops[v]` are the calls of op v, on any device in the domain of its group.
@@ -38,7 +38,7 @@ class Layout:
     ops: tuple[tuple[int, ...], ...]
 
 
-def every_call(problem: Problem, groups: OpGroups, calls: int) -> Layout:
+def every_call(problem: Problem, groups: OpGroups, calls: int) -> CallLayout:
     """`calls` calls on each accelerator, but no more than ops that it can run, open to every op."""
     able = able_ops(problem, groups).tolist()
     device = [d for d in range(problem.n_devices) for _ in range(min(calls, able[d]))]
@@ -49,7 +49,7 @@ def every_call(problem: Problem, groups: OpGroups, calls: int) -> Layout:
         tuple(j for d in groups.domains[groups.of[op]] for j in at.get(d, ()))
         for op in range(problem.n_ops)
     ]  # fmt: skip
-    return Layout(tuple(device), tuple(ops))
+    return CallLayout(tuple(device), tuple(ops))
 
 
 def able_ops(problem: Problem, groups: OpGroups) -> Longs:
@@ -61,7 +61,7 @@ def able_ops(problem: Problem, groups: OpGroups) -> Longs:
     return able
 
 
-def estimate(problem: Problem, layout: Layout) -> int:
+def estimate(problem: Problem, layout: CallLayout) -> int:
     """About how many literals the model would have."""
     width, staged = len(layout.device), problem.cluster.transfers == "staged"
     return sum(map(len, layout.ops)) + problem.graph.n_tensors * width * (2 if staged else 1 + width)
@@ -71,7 +71,7 @@ class SubgraphModel:
     """Variables: `inside[v][j]`, op v is in call j; `begin` and `end` of calls; `exists[v]`, when v's results exist."""
 
     def __init__(
-        self, problem: Problem, groups: OpGroups, layout: Layout, scale: TimeScale, capacity: Floats, horizon: int
+        self, problem: Problem, groups: OpGroups, layout: CallLayout, scale: TimeScale, capacity: Floats, horizon: int
     ) -> None:
         self.problem, self.layout, self.scale = problem, layout, scale
         self.builder = b = ModelBuilder()

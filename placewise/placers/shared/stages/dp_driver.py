@@ -12,7 +12,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
 from placewise.placers.shared.stages.ideals import Ideals
 from placewise.placers.shared.stages.replicated_stages import Groups
-from placewise.placers.shared.stages.stage_costs import MODES, NEVER, PricedStages, StageCosts, to_native
+from placewise.placers.shared.stages.stage_costs import MODES, NEVER, ComponentCosts, PricedStages, to_native
 
 SLICE = 0.03
 """Seconds of expanding stages between two looks at the clock."""
@@ -30,7 +30,7 @@ GoOn = Callable[[int, int, float], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class StageChain:
     """A chain of stages: the `device` [n] of each component, the max-load in units of the costs, replicated stages."""
 
     device: Ints
@@ -45,12 +45,12 @@ class ChainSearchResult:
     No chain has a max-load below `floor`, in the costs' units. If the reason is FINISHED, the chain attains `floor`.
     """
 
-    chain: Chain | None
+    chain: StageChain | None
     reason: Reason
     floor: int = 0
 
 
-def count_states(costs: StageCosts) -> int:
+def count_states(costs: ComponentCosts) -> int:
     """The number of states: counts of the devices in use, class by class, or along their order."""
     if costs.ordered:
         return len(costs.n_devices) + 1
@@ -86,14 +86,14 @@ def search_chains(
     return ChainSearchResult(None, Reason.FINISHED, floor)
 
 
-def bound_load(costs: StageCosts) -> float:
+def bound_load(costs: ComponentCosts) -> float:
     """A simple lower bound on the max-load: all work spread over all devices, and the largest component."""
     speed, work = _price_work(costs)
     quickest = (costs.seconds // costs.most).min(axis=1, initial=NEVER).max(initial=0)
     return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
 
 
-def list_targets(costs: StageCosts, beat: int) -> list[int]:
+def list_targets(costs: ComponentCosts, beat: int) -> list[int]:
     """Max-loads to search below, one after the other; the last is `beat`."""
     least = bound_load(costs)
     if beat < NEVER:
@@ -104,7 +104,7 @@ def list_targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def build_expansion(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
+def build_expansion(costs: ComponentCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
     """The dynamic program; for `left` [n_ideals] and `room` [n_states] see `compute_remaining_work` and `_capacity`."""
     return _native.StageExpansion(to_native(costs), ideals, left, room)
 
@@ -126,7 +126,7 @@ def run_expansion(
     return ChainSearchResult(_trace_chain(priced, ideals, expansion) if expansion.found else None, reason)
 
 
-def list_states(costs: StageCosts) -> tuple[Ints, Longs]:
+def list_states(costs: ComponentCosts) -> tuple[Ints, Longs]:
     """The devices of each class in use in each state [n_states, n_classes], and the stride of one more device.
 
     If stages follow the order of the devices, skipped devices count as used.
@@ -134,13 +134,13 @@ def list_states(costs: StageCosts) -> tuple[Ints, Longs]:
     return _native.device_states(costs.n_devices, costs.ordered)
 
 
-def compute_remaining_capacity(costs: StageCosts) -> Floats:
+def compute_remaining_capacity(costs: ComponentCosts) -> Floats:
     """The priced work per second of all devices that a state [n_states] leaves unused."""
     used, _ = list_states(costs)
     return (costs.n_devices - used) @ _price_work(costs)[0]
 
 
-def compute_remaining_work(costs: StageCosts, ideals: Ideals) -> Longs:
+def compute_remaining_work(costs: ComponentCosts, ideals: Ideals) -> Longs:
     """The priced work that each ideal [n_ideals] leaves to other devices, with transfers if they always add to it."""
     speed, work = _price_work(costs)
     left = _native.work_left(ideals, work)
@@ -152,7 +152,7 @@ def compute_remaining_work(costs: StageCosts, ideals: Ideals) -> Longs:
     return left + cut
 
 
-def _price_work(costs: StageCosts) -> tuple[Floats, Longs]:
+def _price_work(costs: ComponentCosts) -> tuple[Floats, Longs]:
     """A price per second of each class [n_classes], and the least priced work of each component [n].
 
     For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum of their
@@ -168,7 +168,7 @@ def _price_work(costs: StageCosts) -> tuple[Floats, Longs]:
     return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
 
 
-def _trace_chain(priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
+def _trace_chain(priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion) -> StageChain:
     """The best chain; devices of a class are used in order."""
     device, groups = np.full(len(priced.costs.size), -1, np.int32), []
     for stage in expansion.chain():
@@ -177,4 +177,4 @@ def _trace_chain(priced: PricedStages, ideals: Ideals, expansion: _native.StageE
         members = priced.devices[stage.device_class][first : first + stage.n_members]
         device[inside] = members[0]
         groups += [members] if len(members) > 1 else []
-    return Chain(device, expansion.best, tuple(groups))
+    return StageChain(device, expansion.best, tuple(groups))

@@ -19,7 +19,7 @@ from placewise.placers.shared.stages.dp_driver import MAX_CELLS, GoOn, count_sta
 from placewise.placers.shared.stages.ideals import list_prefixes
 from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import Groups
-from placewise.placers.shared.stages.stage_costs import StageCosts
+from placewise.placers.shared.stages.stage_costs import ComponentCosts
 from placewise.simulate.blocks import best_seconds
 
 MAX_SEGMENTS = 4000
@@ -93,7 +93,7 @@ def _split_line(problem: Problem, position: Ints, n: int, capacity: Floats, go_o
     return LineSplit(chain.device[segment], chain.value / priced.scale, result.reason, chain.groups, prepared)
 
 
-def count_segments(costs: StageCosts) -> int:
+def count_segments(costs: ComponentCosts) -> int:
     """The largest number of components of an order, by memory, and by work if devices may share stages."""
     shared = costs.most.max(initial=1) > 1
     replicated = int((MAX_WORK / float(costs.n_devices.sum())) ** 0.5) if shared else MAX_CELLS

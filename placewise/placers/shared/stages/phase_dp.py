@@ -20,9 +20,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.shared.stages import dp_driver, stage_costs
 from placewise.placers.shared.stages.dp_driver import (
-    Chain,
     ChainSearchResult,
     GoOn,
+    StageChain,
     bound_load,
     build_expansion,
     compute_remaining_capacity,
@@ -32,7 +32,7 @@ from placewise.placers.shared.stages.dp_driver import (
 )
 from placewise.placers.shared.stages.ideals import Ideals
 from placewise.placers.shared.stages.replicated_stages import compute_member_load, count_usable
-from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, ComponentCosts, PricedStages
 from placewise.simulate.phases import two_phases
 
 
@@ -92,7 +92,7 @@ class _PhaseSearch:
     beat: int
     gap: float
     known: int = 0
-    best: Chain | None = None
+    best: StageChain | None = None
     open: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def run(self) -> ChainSearchResult:
@@ -127,7 +127,7 @@ class _PhaseSearch:
             self._push(max(ahead, middle + 1), high, slow)
         return ChainSearchResult(self.best, Reason.FINISHED, self._floor())
 
-    def _keep_best(self, chain: Chain) -> tuple[int, int]:
+    def _keep_best(self, chain: StageChain) -> tuple[int, int]:
         """Keep a chain if it is the best. Returns its largest forward and backward loads."""
         forward, backward = (_compute_load(self.priced, chain, part) for part in (_FORWARD, _BACKWARD))
         if forward + backward < self.beat:
@@ -165,7 +165,7 @@ class _PhaseSearch:
 _BACKWARD, _FORWARD, _BOTH = range(3)
 
 
-def _select_phase(costs: StageCosts, part: int) -> StageCosts:
+def _select_phase(costs: ComponentCosts, part: int) -> ComponentCosts:
     """The costs of one phase alone, or of both phases together."""
     n_classes, n_rates = len(costs.n_devices), costs.enter.shape[1] // 2
     columns = ((costs.seconds, n_classes), (costs.enter, n_rates), (costs.leave, n_rates))
@@ -177,7 +177,7 @@ def _select_phase(costs: StageCosts, part: int) -> StageCosts:
     return costs._replace(seconds=seconds, enter=enter, leave=leave, rate=costs.rate[:n_classes])
 
 
-def _compute_load(priced: PricedStages, chain: Chain, part: int) -> int:
+def _compute_load(priced: PricedStages, chain: StageChain, part: int) -> int:
     """The largest load of a chain in one phase; replicas synchronize in the backward phase."""
     costs, worst = _select_phase(priced.costs, part), 0
     sharers = {group[0]: len(group) for group in chain.groups}
@@ -195,7 +195,7 @@ def _compute_load(priced: PricedStages, chain: Chain, part: int) -> int:
     return worst
 
 
-def _sum_weights(costs: StageCosts, inside: Bools) -> int:
+def _sum_weights(costs: ComponentCosts, inside: Bools) -> int:
     """Bytes of the weights of a stage, a mask [n] of its components."""
     holder = np.repeat(np.arange(len(inside)), np.diff(costs.storage_offsets))
     shared = np.unique(costs.storages[inside[holder]])

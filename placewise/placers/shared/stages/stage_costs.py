@@ -29,7 +29,7 @@ NEVER = 1 << 61
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
 
-class StageCosts(NamedTuple):
+class ComponentCosts(NamedTuple):
     """Components, the tensors between them, and classes of equal devices, as flat read-only arrays.
 
     A tensor has a producer (−1: host memory) and distinct other consumers; `readers` counts them, plus one if the host
@@ -66,7 +66,7 @@ class StageCosts(NamedTuple):
     ordered: bool  # stages follow the order of the classes, each of which is one device
 
 
-def to_native(costs: StageCosts) -> _native.StageCosts:
+def to_native(costs: ComponentCosts) -> _native.StageCosts:
     """The same columns for the C++ kernels: checked once, never copied."""
     return _native.StageCosts(**costs._asdict())
 
@@ -74,7 +74,7 @@ def to_native(costs: StageCosts) -> _native.StageCosts:
 class PricedStages(NamedTuple):
     """Stage costs, their units per second, the devices of each class, and the tensors that are priced."""
 
-    costs: StageCosts
+    costs: ComponentCosts
     scale: float
     devices: tuple[tuple[int, ...], ...]
     tensors: Longs
@@ -106,7 +106,7 @@ def price_stages(problem: Problem, component: Ints, n: int, capacity: Floats) ->
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
     size, weight, storages = resident_sizes(problem, component, n)
     tensors, kept = crossing_tensors(problem, component, n, np.asarray(transfers.any(axis=(0, 1))))
-    costs = StageCosts(
+    costs = ComponentCosts(
         seconds=frozen(whole, np.int64),
         size=size,
         weight=weight,
@@ -210,7 +210,7 @@ def resident_sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Lo
 def crossing_tensors(
     problem: Problem, component: Ints, n: int, priced: Bools
 ) -> tuple[dict[str, npt.NDArray[Any]], Bools]:
-    """The `priced` tensors that leave a component, as columns of `StageCosts`, and their mask [n_tensors]."""
+    """The `priced` tensors that leave a component, as columns of `ComponentCosts`, and their mask [n_tensors]."""
     graph = problem.graph
     producer = np.where(graph.tensors.producer < 0, -1, component[graph.tensors.producer])
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
