@@ -632,7 +632,7 @@ class ThroughputWalk:
 
 class StageCosts:
     """
-    What stages cost, checked once and read in place; see placewise.placers.shared.stages.stage_costs.StageCosts for the meaning of its columns.
+    What stages cost, checked once and read in place; see placewise.placers.shared.stages.stage_costs.ComponentCosts for the meaning of its columns.
     """
 
     def __init__(

@@ -33,7 +33,11 @@ public:
     static constexpr double LISTEN_SECONDS = 0.02;
 
     explicit Interrupt(double seconds = INFINITY, const StopFlag* flag = nullptr, std::uint32_t stride = 256)
-        : begun_(Clock::now()), listened_(begun_), seconds_(seconds), flag_(flag), stride_(stride) {}
+        : begun_(Clock::now()),
+          listened_(begun_),
+          seconds_(std::isnan(seconds) ? 0.0 : seconds),
+          flag_(flag),
+          stride_(stride) {}
 
     bool stop(std::uint32_t work = 1) {
         if (stopped_ || (asked_ += work) < stride_) return stopped_;

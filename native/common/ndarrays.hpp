@@ -67,6 +67,16 @@ bool within(std::span<const T> values, std::int64_t low, std::int64_t high) {
     return inside;
 }
 
+// Bytes that are not negative, and whose sum is a whole number too.
+inline void require_bytes(std::span<const std::int64_t> bytes) {
+    double total = 0.0;
+    for (const std::int64_t nbytes : bytes) {
+        require(nbytes >= 0, "bytes are below zero");
+        total += static_cast<double>(nbytes);
+    }
+    require(total < 0x1p61, "too many bytes");
+}
+
 // Rows whose offsets cover their values; raises otherwise.
 template <class T>
 RaggedView<T> ragged(const In<std::int64_t>& offsets, const In<T>& values, Index rows) {

@@ -39,6 +39,9 @@ void BoundProblem::check() const {
     require(producer.size() == tensors && output.size() == tensors, "columns of tensors differ in length");
     require(location.size() == devices && streams.size() == devices && call_overhead.size() == devices,
             "columns of devices differ in length");
+    require(devices > 0 || n == 0, "there are ops, and no devices");
+    require(within(streams, 1, 1 << 20), "a device runs no such number of ops at once");
+    require(0 <= n_queues && n_queues < (1 << 24) && 0 <= n_wires && n_wires < (1 << 24), "too many queues or wires");
     require(out_offsets.size() == n + 1 && out_offsets.back() == n_tensors() && out_offsets.front() >= 0 &&
                 std::is_sorted(out_offsets.begin(), out_offsets.end()),
             "out_offsets do not cover the tensors");

@@ -1,9 +1,9 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 
+#include "common/exclusive.hpp"
 #include "common/ndarrays.hpp"
 #include "judge/bindings.hpp"
 #include "latency_search/latency_chain.hpp"
@@ -17,34 +17,6 @@ namespace {
 
 constexpr double INF = std::numeric_limits<double>::infinity();
 constexpr Index MAX_MOVES = Index{1} << 31, MAX_OPS = Index{1} << 60;  // of one run
-
-// Bytes that are not negative, and whose sum is a whole number too.
-void require_bytes(std::span<const std::int64_t> bytes) {
-    double total = 0.0;
-    for (const std::int64_t nbytes : bytes) {
-        require(nbytes >= 0, "bytes are below zero");
-        total += static_cast<double>(nbytes);
-    }
-    require(total < 0x1p61, "too many bytes");
-}
-
-// Only one thread at a time may use an object whose work goes on without the interpreter lock.
-class Exclusive {
-public:
-    class Turn {
-    public:
-        explicit Turn(Exclusive& object) : object_(object) {
-            require(!object.taken_.exchange(true), "two threads use one search at a time");
-        }
-        ~Turn() { object_.taken_ = false; }
-
-    private:
-        Exclusive& object_;
-    };
-
-private:
-    std::atomic<bool> taken_{false};
-};
 
 // A move space whose arrays were checked once and are kept alive as long as it is.
 class BoundMoveSpace : public MoveSpace {

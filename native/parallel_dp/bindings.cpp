@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "common/exclusive.hpp"
 #include "common/interrupt.hpp"
 #include "common/ndarrays.hpp"
 #include "parallel_dp/stage_search.hpp"
@@ -22,14 +23,16 @@ bool are_amounts(std::span<const double> values, bool may_be_infinite = false) {
 }
 
 // The columns of a search, which it reads in place, and the ideals of its units.
-class BoundStageSearch {
+class BoundStageSearch : public Exclusive {
 public:
     BoundStageSearch(const StageProblem& problem, const Adjacency& successors, Index most, Interrupt& interrupt)
         : ideals_(Ideals::enumerate(successors, most, interrupt)) {
-        if (ideals_.complete()) search_.emplace(problem, ideals_);
+        if (ideals_.complete()) search_.emplace(problem, ideals_, interrupt);
+        if (interrupt.stopped()) search_.reset();
     }
 
     const Ideals& ideals() const { return ideals_; }
+    bool complete() const { return search_.has_value(); }
     StageSearch& search() {
         require(search_.has_value(), "not all ideals are there");
         return *search_;
@@ -65,6 +68,9 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
     degrees.erase(std::unique(degrees.begin(), degrees.end()), degrees.end());
     require(workspace.shape(0) == degrees.size() && are_amounts(view(workspace)), "workspace is one amount per degree");
     require(within(view(degree), 1, 1 << 20) && within(view(replicas), 1, 1 << 20), "a degree is no number of devices");
+    require(replicas.shape(0) == 0 ||
+                static_cast<Index>(degrees.back()) * *std::ranges::max_element(view(replicas)) < (Index{1} << 30),
+            "too many replicas of too high a degree");
     require(within(view(tensor_unit), 0, n_units), "a tensor has no unit");
     const std::span<const double> all_seconds(seconds.data(), n_ways * n_classes);
     require(are_amounts(all_seconds, true) && are_amounts(view(gradient_bytes)) && are_amounts(view(bytes_in_flight)) &&
@@ -120,6 +126,7 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
 
 int within_limit(BoundStageSearch& self, double limit, bool sums, double seconds, const StopFlag* stop) {
     require(limit >= 0.0, "a limit is negative or missing");
+    const Exclusive::Turn turn(self);
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop, 4096);
     return static_cast<int>(sums ? self.search().least_sum(limit, interrupt) : self.search().within(limit, interrupt));
@@ -128,6 +135,7 @@ int within_limit(BoundStageSearch& self, double limit, bool sums, double seconds
 // Stages [n_stages, 4] from the first to the last: device class, degree, replicas, micro-batches in flight; and the
 // stage and the way [n_units] of every unit (no ways where only a relaxed choice fits).
 TupleOf<Made<std::int32_t, 2>, Made<std::int32_t>, Made<std::int32_t>> found_stages(BoundStageSearch& self) {
+    const Exclusive::Turn turn(self);
     const auto& stages = self.search().stages();
     const Ideals& ideals = self.ideals();
     Table<std::int32_t> rows(static_cast<Index>(stages.size()), 4);
@@ -167,16 +175,18 @@ void bind_parallel_dp(nb::module_& m) {
              "`class_counts` [n_classes, 2]: devices, and devices per node. `class_figures` [n_classes, 8]: bytes, "
              "price, then bandwidth and latency between stages, inside a node, and across nodes. `replicas` ascend. "
              "`in_flight`: 0 one, 1 one forward one backward, 2 all.")
-        .def_prop_ro("complete", [](const BoundStageSearch& self) { return self.ideals().complete(); })
+        .def_prop_ro("complete", [](const BoundStageSearch& self) { return self.complete(); })
         .def_prop_ro("n_ideals", [](const BoundStageSearch& self) { return self.ideals().size(); })
         .def_prop_ro(
-            "relaxed", [](BoundStageSearch& self) { return self.search().relaxed(); },
+            "relaxed", [](BoundStageSearch& self) { return alone(self, [&] { return self.search().relaxed(); }); },
             "Whether a choice of ways was relaxed: what is found may not fit, and proofs still hold.")
         .def_prop_ro(
-            "found_value", [](BoundStageSearch& self) { return self.search().found_value(); },
+            "found_value",
+            [](BoundStageSearch& self) { return alone(self, [&] { return self.search().found_value(); }); },
             "What was found last takes so many seconds: its slowest stage, or the sum of all.")
         .def_prop_ro(
-            "least_load", [](BoundStageSearch& self) { return self.search().least_load(); },
+            "least_load",
+            [](BoundStageSearch& self) { return alone(self, [&] { return self.search().least_load(); }); },
             "Seconds per micro-batch: work over the devices, by their prices.")
         .def("search", &within_limit, "limit"_a, "sums"_a = false, "seconds"_a = FOREVER, "stop"_a = nb::none(),
              "0: found a pipeline whose stages take at most `limit` seconds each (with `sums`: the one with the least "

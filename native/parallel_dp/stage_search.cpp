@@ -24,10 +24,12 @@ std::size_t StageSearch::KeyHash::operator()(const Key& key) const {
     return hash;
 }
 
-StageSearch::StageSearch(StageProblem problem, const Ideals& ideals) : problem_(std::move(problem)), ideals_(ideals) {
+StageSearch::StageSearch(StageProblem problem, const Ideals& ideals, Interrupt& interrupt)
+    : problem_(std::move(problem)), ideals_(ideals) {
     const Index width = std::max<Index>(1, (problem_.n_units + 63) / 64);
     words_.assign(ideals_.size(), std::vector<std::uint64_t>(width, 0));
-    for (Index ideal = 0; ideal < ideals_.size(); ++ideal) {
+    const auto n_units = static_cast<std::uint32_t>(problem_.n_units);
+    for (Index ideal = 0; ideal < ideals_.size() && !interrupt.stop(n_units); ++ideal) {
         for (Index unit = 0; unit < problem_.n_units; ++unit) {
             if (ideals_.holds(ideal, unit)) words_[ideal][unit >> 6] |= std::uint64_t{1} << (unit & 63);
         }
@@ -37,7 +39,7 @@ StageSearch::StageSearch(StageProblem problem, const Ideals& ideals) : problem_(
         room_ += kind.price * kind.count;
     }
     list_tensors();
-    sum_over_ideals();
+    sum_over_ideals(interrupt);
 }
 
 bool StageSearch::contains(Index ideal, Index subset) const {
@@ -48,11 +50,11 @@ bool StageSearch::contains(Index ideal, Index subset) const {
 }
 
 // Sums over the units of every ideal, so that those of a stage are differences.
-void StageSearch::sum_over_ideals() {
+void StageSearch::sum_over_ideals(Interrupt& interrupt) {
     const Index n = problem_.n_units, n_ideals = ideals_.size();
     const auto add_up = [&](const std::vector<double>& amount) {
         std::vector<double> sums(n_ideals, 0.0);
-        for (Index ideal = 0; ideal < n_ideals; ++ideal) {
+        for (Index ideal = 0; ideal < n_ideals && !interrupt.stop(static_cast<std::uint32_t>(n)); ++ideal) {
             for (Index unit = 0; unit < n; ++unit) sums[ideal] += ideals_.holds(ideal, unit) ? amount[unit] : 0.0;
         }
         return sums;
@@ -66,6 +68,7 @@ void StageSearch::sum_over_ideals() {
         for (std::size_t k = 0; k < degrees.size(); ++k) {
             const std::int32_t degree = degrees[k];
             if (degree > kind.node_size || degree > kind.count) continue;
+            if (interrupt.look()) return;
             std::vector<double> seconds(n, INF), in_flight(n, INF), fixed(n, INF), missing(n, 1.0), exchanged(n, 0.0);
             for (Index unit = 0; unit < n; ++unit) {
                 double gradients = -1.0;

@@ -34,7 +34,8 @@ public:
     };
 
     // All ideals must be there.
-    StageSearch(StageProblem problem, const Ideals& ideals);
+    // Incomplete, and of no use, if it is interrupted.
+    StageSearch(StageProblem problem, const Ideals& ideals, Interrupt& interrupt);
 
     // A pipeline whose stages all take at most `limit` seconds per micro-batch, from the fewest devices upwards.
     Outcome within(double limit, Interrupt& interrupt);
@@ -90,7 +91,7 @@ private:
     };
 
     bool contains(Index ideal, Index subset) const;
-    void sum_over_ideals();
+    void sum_over_ideals(Interrupt& interrupt);
     double stage_seconds(Index ideal, Index before, std::int32_t choice, std::int32_t in_flight, std::int32_t replicas);
     // Seconds per micro-batch in which replicas exchange bytes, and those of their messages.
     double gradient_seconds(const Choice& choice, double bytes, std::int32_t replicas) const;

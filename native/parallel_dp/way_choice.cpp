@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 namespace placewise {
 
@@ -29,7 +30,7 @@ void WayChoice::add_unit(std::int32_t kind, std::span<const Option> options) {
     kind_of_.push_back(kind);
     if (kept.size() < 2) return;
     std::ranges::sort(kept, [](const Option& a, const Option& b) {
-        return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+        return std::tie(a.seconds, a.bytes, a.way) < std::tie(b.seconds, b.bytes, b.way);
     });
     std::size_t n = 1;
     for (std::size_t i = 1; i < kept.size(); ++i) {
@@ -141,7 +142,7 @@ double WayChoice::solve(bool optimistic) {
 
 std::vector<WayChoice::Point> WayChoice::without_beaten(std::vector<Point>& points, bool optimistic) {
     std::ranges::sort(points, [](const Point& a, const Point& b) {
-        return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+        return std::tie(a.seconds, a.bytes, a.before, a.choice) < std::tie(b.seconds, b.bytes, b.before, b.choice);
     });
     std::vector<Point> kept;
     for (const Point& point : points) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/exclusive.hpp"
 #include "common/ndarrays.hpp"
 #include "partitioning/component_order.hpp"
 #include "partitioning/line_split.hpp"
@@ -84,6 +85,8 @@ BlockColumns checked_blocks(const In<std::int64_t>& own, const Offsets& storage_
                 blocks.traffic.size() == blocks.neighbours.values.size(),
             "columns of blocks differ in length");
     require(within(blocks.storages.values, 0, static_cast<std::int64_t>(blocks.stored.size())), "no such storage");
+    require_bytes(blocks.own);
+    require_bytes(blocks.stored);
     for (Index block = 0; block < n; ++block) {
         const auto row = blocks.runs.row(block);
         require(std::find(row.begin(), row.end(), true) != row.end(), "a block may run nowhere");
@@ -92,7 +95,7 @@ BlockColumns checked_blocks(const In<std::int64_t>& own, const Offsets& storage_
 }
 
 // A repair and the arrays that it reads.
-class BoundMemoryRepair : public MemoryRepair {
+class BoundMemoryRepair : public MemoryRepair, private Exclusive {
 public:
     BoundMemoryRepair(const In<std::int64_t>& own, const Offsets& storage_offsets, const Targets& storages,
                       const In<std::int64_t>& stored, const In<bool, 2>& runs, const In<double, 2>& seconds,
@@ -110,6 +113,7 @@ public:
     bool repair(const Out<std::int32_t>& assignment, std::uint64_t seed, std::int64_t work, double seconds,
                 const StopFlag* stop) {
         require(static_cast<Index>(assignment.shape(0)) == n_blocks_, "an assignment has one device per block");
+        const Turn turn(*this);
         nb::gil_scoped_release unlocked;
         Interrupt interrupt(seconds, stop);
         return run(view(assignment), seed, work, interrupt);
@@ -122,6 +126,7 @@ public:
         require(static_cast<Index>(blocks.size()) == n_blocks_ && within(blocks, 0, n_blocks_), message);
         for (const std::int64_t block : blocks) require(!std::exchange(seen[block], 1), message);
         std::vector<std::int32_t> assignment(n_blocks_);
+        const Turn turn(*this);
         fill(assignment, blocks, even);
         return to_numpy(std::move(assignment));
     }

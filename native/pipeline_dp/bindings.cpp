@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/exclusive.hpp"
 #include "common/interrupt.hpp"
 #include "common/union_find.hpp"
 #include "pipeline_dp/ideals.hpp"
@@ -107,15 +108,22 @@ Remainder remainder(const Longs& left, const In<double>& room, Index n_ideals, I
     return {copied(left), copied(room)};
 }
 
-void create_expansion(StageExpansion* self, const BoundStageCosts& costs, const Ideals& ideals, const Longs& work_left,
+// An expansion that one thread uses at a time.
+class BoundExpansion : public StageExpansion, public Exclusive {
+public:
+    using StageExpansion::StageExpansion;
+};
+
+void create_expansion(BoundExpansion* self, const BoundStageCosts& costs, const Ideals& ideals, const Longs& work_left,
                       const In<double>& work_room) {
     require(costs.n() == ideals.n_components() && ideals.complete(), "the ideals are not all those of this graph");
     require(costs.n_classes() > 0, "there are no devices");
     require(static_cast<double>(costs.n_states()) * static_cast<double>(ideals.size()) < 2e8, "too many states");
-    new (self) StageExpansion(costs, ideals, remainder(work_left, work_room, ideals.size(), costs.n_states()));
+    new (self) BoundExpansion(costs, ideals, remainder(work_left, work_room, ideals.size(), costs.n_states()));
 }
 
-void restrict_states(StageExpansion& expansion, const In<bool>& unfinished, const In<bool>& spare) {
+void restrict_states(BoundExpansion& expansion, const In<bool>& unfinished, const In<bool>& spare) {
+    const Exclusive::Turn turn(expansion);
     require(static_cast<Index>(unfinished.shape(0)) == expansion.n_states() &&
                 static_cast<Index>(spare.shape(0)) == expansion.n_classes(),
             "unfinished is one figure per state, spare one per class");
@@ -123,20 +131,23 @@ void restrict_states(StageExpansion& expansion, const In<bool>& unfinished, cons
     expansion.restrict_states({states.begin(), states.end()}, {classes.begin(), classes.end()});
 }
 
-void bound_phases(StageExpansion& expansion, const Longs& forward_left, const In<double>& forward_room,
+void bound_phases(BoundExpansion& expansion, const Longs& forward_left, const In<double>& forward_room,
                   const Longs& both_left, const In<double>& both_room) {
+    const Exclusive::Turn turn(expansion);
     const Index n_ideals = expansion.n_ideals(), n_states = expansion.n_states();
     expansion.bound_phases(remainder(forward_left, forward_room, n_ideals, n_states),
                            remainder(both_left, both_room, n_ideals, n_states));
 }
 
-void start(StageExpansion& expansion, std::int64_t beat, std::int64_t forward_limit, std::int64_t both_limit) {
+void start(BoundExpansion& expansion, std::int64_t beat, std::int64_t forward_limit, std::int64_t both_limit) {
     const std::int64_t limits[] = {beat, forward_limit, both_limit};
     require(within(std::span<const std::int64_t>(limits), 0, NEVER + 1), "a limit is negative or more than never");
+    const Exclusive::Turn turn(expansion);
     expansion.start(beat, forward_limit, both_limit);
 }
 
-bool expand(StageExpansion& expansion, double seconds, const StopFlag* stop) {
+bool expand(BoundExpansion& expansion, double seconds, const StopFlag* stop) {
+    const Exclusive::Turn turn(expansion);
     require(expansion.has_bounds(), "costs of two phases need bounds of both");
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
@@ -172,6 +183,11 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
     require(0 < n_devices && n_devices < (1 << 16) && 0 <= n_hosts && n_hosts < (1 << 8),
             "there are no devices, or too many");
     require(1e-13 <= precision && precision <= 1, "no such precision is found");
+    const auto amounts = [](const auto& table) {
+        return std::all_of(table.data(), table.data() + table.size(), [](double amount) { return amount >= 0.0; });
+    };
+    require(amounts(load) && amounts(host_load) && low >= 0.0 && std::isfinite(low) && work >= 0.0,
+            "a load or work is negative or missing");
     const HostBounds hosts = {view(host_load),
                               {host_most.data(), static_cast<Index>(host_slopes.shape(0)) * rows, rows},
                               view(host_slopes),
@@ -193,7 +209,9 @@ auto bound_last_ready_first(const Longs& offsets, const Ints& successors, const 
     require(within(view(sources), 0, edges.size()), "a source is no node");
     require(static_cast<Index>(stage.shape(0)) == edges.size() && within(view(stage), 0, edges.size()),
             "every node has one of as many stages as there are nodes");
-    return to_numpy(last_ready_first(edges, view(sources), view(stage)));
+    auto position = last_ready_first(edges, view(sources), view(stage));
+    require(std::ranges::find(position, -1) == position.end(), "a node is no source, and behind none");
+    return to_numpy(std::move(position));
 }
 
 auto bound_biconnected_components(const Longs& offsets, const Ints& others, const Ints& edges, Index n_edges) {
@@ -205,7 +223,8 @@ auto bound_biconnected_components(const Longs& offsets, const Ints& others, cons
 
 auto unite_by_label(const Ints& label, const Ints& item, Index n_items) {
     const auto labels = view(label), items = view(item);
-    require(labels.size() == items.size() && 0 <= n_items && within(items, 0, n_items), "every label has an item");
+    require(labels.size() == items.size() && 0 <= n_items && n_items < (Index{1} << 31) && within(items, 0, n_items),
+            "every label has an item");
     require(within(labels, 0, static_cast<Index>(labels.size())), "there are more labels than rows");
     UnionFind sets(n_items);
     std::vector<std::int32_t> first(labels.size(), -1);
@@ -248,7 +267,7 @@ void bind_expansion(nb::module_& m) {
         .def_ro("device_class", &ChainStage::device_class)
         .def_ro("first_member", &ChainStage::first_member)
         .def_ro("n_members", &ChainStage::n_members);
-    nb::class_<StageExpansion>(m, "StageExpansion",
+    nb::class_<BoundExpansion>(m, "StageExpansion",
                                "The dynamic program over ideals: it grows stages from every ideal, and is called "
                                "again and again until it is done. `work_left` [n_ideals] and `work_room` [n_states] "
                                "are in a common measure: at a max-load T the devices that a state leaves do at most "
@@ -267,12 +286,21 @@ void bind_expansion(nb::module_& m) {
              "`forward_limit`, and the sum of both phases' loads is below `both_limit`.")
         .def("expand", &expand, "seconds"_a = FOREVER, "stop"_a = nb::none(),
              "Go on for so many seconds; whether all ideals are done.")
-        .def_prop_ro("n_done", &StageExpansion::n_done, "How many ideals are done.")
-        .def_prop_ro("found", &StageExpansion::found, "Whether there is a chain below the value to beat.")
-        .def_prop_ro("best", &StageExpansion::best, "The max-load of the best chain, or the value to beat.")
-        .def_prop_ro("next_forward_limit", &StageExpansion::next_forward_limit,
-                     "The least greater forward limit that could find more.")
-        .def("chain", &StageExpansion::chain, "The stages of the best chain, the last one first.");
+        .def_prop_ro(
+            "n_done", [](BoundExpansion& e) { return alone(e, [&] { return e.n_done(); }); },
+            "How many ideals are done.")
+        .def_prop_ro(
+            "found", [](BoundExpansion& e) { return alone(e, [&] { return e.found(); }); },
+            "Whether there is a chain below the value to beat.")
+        .def_prop_ro(
+            "best", [](BoundExpansion& e) { return alone(e, [&] { return e.best(); }); },
+            "The max-load of the best chain, or the value to beat.")
+        .def_prop_ro(
+            "next_forward_limit", [](BoundExpansion& e) { return alone(e, [&] { return e.next_forward_limit(); }); },
+            "The least greater forward limit that could find more.")
+        .def(
+            "chain", [](BoundExpansion& e) { return alone(e, [&] { return e.chain(); }); },
+            "The stages of the best chain, the last one first.");
 }
 
 }  // namespace

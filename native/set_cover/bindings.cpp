@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/exclusive.hpp"
 #include "common/ndarrays.hpp"
 #include "set_cover/label_search.hpp"
 
@@ -10,6 +11,13 @@ using namespace nb::literals;
 
 namespace {
 
+// Sums of these figures, in any order, are below a limit.
+void require_sum(std::span<const std::int64_t> figures, double limit) {
+    double total = 0.0;
+    for (const std::int64_t figure : figures) total += std::abs(static_cast<double>(figure));
+    require(total < limit, "prices or costs together are too large");
+}
+
 DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int64_t>& base,
                                 const In<std::int32_t, 2>& child, const In<std::int64_t, 3>& cost) {
     const DecisionDiagram d{
@@ -17,6 +25,8 @@ DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int
     require(static_cast<Index>(d.base.size()) == d.n_layers() + 1 && d.base.front() == 0 &&
                 std::is_sorted(d.base.begin(), d.base.end()) && d.base.back() == d.n_nodes() - 1,
             "layers do not cover the nodes of a diagram");
+    require(d.n_layers() == 0 || d.base[1] == 1, "a diagram has one root");
+    require_sum({cost.data(), cost.size()}, 0x1p62);
     require(d.child.columns() == 2 && static_cast<Index>(cost.shape(0)) == d.n_nodes() && cost.shape(1) == 2,
             "a diagram has two children and two costs per node");
     const auto last_children = d.child.row(d.n_nodes() - 1);
@@ -33,7 +43,7 @@ DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int
 }
 
 // A search and the arrays that it reads.
-class BoundLabelSearch : public LabelSearch {
+class BoundLabelSearch : public LabelSearch, private Exclusive {
 public:
     BoundLabelSearch(const In<std::int32_t>& order, const In<std::int64_t>& base, const In<std::int32_t, 2>& child,
                      const In<std::int64_t, 3>& cost, const In<std::int64_t>& price, const In<std::int64_t>& limits)
@@ -42,12 +52,14 @@ public:
           n_blocks_(static_cast<Index>(price.shape(0))),
           n_limits_(static_cast<Index>(limits.shape(0))) {
         require(within(view(order), 0, n_blocks_), "a diagram decides blocks that have no price");
+        require_sum(view(price), 0x1p52);
         require(1 <= n_limits_ && n_limits_ <= std::min(static_cast<Index>(cost.shape(2)), MAX_RESOURCES),
                 "a diagram has from one to four resources, and no more limits than these");
     }
 
     double set_multipliers(const In<double>& multipliers) {
         require(static_cast<Index>(multipliers.shape(0)) == n_limits_, "multipliers are not one per limit");
+        const Turn turn(*this);
         nb::gil_scoped_release unlocked;
         return bound(view(multipliers));
     }
@@ -55,16 +67,24 @@ public:
     bool search(double target, Index width, bool beam, Index most_labels, double seconds, const StopFlag* stop) {
         require(width > 0, "a width is positive");
         require(0 < most_labels && most_labels < Index{1} << 30, "labels are counted in 30 bits");
+        const Turn turn(*this);
         nb::gil_scoped_release unlocked;
         Interrupt interrupt(seconds, stop);
         return run({target, width, beam, most_labels}, interrupt);
     }
 
-    auto cost_of_bound() const { return to_numpy(bound_cost()); }
+    auto cost_of_bound() {
+        const Turn turn(*this);
+        return to_numpy(bound_cost());
+    }
 
-    auto found_values() const { return to_numpy(std::vector<std::int64_t>(values())); }
+    auto found_values() {
+        const Turn turn(*this);
+        return to_numpy(std::vector<std::int64_t>(values()));
+    }
 
-    auto sets(const In<std::int64_t>& numbers) const {
+    auto sets(const In<std::int64_t>& numbers) {
+        const Turn turn(*this);
         const auto chosen = view(numbers);
         require(within(chosen, 0, static_cast<std::int64_t>(values().size())), "no such set");
         Table<std::uint8_t> rows(static_cast<Index>(chosen.size()), n_blocks_);

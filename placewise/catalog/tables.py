@@ -12,7 +12,7 @@ from placewise.catalog.entries import find_link
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
 from placewise.catalog.links import LinkSpeed, catalog_speed
 from placewise.errors import ClusterError
-from placewise.model.cluster import Transfers
+from placewise.model.cluster import MAX_STREAMS, Transfers
 
 
 class DeviceTable(Table):
@@ -29,7 +29,7 @@ class DeviceTable(Table):
     efficiency: Mapping[str, Share] | None = None
     op_overhead: Seconds | None = None
     call_overhead: Seconds | None = None
-    streams: Annotated[int, Field(strict=True, ge=1, lt=1 << 31)] | None = None
+    streams: Annotated[int, Field(strict=True, ge=1, le=MAX_STREAMS)] | None = None
     weight_bandwidth: BytesPerSecond | None = None
     unsupported: frozenset[str] | None = None
     supported: Annotated[frozenset[str], Field(min_length=1)] | None = None

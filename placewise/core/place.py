@@ -106,8 +106,8 @@ def place(
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)
-    if placer == "auto" and not proposal.infeasible:
-        proposal, judgement = _no_worse_than(problem, proposal, judgement, baselines)
+    if (placer == "auto" or naive.interrupted) and not proposal.infeasible:
+        proposal, judgement = _no_worse_than(problem, placer, proposal, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
     if judgement is None or not judgement.valid or not math.isfinite(judgement.value):
         return result_without(problem, placer, watch, proposal, judgement, bound, baselines, naive.others)
@@ -190,11 +190,12 @@ def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) 
 
 
 def _no_worse_than(
-    problem: Problem, proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
+    problem: Problem, placer: str, proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
 ) -> tuple[Proposal, Judgement | None]:
     """The proposal, or the best baseline that keeps the rules if that is better.
 
-    Time can be that short, or runs of plans that these costs chose took longer than the costs say.
+    Time can be that short, Ctrl-C can come before the placer begins, or runs of plans that these costs chose took
+    longer than the costs say.
     """
     valid = {name: judged for name, judged in baselines.items() if judged[1].valid}
     if not valid:
@@ -203,6 +204,8 @@ def _no_worse_than(
     if judgement is not None and _expect(problem, naive) >= _expect(problem, judgement):
         return proposal, judgement
     notes = (f"auto took the {name}: there was no time for more",)
+    if placer != "auto":
+        notes = (f"this is the {name}, since {placer} was interrupted before it began",)
     if judgement is not None and naive.value >= judgement.value:
         runs = problem.costs.runs
         notes = (f"auto took the {name}: plans that these costs chose took {runs.longer:.1%} longer than they say",)

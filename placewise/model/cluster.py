@@ -15,6 +15,8 @@ from placewise.model.columns import Bools, Floats, Ints, frozen
 
 HOST = "host"
 """The name of host memory as an end of a link; the model's inputs and outputs live there."""
+MAX_STREAMS = 1024
+"""Ops that a device runs at once, at most: schedules keep the time of each stream."""
 
 ASSUMED, MEANT = "assumed: ", "meant: "
 """How notes about a device begin that say which model was taken: where none was given, and for a short name."""
@@ -76,6 +78,8 @@ class Device:
         for name, value in positive.items():
             if not value > 0:
                 raise ClusterError(f"{name} is {value}", where=where, remedy="give a number above zero")
+        if self.streams > MAX_STREAMS:
+            raise ClusterError(f"streams is {self.streams}", where=where, remedy=f"give at most {MAX_STREAMS}")
         amounts = {"memory": self.memory, "reserved": self.reserved}
         amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead, "error": self.error}
         for name, value in amounts.items():

@@ -56,9 +56,9 @@ def quick() -> Any:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("threads", [1, 2])
-def test_ctrl_c_during_the_bound(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    """The answer is the best naive one, under what is proved so far, within half a second."""
+@pytest.mark.parametrize(("placer", "threads"), [("auto", 1), ("auto", 2), ("etf", 2)])
+def test_ctrl_c_during_the_bound(monkeypatch: pytest.MonkeyPatch, placer: str, threads: int) -> None:
+    """The answer is the best naive one, whoever was asked, under what is proved so far, within half a second."""
     monkeypatch.setattr("placewise.core.place.lower_bound", endless_bound)
     sent: list[float] = []
 
@@ -68,9 +68,10 @@ def test_ctrl_c_during_the_bound(monkeypatch: pytest.MonkeyPatch, threads: int) 
 
     timer = threading.Timer(1.0, interrupt)
     timer.start()
-    result = place(toy(), budget=Budget(threads=threads))
+    result = place(toy(), placer, Budget(threads=threads))
     took = time.monotonic() - sent[0]
     assert result.status.reason is Reason.INTERRUPTED and result.bound.method == "endless"
+    assert placer == "auto" or "etf was interrupted before it began" in result.notes[0]
     assert result.value == min(judged.value for _, judged in result.baselines.values() if judged.valid)
     assert took < 0.5
 
@@ -127,7 +128,7 @@ def test_a_stop_from_another_thread_during_the_bound(monkeypatch: pytest.MonkeyP
 
 
 def test_ctrl_c_during_the_naive_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those made before it count, and no placer is asked; one that was asked for itself has no answer."""
+    """Those made before it count, and no placer is asked; a note says so where somebody asked for one."""
 
     def interrupted(*_: object) -> Proposal:
         return Proposal(None, reason=Reason.INTERRUPTED)
@@ -135,7 +136,8 @@ def test_ctrl_c_during_the_naive_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(BalancedPlacer, "propose", interrupted)
     result, alone = place(toy()), place(toy(), "local")
     assert result.placement is not None and result.status.reason is Reason.INTERRUPTED
-    assert alone.placement is None and alone.status.reason is Reason.INTERRUPTED and alone.baselines
+    assert alone.value == result.value and alone.status.reason is Reason.INTERRUPTED
+    assert "local was interrupted before it began" in alone.notes[0]
 
 
 def test_a_stopped_search_makes_one_naive_answer() -> None:

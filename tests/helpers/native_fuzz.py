@@ -4,14 +4,16 @@
 
 Every problem is placed by one of the placers of its objective under a little work, bounded and judged. Meanwhile the
 calls of the extension module are recorded; some of them are made again with damaged arguments (other lengths, types
-and dimensions, numbers that are negative, huge or no numbers). Each must end with an answer, or with an exception
-that a caller can understand: never with a crash, which ends this process, or with any other exception.
+and dimensions, numbers that are negative, huge or no numbers). An object that was made from damaged arguments takes
+the place of its like in other calls, some of which two threads make at once. Each must end with an answer, or with an
+exception that a caller can understand: never with a crash, which ends this process, or with any other exception.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,7 +34,7 @@ ACCEPTED = (InternalError, TypeError, ValueError, OverflowError, MemoryError)
 """What a kernel may raise: our error for columns that do not belong together, Python's own for wrong types."""
 KEPT = 40
 """Calls of a kernel that are remembered."""
-NUMBERS = (-(2**40), -2, -1, 0, 1, 2, 3, 63, 64, 65, 1000)
+NUMBERS = (-(2**62), -(2**40), -2, -1, 0, 1, 2, 3, 63, 64, 65, 1000, 2**62, 2**63 - 1)
 FLOATS = (float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5, 1e300)
 LEARNED = {"colocrl", "doppler", "gdp", "guided", "hdp", "hsdag", "placeto"}
 Call = tuple[Callable[..., Any], list[Any], dict[str, Any]]
@@ -102,6 +104,26 @@ class Recorder:
                 for sums in (False, True):
                     made.search(self.rng.choice((1.0, 1e300)), sums, 0.1)
                     made.stages()
+            self._use(made, 3)
+
+    def _use(self, made: Any, depth: int) -> None:
+        """Make some remembered calls that take an object of this class, with this one, and use what they make."""
+        if not depth or not _is_native(made):
+            return
+        users = [
+            call for calls in self.calls.values() for call in calls
+            if any(type(value) is type(made) for value in (*call[1], *call[2].values()))
+        ]  # fmt: skip
+        for function, given, named in self.rng.sample(users, min(len(users), 4)):
+            args = [made if type(value) is type(made) else _copied(value) for value in given]
+            kwargs = {key: made if type(value) is type(made) else _copied(value) for key, value in named.items()}
+            if self.rng.random() < 0.2:
+                other = threading.Thread(target=_try, args=(function, [_copied(value) for value in args], kwargs))
+                other.start()
+                _try(function, args, kwargs)
+                other.join()
+            else:
+                self._use(_try(function, args, kwargs), depth - 1)
 
     def damaged(self, value: Any) -> Any:
         """Something else than a value, of the same kind most often."""
@@ -150,6 +172,13 @@ class _Constructor:
 
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, self._kind)
+
+
+def _try(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a call gives; None where it raises what it may."""
+    with suppress(*ACCEPTED):
+        return function(*args, **kwargs)
+    return None
 
 
 def _numbers(dtype: np.dtype[Any]) -> list[Any]:

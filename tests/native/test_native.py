@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import zipfile
 from pathlib import Path
 
@@ -59,6 +60,59 @@ def test_the_end_of_a_diagram_leads_nowhere() -> None:
     columns = (np.zeros(1, np.int32), np.array([0, 1]), np.array([[1, 1], [-1, 1000]], np.int32))
     with pytest.raises(InternalError, match="the last node of a diagram has a child"):
         _native.LabelSearch(*columns, np.zeros((2, 2, 1), np.int64), np.ones(1, np.int64), np.ones(1, np.int64))
+
+
+def test_figures_without_a_meaning_are_our_error() -> None:
+    """Numbers that would lead a kernel out of its arrays, round a loop for ever, or over the end of 64 bits."""
+    a = arrays_of(random_problem(seeded(3), max_ops=9))
+    for streams in (0, -1):
+        with pytest.raises(InternalError, match="no such number of ops at once"):
+            to_native(a._replace(streams=np.full_like(a.streams, streams)))
+    with pytest.raises(InternalError, match="too many queues"):
+        to_native(a._replace(n_queues=1 << 62))
+    long, short, one = np.int64, np.int32, np.ones((1, 1), np.bool_)
+    roots = np.zeros(1, short), np.array([0, 2]), np.array([[2, 2], [2, 2], [-1, -1]], short)
+    with pytest.raises(InternalError, match="one root"):
+        _native.LabelSearch(*roots, np.zeros((3, 2, 1), long), np.ones(1, long), np.ones(1, long))
+    line = np.zeros(1, short), np.array([0, 1]), np.array([[1, 1], [-1, -1]], short)
+    with pytest.raises(InternalError, match="too large"):
+        _native.LabelSearch(*line, np.zeros((2, 2, 1), long), np.full(1, 1 << 52), np.ones(1, long))
+    none = np.zeros(0, short), np.zeros(0, long)
+    huge, start, free = np.full(1, 1 << 62), np.zeros(2, long), np.full(1, -1, short)
+    with pytest.raises(InternalError, match="too many bytes"):
+        _native.GroupNeeds(one, free, huge, np.zeros(1, long), start, *none, np.full(1, 10))
+    with pytest.raises(InternalError, match="too many bytes"):
+        _native.MemoryRepair(
+            huge, start, *none, one, np.ones((1, 1)), start, np.zeros(0, short), np.zeros(0), np.full(1, 10)
+        )
+
+
+def test_two_threads_do_not_share_a_search() -> None:
+    """One of them is refused, where both would write into the same labels."""
+    n = 14
+    child = np.array([[k + 1, k + 1] for k in range(n)] + [[-1, -1]], np.int32)
+    cost = np.zeros((n + 1, 2, 1), np.int64)
+    cost[:n, 1, 0] = 3 ** np.arange(n)
+    prices = 2 ** np.arange(n, dtype=np.int64)
+    columns = np.arange(n, dtype=np.int32), np.arange(n + 1), child, cost, prices, np.full(1, 3**n)
+    search = _native.LabelSearch(*columns)
+    search.bound(np.zeros(1))
+    refused, values = [], []
+
+    def run() -> None:
+        for _ in range(100):
+            try:
+                search.run(-1.0, 1 << 14, False, 1 << 20)
+                values.append(max(search.values))
+            except InternalError as error:
+                refused.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(refused) == {"two threads use one search at a time"} and set(values) == {2**n - 1}
 
 
 def test_the_recorder_sees_functions_constructors_and_methods() -> None:

@@ -34,7 +34,9 @@ from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, contract
 
 MAX_VARIABLES = 400_000
-"""The model of about this size is built in half a minute and fits in 2 GB."""
+"""The model of about this size is built in several seconds and fits in 2 GB."""
+BUILD_PACE, BUILD_SHARE = 1.5e-5, 0.5
+"""Seconds per variable that the model takes to be built, and the most of the remaining time that this may be."""
 WORK = 60.0
 """CP-SAT's deterministic time where the budget has neither seconds nor iterations: about as many seconds."""
 START_SHARE = 0.1
@@ -72,7 +74,8 @@ class CpsatOptions:
 class _ThroughputSolver:
     """One call: the problem, valid placements [n_ops] with the best first, and what the first solve proved.
 
-    `unit` is in seconds; `lost` is the most seconds that rounding took from a load.
+    `unit` is in seconds; `lost` is the most seconds that rounding took from a load; `unbuilt` says that there was no
+    time for the program.
     """
 
     search: SearchContext
@@ -84,12 +87,16 @@ class _ThroughputSolver:
     reason: Reason = Reason.FINISHED
     unit: float = 0.0
     lost: float = 0.0
+    unbuilt: bool = False
     _work: float = 0.0
     _solved: int = 0
 
     def solve(self, capacity: Floats) -> Ints | None:
         """The devices [n_ops] of the program's solution within `capacity` [n_devices], or None."""
         if self.reason is Reason.INTERRUPTED:
+            return None
+        if BUILD_PACE * n_variables(self.search.problem) > BUILD_SHARE * self.search.watch.left:
+            self.reason, self.unbuilt = Reason.TIME_LIMIT, True
             return None
         problem, rules = self.search.problem, self.search.problem.constraints
         graph = self.graph if rules.contiguous else None
@@ -142,7 +149,10 @@ class _ThroughputSolver:
             share = f", {_round_up(100 * self.lost / value)} % of the value" if 0 < value < np.inf else ""
             rounding = f"costs were rounded down to whole units of {self.unit:.3g} s"
             notes.append(f"{rounding}; the load of a device may have lost {_round_up(self.lost)} s{share}")
-        if self.reason is Reason.TIME_LIMIT:
+        if self.unbuilt:
+            size = n_variables(self.search.problem)
+            notes.append(f"the time was too short to build the integer program of about {size:,} variables")
+        elif self.reason is Reason.TIME_LIMIT:
             budget = self.search.budget
             if np.isfinite(budget.seconds):
                 notes.append("the time was over before the solver had its proof")

@@ -261,3 +261,12 @@ def test_auto_proves_convex_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     result = place(problem)
     assert result.status.outcome is Outcome.OPTIMAL and result.value == pytest.approx(optimum(problem), rel=1e-6)
     assert result.bound.method == "integer program (CP-SAT)"
+
+
+def test_a_program_that_takes_too_long_to_build_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best start is the answer, with a note."""
+    monkeypatch.setattr("placewise.placers.cp_sat.placer.BUILD_PACE", 10.0)
+    problem = random_problem(seeded(2), max_ops=60).with_(objective=Objective("throughput"))
+    proposal = run_placer(CpsatPlacer(), problem, Budget(seconds=10.0))
+    assert proposal.placement is not None and proposal.reason is Reason.TIME_LIMIT and proposal.bound is None
+    assert any("too short to build the integer program" in note for note in proposal.notes)
