@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,20 @@ def test_pages_read_as_english(page: Path) -> None:
         match[0]: better for phrase, better in INSTEAD.items() if (match := re.search(rf"\b{phrase}\b", flat, re.I))
     }
     assert not found, f"write instead: {found}"
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    """Neither in the package nor in the kernels, whose classes share one namespace."""
+    in_python = [
+        node.name
+        for path in sorted((ROOT / "placewise").rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    in_kernels = [
+        name
+        for path in sorted((ROOT / "native").rglob("*.hpp"))
+        for name in re.findall(r"^(?:class|struct) (\w+)[^;]*$", path.read_text(), re.MULTILINE)
+    ]
+    for names in (in_python, in_kernels):
+        assert len(names) > 50 and [name for name, count in Counter(names).items() if count > 1] == []
