@@ -37,7 +37,6 @@ public:
         require_bytes(this->state);
         require_bytes(this->own);
         require_bytes(this->storage_bytes);
-        require(within(this->capacity, 0, INT64_MAX), "a capacity is negative");
         require(within(this->reserved, -1, n_devices()), "a place is reserved on no device");
         require(within(this->storages.values, 0, static_cast<Index>(this->storage_bytes.size())), "no such storage");
     }
