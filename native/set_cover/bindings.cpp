@@ -11,11 +11,10 @@ using namespace nb::literals;
 
 namespace {
 
-// Sums of these figures, in any order, are below a limit.
-void require_sum(std::span<const std::int64_t> figures, double limit) {
-    double total = 0.0;
-    for (const std::int64_t figure : figures) total += std::abs(static_cast<double>(figure));
-    require(total < limit, "prices or costs together are too large");
+double largest(std::span<const std::int64_t> figures) {
+    double most = 0.0;
+    for (const std::int64_t figure : figures) most = std::max(most, std::abs(static_cast<double>(figure)));
+    return most;
 }
 
 DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int64_t>& base,
@@ -26,12 +25,14 @@ DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int
                 std::is_sorted(d.base.begin(), d.base.end()) && d.base.back() == d.n_nodes() - 1,
             "layers do not cover the nodes of a diagram");
     require(d.n_layers() == 0 || d.base[1] == 1, "a diagram has one root");
-    require_sum({cost.data(), cost.size()}, 0x1p62);
     require(d.child.columns() == 2 && static_cast<Index>(cost.shape(0)) == d.n_nodes() && cost.shape(1) == 2,
             "a diagram has two children and two costs per node");
     const auto last_children = d.child.row(d.n_nodes() - 1);
     require(last_children[0] < 0 && last_children[1] < 0, "the last node of a diagram has a child");
+    double longest = 0.0;  // the most that a path costs
     for (Index layer = 0; layer < d.n_layers(); ++layer) {
+        const std::size_t width = 2 * d.n_resources, begin = width * d.base[layer];
+        longest += largest(d.cost.subspan(begin, width * d.base[layer + 1] - begin));
         const Index first = d.base[layer + 1], last = layer + 1 < d.n_layers() ? d.base[layer + 2] : first + 1;
         for (const Index node : d.nodes(layer)) {
             for (const std::int32_t child : d.child.row(node)) {
@@ -39,6 +40,7 @@ DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int
             }
         }
     }
+    require(longest < 0x1p62, "costs together are too large");
     return d;
 }
 
@@ -52,7 +54,9 @@ public:
           n_blocks_(static_cast<Index>(price.shape(0))),
           n_limits_(static_cast<Index>(limits.shape(0))) {
         require(within(view(order), 0, n_blocks_), "a diagram decides blocks that have no price");
-        require_sum(view(price), 0x1p52);
+        double prices = 0.0;
+        for (const std::int64_t one : view(price)) prices += std::abs(static_cast<double>(one));
+        require(prices < 0x1p52, "prices together are too large");
         require(1 <= n_limits_ && n_limits_ <= std::min(static_cast<Index>(cost.shape(2)), MAX_RESOURCES),
                 "a diagram has from one to four resources, and no more limits than these");
     }
