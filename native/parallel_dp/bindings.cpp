@@ -68,7 +68,7 @@ void create_search(BoundStageSearch* self, const In<std::int64_t>& way_offsets, 
     degrees.erase(std::unique(degrees.begin(), degrees.end()), degrees.end());
     require(workspace.shape(0) == degrees.size() && are_amounts(view(workspace)), "workspace is one amount per degree");
     require(within(view(degree), 1, 1 << 20) && within(view(replicas), 1, 1 << 20), "a degree is no number of devices");
-    require(replicas.shape(0) == 0 ||
+    require(degrees.empty() || replicas.shape(0) == 0 ||
                 static_cast<Index>(degrees.back()) * *std::ranges::max_element(view(replicas)) < (Index{1} << 30),
             "too many replicas of too high a degree");
     require(within(view(tensor_unit), 0, n_units), "a tensor has no unit");

@@ -33,8 +33,7 @@ public:
         std::int32_t in_flight;
     };
 
-    // All ideals must be there.
-    // Incomplete, and of no use, if it is interrupted.
+    // All ideals must be there. A search whose construction was interrupted is of no use.
     StageSearch(StageProblem problem, const Ideals& ideals, Interrupt& interrupt);
 
     // A pipeline whose stages all take at most `limit` seconds per micro-batch, from the fewest devices upwards.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "common/exclusive.hpp"
 #include "common/interrupt.hpp"
@@ -209,9 +210,9 @@ auto bound_last_ready_first(const Longs& offsets, const Ints& successors, const 
     require(within(view(sources), 0, edges.size()), "a source is no node");
     require(static_cast<Index>(stage.shape(0)) == edges.size() && within(view(stage), 0, edges.size()),
             "every node has one of as many stages as there are nodes");
-    auto position = last_ready_first(edges, view(sources), view(stage));
-    require(std::ranges::find(position, -1) == position.end(), "a node is no source, and behind none");
-    return to_numpy(std::move(position));
+    std::vector<char> seen(edges.size());
+    for (const std::int32_t source : view(sources)) require(!std::exchange(seen[source], 1), "a source is named twice");
+    return to_numpy(last_ready_first(edges, view(sources), view(stage)));
 }
 
 auto bound_biconnected_components(const Longs& offsets, const Ints& others, const Ints& edges, Index n_edges) {

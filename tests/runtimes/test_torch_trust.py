@@ -175,6 +175,20 @@ def test_only_operators_are_called(target: str, tmp_path: Path) -> None:
         loading.load_program(archive(tmp_path / "model.pt2", program(call), tmp_path / "marker"))
 
 
+@pytest.mark.parametrize("table", ["tensor_values", "as_string_to_argument", "k"])
+@pytest.mark.parametrize("operator", ["torch.os.system", "torch.ops.aten.from_file.default"])
+def test_tables_hide_no_operator(operator: str, table: str, tmp_path: Path) -> None:
+    """Keys of an argument's own table may be called as the tables are whose keys mean nothing."""
+
+    def pass_on(document: Any, marker: Path) -> None:
+        argument = {"as_string_to_argument": {table: {"as_operator": operator}}}
+        inputs = document["graph_module"]["graph"]["nodes"][0]["inputs"]
+        inputs.append({"name": "", "arg": argument, "kind": 1})
+
+    with pytest.raises(loading.UnsafeProgram, match="it calls"):
+        loading.load_program(archive(tmp_path / "model.pt2", program(pass_on), tmp_path / "marker"))
+
+
 @pytest.mark.parametrize("text", [
     "exec('1')", "Symbol('s0').x", "[x for x in (1,)]", "Pow(Integer(9), Pow(Integer(9), Integer(9)))",
     "Pow(Integer(9), Integer(1000000000))", "lambda: 1", "Integer('9' * 10)", "Symbol('s9999999999')", "S", "(1).real",

@@ -96,7 +96,7 @@ class _ThroughputSolver:
         if self.reason is Reason.INTERRUPTED:
             return None
         if BUILD_PACE * n_variables(self.search.problem) > BUILD_SHARE * self.search.watch.left:
-            self.reason, self.unbuilt = Reason.TIME_LIMIT, True
+            self.reason, self.unbuilt = Reason.TIME_LIMIT, not self._solved
             return None
         problem, rules = self.search.problem, self.search.problem.constraints
         graph = self.graph if rules.contiguous else None

@@ -41,6 +41,8 @@ START = "start"
 _IN_FLIGHT = {"one": 0, "1f1b": 1, "gpipe": 2}
 QUICK_IDEALS = 1_000
 """With more ideals, one order of the units is split first, quickly, so that a search that is cut off is no worse."""
+LINE_SECONDS = 0.5
+"""Seconds that one order of the units may take to be read, however short the time is."""
 _MOST = sys.float_info.max
 _UNLIMITED = 1e8
 """Micro-batches where no step limits the replicas."""
@@ -144,16 +146,20 @@ class ParallelDpPlacer:
         kernel = _create_kernel(run, classes, self.options.max_ideals)
         exact = kernel.complete
         if not exact:
+            cause = f"the units have more than {self.options.max_ideals:,} ideals"
+            cause = "the time was too short to list all ideals of the units" if run.search.watch.out else cause
             kernel = _create_kernel(run, classes, self.options.max_ideals, in_line=True)
-            run.notes.append(
-                f"the units have more than {self.options.max_ideals:,} ideals: one order of them is split, under a "
-                "bound from work over devices"
-            )
+            if not kernel.complete:
+                run.reason = Reason.TIME_LIMIT
+                run.notes.append("the time was too short for a search")
+                return ""
+            run.notes.append(f"{cause}: one order of them is split, under a bound from work over devices")
         if problem.objective.kind == "throughput":
             run.bound = _round_down(kernel.least_load)
             if exact and kernel.n_ideals > QUICK_IDEALS:
                 line = _create_kernel(run, classes, self.options.max_ideals, in_line=True)
-                _minimize_slowest(run, line, classes, exact=False)
+                if line.complete:
+                    _minimize_slowest(run, line, classes, exact=False)
             infeasible = _minimize_slowest(run, kernel, classes, exact)
         else:
             infeasible = _minimize_sum(run, kernel, classes, exact)
@@ -363,13 +369,14 @@ def _create_kernel(run: _Run, classes: list[DeviceClass], most: int, *, in_line:
     staged = problem.cluster.transfers == "staged"
     offsets, successors = _successors(ways, in_line)
     most = max(most, ways.n_units + 1) if in_line else min(max(most, 1), MAX_COUNT - 1)
+    seconds_limit = max(watch.left, LINE_SECONDS) if in_line else watch.left
     return _native.StageSearch(
         ways.way_offsets, ways.degree, seconds, ways.gradient_bytes, ways.bytes_in_flight, ways.bytes_fixed,
         ways.tensor_unit, ways.tensor_bytes, ways.reader_offsets, ways.reader, ways.sync_bytes, ways.workspace,
         counts, figures,
         _replica_counts(problem, ways), float(ways.microbatches if ways.trains else _UNLIMITED), float(ways.passes),
         ways.gradient_factor, _IN_FLIGHT[ways.in_flight], staged or problem.objective.kind == "throughput",
-        offsets, successors, most, watch.left, watch.budget.stop,
+        offsets, successors, most, seconds_limit, watch.budget.stop,
     )  # fmt: skip
 
 

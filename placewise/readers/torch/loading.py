@@ -50,6 +50,8 @@ _TEXTS = frozenset({"as_string", "as_strings"})
 _NAMES = frozenset({"name", "as_name", "user_input_name"})
 _NAMED = frozenset({"tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"})
 """Tables with names of values as keys, of which one may be "target"."""
+_TABLES = _NAMED | {"as_string_to_argument"}
+"""Tables whose keys are no fields, and mean nothing."""
 
 
 class UnsafeProgram(ValueError):
@@ -172,9 +174,9 @@ def _operators_in(value: Any, key: str = "") -> Iterator[str]:
             yield from _operators_in(item, key)
     elif isinstance(value, dict):
         for name, item in value.items():
-            if name in ("target", "as_operator") and key not in _NAMED:
+            if name in ("target", "as_operator") and key not in _TABLES:
                 yield item
-            yield from _operators_in(item, "" if key in _NAMED else name)
+            yield from _operators_in(item, "" if key in _TABLES else name)
 
 
 def _plain_value(value: Any, key: str = "") -> Any:
@@ -184,8 +186,8 @@ def _plain_value(value: Any, key: str = "") -> Any:
     if not isinstance(value, dict):
         _check_strings(value, key)
         return value
-    if key in _NAMED:
-        _check_strings(list(value), "name")
+    if key in _TABLES:
+        _check_strings(list(value), "name" if key in _NAMED else "")
         return {name: _plain_value(item) for name, item in value.items()}
     plain: dict[str, Any] = {}
     for name, item in value.items():

@@ -31,7 +31,10 @@ _VALUES = ("as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors
 _WEIGHTS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 _WRITTEN = ("buffer_mutation", "parameter_mutation", "user_input_mutation")
 _NAMES = frozenset({"name", "as_name", "target", "expr_str", *_WEIGHTS.values()})
-_TABLES = frozenset({"tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "custom_obj_values"})
+_TABLES = frozenset({
+    "tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "custom_obj_values",
+    "as_string_to_argument",
+})  # fmt: skip
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 

@@ -2,21 +2,27 @@
 
 PyTorch groups the weights of a stage by the nodes at which the paths to them leave the paths to its inputs. Its groups
 may overlap where a weight has several such nodes, as a tied one has, and the graph behind them is freed after the first
-group. Then it counts gradients twice, or fails with "backward through the graph a second time". Weights whose paths
-never meet those of an input get no gradient at all (PyTorch 2.13).
+group. Then it counts gradients twice, or fails with "backward through the graph a second time". Outputs that depend on
+no input lead to no group, so that what arrives there reaches no weight (PyTorch 2.13).
 
 This module depends on PyTorch only: exports contain a copy of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining._backward import stage_backward_weight
+
+
+class Arrival(NamedTuple):
+    """Where the backward pass of a stage begins, and the gradient that arrives there."""
+
+    edge: GradientEdge
+    gradient: torch.Tensor
 
 
 class SplitBackwardStage(PipelineStage):
@@ -27,24 +33,40 @@ class SplitBackwardStage(PipelineStage):
     ) -> Any:
         """PyTorch's own, which it calls for "full", "input" and "weight", but for what goes from input to weight."""
         if backward_type == "weight":
-            return compute_weight_gradients(list(self.submod.parameters()), *bwd_kwargs["param_groups"]), None
+            return add_weight_gradients(list(self.submod.parameters()), *bwd_kwargs["param_groups"]), None
         if backward_type != "input":
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
-        leaving = find_edges(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"])
+        free = find_free_outputs(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
         gradients, groups = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
-        groups = merge_groups(groups or [])
-        grouped = {node for group in groups for node in group["params"]}
-        apart = [weight for weight in self.submod.parameters() if get_gradient_edge(weight).node not in grouped]
-        return gradients, (groups, apart, leaving if apart else {})
+        return gradients, (merge_groups(groups or []), free)
 
 
-def find_edges(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None) -> dict[Any, Any]:
-    """Where the backward pass of a stage begins, with what arrives there: ones at a loss, which has no `gradients`."""
-    return {
-        get_gradient_edge(output): torch.ones_like(output) if gradients is None else gradients[i]
-        for i, output in enumerate(outputs)
-        if output.requires_grad
-    }
+def find_free_outputs(
+    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None, inputs: Iterable[Any]
+) -> list[Arrival]:
+    """What arrives at the outputs that depend on no input: ones at a loss, which has no `gradients`."""
+    needed = {get_gradient_edge(x).node for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad}
+    found = []
+    for i, output in enumerate(outputs):
+        gradient = torch.ones_like(output) if gradients is None else gradients[i]
+        if output.requires_grad and gradient is not None:
+            edge = get_gradient_edge(output)
+            if not _reaches(edge.node, needed):
+                found.append(Arrival(edge, gradient))
+    return found
+
+
+def _reaches(node: Any, targets: set[Any]) -> bool:
+    """Whether the backward pass from a node comes to one of the targets."""
+    stack, seen = [node], {node}
+    while stack:
+        node = stack.pop()
+        if node in targets:
+            return True
+        behind = {other for other, _ in node.next_functions if other is not None} - seen
+        seen |= behind
+        stack.extend(behind)
+    return False
 
 
 def merge_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -70,18 +92,45 @@ def merge_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def compute_weight_gradients(
-    weights: Sequence[torch.nn.Parameter],
-    groups: list[dict[str, Any]],
-    apart: Sequence[torch.nn.Parameter],
-    leaving: Mapping[Any, torch.Tensor | None],
+def add_weight_gradients(
+    weights: Sequence[torch.nn.Parameter], groups: Sequence[Mapping[str, Any]], free: Sequence[Arrival]
 ) -> tuple[torch.Tensor | None, ...]:
-    """Add to the gradients of `weights`: of merged `groups` of them, and of those `apart`, from the stage's outputs."""
-    stage_backward_weight(iter(weights), groups, retain_graph=True)
-    begun = {edge: gradient for edge, gradient in leaving.items() if gradient is not None}
-    if begun:
-        found = torch.autograd.grad(list(begun), apart, list(begun.values()), allow_unused=True)
-        for weight, gradient in zip(apart, found, strict=True):
-            if gradient is not None:
-                weight.grad = gradient if weight.grad is None else weight.grad + gradient
+    """Add to the gradients of `weights` what merged `groups` of them bring, and what arrived at outputs that depend on
+    no input.
+    """
+    trained = {get_gradient_edge(weight).node: weight for weight in weights if weight.requires_grad}
+    for group in groups:
+        nodes = list(group["params"])
+        for node, gradient in zip(nodes, _differentiate_group(group, nodes), strict=True):
+            _add(trained[node], gradient)
+    if free:
+        edges, arrived = [one.edge for one in free], [one.gradient for one in free]
+        found = torch.autograd.grad(edges, list(trained.values()), arrived, allow_unused=True)
+        for weight, gradient in zip(trained.values(), found, strict=True):
+            _add(weight, gradient)
     return tuple(weight.grad for weight in weights)
+
+
+def _differentiate_group(group: Mapping[str, Any], nodes: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of the weights of a group, by their nodes. The graph is kept for the groups that follow."""
+    begins, arrived = [], []
+    for node, gradients in zip(group["intermediates"], group["grads"], strict=True):
+        for place, gradient in enumerate(gradients):
+            if gradient is not None:
+                begins.append(GradientEdge(node, place))
+                arrived.append(gradient)
+    handles = []
+    try:
+        if len(group["intermediates"]) > 1:  # what comes to one of them from another one has been counted already
+            for node, gradients in zip(group["intermediates"], group["grads"], strict=True):
+                handles.append(node.register_prehook(lambda _, own=gradients: own))
+        edges = [GradientEdge(node, 0) for node in nodes]
+        return torch.autograd.grad(begins, edges, arrived, retain_graph=True, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _add(weight: torch.nn.Parameter, gradient: torch.Tensor | None) -> None:
+    if gradient is not None:
+        weight.grad = gradient if weight.grad is None else weight.grad + gradient

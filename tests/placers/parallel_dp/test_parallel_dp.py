@@ -276,3 +276,21 @@ def test_extreme_figures_end(tmp_path: Path, seconds: float, bandwidth: float) -
         result = place(problem_of(instance, tmp_path))
         best = piper.best_value(instance)
         assert result.lower_bound <= best and value_of(result) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["throughput", "latency"])
+def test_a_search_without_time_ends_as_others_do(kind: str) -> None:
+    """The ideals, or not even one order of the units, are listed in time: an answer or none, and no proof."""
+    problem = split_problem(3, kind=kind, even=False)
+    for seconds in (1e-6, 1e-4, 1e-3, 1e-2):
+        for name in ("parallel_dp", "auto"):
+            result = place(problem, name, Budget(seconds=seconds))
+            assert result.status.outcome is not Outcome.INFEASIBLE and result.bound.value <= result.value
+
+
+def test_an_interrupted_kernel_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flag is set before it begins."""
+    monkeypatch.setattr(placer, "LINE_SECONDS", 0.0)
+    problem = split_problem(3, kind="throughput", even=False)
+    result = place(problem, "parallel_dp", Budget(seconds=1e-6))
+    assert result.placement is None and "the time was too short for a search" in result.notes
