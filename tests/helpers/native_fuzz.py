@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,8 +31,15 @@ from placewise.model.result import Outcome
 from placewise.placers import registry
 from placewise.placers.base import Budget
 
-ACCEPTED = (InternalError, TypeError, ValueError, OverflowError, MemoryError)
+
+class LateError(Exception):
+    """A damaged call had its time: what it was asked to do may be endless, and a kernel listens to signals."""
+
+
+ACCEPTED = (InternalError, TypeError, ValueError, OverflowError, MemoryError, LateError)
 """What a kernel may raise: our error for columns that do not belong together, Python's own for wrong types."""
+LATE = 2.0
+"""Seconds that a damaged call may take."""
 KEPT = 40
 """Calls of a kernel that are remembered."""
 NUMBERS = (-(2**62), -(2**40), -2, -1, 0, 1, 2, 3, 63, 64, 65, 1000, 2**62, 2**63 - 1)
@@ -98,7 +106,7 @@ class Recorder:
                 args[key] = self.damaged(args[key])
             else:
                 kwargs = {**kwargs, key: self.damaged(kwargs[key])}
-        with suppress(*ACCEPTED):
+        with suppress(*ACCEPTED), _limited():
             made = function(*args, **kwargs)
             if isinstance(made, _native.StageSearch):  # reads its columns when it searches
                 for sums in (False, True):
@@ -172,6 +180,22 @@ class _Constructor:
 
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, self._kind)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Within, LateError is raised after `LATE` seconds."""
+
+    def raise_late(*_: Any) -> None:
+        raise LateError
+
+    before = signal.signal(signal.SIGALRM, raise_late)
+    signal.setitimer(signal.ITIMER_REAL, LATE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _try(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
