@@ -54,6 +54,22 @@ def test_only_better_answers_are_kept(small: Problem) -> None:
     assert list(best_known.check("one", small, row)) == []
 
 
+def test_a_search_goes_on_where_the_best_placement_was_lost(small: Problem) -> None:
+    """The best one since is kept with its own value, and goes when there is a better one."""
+    worse, middle, better = place(small, "random"), place(small, "balanced"), place(small, "auto", Budget(1.0))
+    assert better.value < middle.value < worse.value
+    best_known.VALUES.write_text(json.dumps({"one": {"value": better.value, "bound": 0.0}}))
+    for result in (worse, middle, worse):
+        best_known.remember("one", result, "again")
+    row = best_known.read_known()["one"]
+    assert (row["value"], row["kept"]) == (better.value, middle.value)
+    assert best_known.read_placement("one") == middle.placement and list(best_known.check("one", small, row)) == []
+    best_known.remember("one", better, "again")
+    row = best_known.read_known()["one"]
+    assert "kept" not in row and best_known.read_placement("one") == better.placement
+    assert list(best_known.check("one", small, row)) == []
+
+
 def test_the_check_finds_wrong_rows(small: Problem) -> None:
     """A value that the placement does not have, and a bound above it, are faults."""
     best_known.remember("one", place(small, "auto", Budget(1.0)), "first")
