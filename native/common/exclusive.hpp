@@ -11,8 +11,9 @@ class Exclusive {
 public:
     class Turn {
     public:
-        explicit Turn(Exclusive& object) : object_(object) {
-            require(!object.taken_.exchange(true, std::memory_order_acquire), "two threads use one search at a time");
+        explicit Turn(Exclusive& object, const char* message = "two threads use one search at a time")
+            : object_(object) {
+            require(!object.taken_.exchange(true, std::memory_order_acquire), message);
         }
         ~Turn() { object_.taken_.store(false, std::memory_order_release); }
         Turn(const Turn&) = delete;

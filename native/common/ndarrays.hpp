@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -65,6 +67,11 @@ bool within(std::span<const T> values, std::int64_t low, std::int64_t high) {
     bool inside = true;  // without a branch, so that compilers can take many values at once
     for (const T value : values) inside &= (low <= value) & (value < high);
     return inside;
+}
+
+// Whether no figure is negative or missing; all are finite, unless they may be infinite.
+inline bool are_amounts(std::span<const double> values, bool may_be_infinite = false) {
+    return std::ranges::all_of(values, [&](double v) { return v >= 0.0 && (may_be_infinite || std::isfinite(v)); });
 }
 
 // Bytes that are not negative, and whose sum is a whole number too.

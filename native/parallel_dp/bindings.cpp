@@ -18,10 +18,6 @@ namespace {
 
 constexpr double FOREVER = std::numeric_limits<double>::infinity();
 
-bool are_amounts(std::span<const double> values, bool may_be_infinite = false) {
-    return std::ranges::all_of(values, [&](double v) { return v >= 0.0 && (may_be_infinite || std::isfinite(v)); });
-}
-
 // The columns of a search, which it reads in place, and the ideals of its units.
 class BoundStageSearch : public Exclusive {
 public:

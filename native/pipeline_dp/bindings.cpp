@@ -184,10 +184,8 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
     require(0 < n_devices && n_devices < (1 << 16) && 0 <= n_hosts && n_hosts < (1 << 8),
             "there are no devices, or too many");
     require(1e-13 <= precision && precision <= 1, "no such precision is found");
-    const auto amounts = [](const auto& table) {
-        return std::all_of(table.data(), table.data() + table.size(), [](double amount) { return amount >= 0.0; });
-    };
-    require(amounts(load) && amounts(host_load) && low >= 0.0 && std::isfinite(low) && work >= 0.0,
+    require(are_amounts({load.data(), load.size()}, true) && are_amounts({host_load.data(), host_load.size()}, true) &&
+                low >= 0.0 && std::isfinite(low) && work >= 0.0,
             "a load or work is negative or missing");
     const HostBounds hosts = {view(host_load),
                               {host_most.data(), static_cast<Index>(host_slopes.shape(0)) * rows, rows},

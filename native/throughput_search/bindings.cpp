@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/exclusive.hpp"
 #include "common/ndarrays.hpp"
 #include "throughput_search/bound_costs.hpp"
 #include "throughput_search/clusters.hpp"
@@ -132,7 +133,7 @@ void make_move(PipelineState& state, Index group, Index device) {
 }
 
 // A walk that refuses to be read, or to be run again, while it runs in another thread.
-class BoundWalk {
+class BoundWalk : private Exclusive {
 public:
     BoundWalk(const Costs& costs, const Clusters& clusters, const In<std::int32_t>& assignment, std::uint64_t seed,
               const In<std::int32_t>& positions, const In<std::int32_t, 2>& tradable, const In<double, 2>& priors)
@@ -142,7 +143,8 @@ public:
 
     void run(Index steps, double hot, double cold, double seconds, const StopFlag* stop) {
         require(steps >= 0, "steps are no count");
-        const Turn turn(*this, hot, cold);
+        require_temperatures(hot, cold);
+        const Turn turn(*this, "a walk is under way");
         nb::gil_scoped_release unlocked;
         Interrupt interrupt(seconds, stop);
         walk_.run(steps, hot, cold, interrupt);
@@ -150,14 +152,16 @@ public:
 
     void run_for(double seconds, double hot, double cold, const StopFlag* stop) {
         require(std::isfinite(seconds), "a walk by the clock needs an end");
-        const Turn turn(*this, hot, cold);
+        require_temperatures(hot, cold);
+        const Turn turn(*this, "a walk is under way");
         nb::gil_scoped_release unlocked;
         Interrupt interrupt(seconds, stop);
         walk_.run_for(seconds, hot, cold, interrupt);
     }
 
-    const ThroughputWalk& at_rest() const {
-        require(!running_.load(std::memory_order_acquire), "a walk is under way");
+    // To be read with the interpreter lock, without which no walk begins.
+    const ThroughputWalk& at_rest() {
+        const Turn turn(*this, "a walk is under way");
         return walk_;
     }
 
@@ -167,20 +171,9 @@ public:
     }
 
 private:
-    class Turn {
-    public:
-        Turn(BoundWalk& walk, double hot, double cold) : walk_(walk) {
-            require(std::isfinite(hot) && std::isfinite(cold) && hot > 0 && cold > 0, "a temperature is not positive");
-            require(!walk.running_.exchange(true, std::memory_order_acquire), "a walk is under way");
-        }
-        ~Turn() { walk_.running_.store(false, std::memory_order_release); }
-        Turn(const Turn&) = delete;
-        Turn& operator=(const Turn&) = delete;
-
-    private:
-        BoundWalk& walk_;
-    };
-
+    static void require_temperatures(double hot, double cold) {
+        require(std::isfinite(hot) && std::isfinite(cold) && hot > 0 && cold > 0, "a temperature is not positive");
+    }
     static const Clusters& checked(const Costs& costs, const Clusters& clusters) {
         require(clusters.n_groups() == costs.n_groups(), "clusters are of other groups");
         return clusters;
@@ -210,14 +203,13 @@ private:
 
     nb::object owners_;  // the arrays behind the views
     ThroughputWalk walk_;
-    std::atomic<bool> running_{false};
 };
 
-auto incumbent_of(const BoundWalk& walk) {
+auto incumbent_of(BoundWalk& walk) {
     return to_numpy(walk.at_rest().incumbent());
 }
 
-TupleOf<std::int64_t, std::int64_t> quality_of(const BoundWalk& walk) {
+TupleOf<std::int64_t, std::int64_t> quality_of(BoundWalk& walk) {
     const PipelineQuality quality = walk.at_rest().quality();
     return nb::make_tuple(quality.missing_bytes, quality.max_load);
 }
@@ -256,7 +248,7 @@ void bind_walk(nb::module_& m) {
         .def_prop_ro("incumbent", &incumbent_of, nb::rv_policy::move, "The best assignment [n_groups] so far.")
         .def_prop_ro("quality", &quality_of, "Missing bytes and the max-load of the incumbent: smaller is better.")
         .def_prop_ro(
-            "n_evaluated", [](const BoundWalk& walk) { return walk.at_rest().n_evaluated(); },
+            "n_evaluated", [](BoundWalk& walk) { return walk.at_rest().n_evaluated(); },
             "How many moves were evaluated so far.")
         .def_prop_ro("feasible_max_load", &BoundWalk::feasible_max_load,
                      "The max-load of the incumbent if it fits in memory, else None; may be read while the walk runs.");

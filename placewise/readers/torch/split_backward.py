@@ -28,6 +28,8 @@ class Arrival(NamedTuple):
 class SplitBackwardStage(PipelineStage):
     """A `PipelineStage` that computes the gradients of all weights, in groups that share nothing."""
 
+    _free: list[int] | None = None  # outputs that depend on no input: the same ones for every micro-batch
+
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
@@ -36,23 +38,32 @@ class SplitBackwardStage(PipelineStage):
             return add_weight_gradients(list(self.submod.parameters()), *bwd_kwargs["param_groups"]), None
         if backward_type != "input":
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
-        free = find_free_outputs(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
+        outputs = bwd_kwargs["stage_output"]
+        if self._free is None:
+            self._free = find_free_outputs(outputs, bwd_kwargs["input_values"])
+        free = list_arrivals(outputs, bwd_kwargs["output_grads"], self._free)
         gradients, groups = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         return gradients, (merge_groups(groups or []), free)
 
 
-def find_free_outputs(
-    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None, inputs: Iterable[Any]
-) -> list[Arrival]:
-    """What arrives at the outputs that depend on no input: ones at a loss, which has no `gradients`."""
+def find_free_outputs(outputs: Sequence[torch.Tensor], inputs: Iterable[Any]) -> list[int]:
+    """The places of the outputs that have a gradient and depend on no input."""
     needed = {get_gradient_edge(x).node for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad}
+    return [
+        place for place, output in enumerate(outputs)
+        if output.requires_grad and not _reaches(get_gradient_edge(output).node, needed)
+    ]  # fmt: skip
+
+
+def list_arrivals(
+    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None, places: Iterable[int]
+) -> list[Arrival]:
+    """What arrives at some outputs: ones at a loss, which has no `gradients`."""
     found = []
-    for i, output in enumerate(outputs):
-        gradient = torch.ones_like(output) if gradients is None else gradients[i]
-        if output.requires_grad and gradient is not None:
-            edge = get_gradient_edge(output)
-            if not _reaches(edge.node, needed):
-                found.append(Arrival(edge, gradient))
+    for place in places:
+        gradient = torch.ones_like(outputs[place]) if gradients is None else gradients[place]
+        if gradient is not None:
+            found.append(Arrival(get_gradient_edge(outputs[place]), gradient))
     return found
 
 
