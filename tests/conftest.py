@@ -12,6 +12,7 @@ os.environ.setdefault("PLACEWISE_NO_CACHE", "1")  # every test computes what it 
 import pytest
 from hypothesis import settings
 from soak import examples
+from traces import share_traces
 
 from placewise._util.voice import SPEAKS_FLAGS
 from placewise.core import place as core_place
@@ -23,6 +24,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup() -> None:
+    """What an earlier test has imported is imported now."""
+    share_traces()
 
 
 @pytest.fixture(autouse=True)
