@@ -19,9 +19,9 @@ _TRACED: dict[str, Graph] = {}
 def share_traces() -> None:
     """Keep what the reader traces from now on, if somebody has imported it."""
     reader: Any = sys.modules.get(READER)
-    if reader is None or hasattr(reader._trace_graph, "__wrapped__"):  # noqa: SLF001
+    if reader is None or hasattr(reader._trace_graph, "__wrapped__"):
         return
-    trace = reader._trace_graph  # noqa: SLF001
+    trace = reader._trace_graph
 
     @wraps(trace)
     def traced(instance: Any, dims: Any, source: Source, once: bool) -> Graph:
@@ -35,4 +35,4 @@ def share_traces() -> None:
             _TRACED[key] = trace(instance, dims, source, once)
         return _TRACED[key].with_source(source)
 
-    reader._trace_graph = traced  # noqa: SLF001
+    reader._trace_graph = traced
