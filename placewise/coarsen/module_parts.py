@@ -25,6 +25,8 @@ from placewise.model.problem import Problem
 
 MOST_PARTS = 100
 """The most parts of a device; the last one contains all that are smaller."""
+MOST_SCOPES = 50_000
+"""In graphs with more scopes, parts are ranges of ops: the tree of modules would take seconds."""
 RANGES, ALL_RANGES = 3, 24
 """How many ranges of numbers a short name and a full name have."""
 LONGEST = 80
@@ -136,7 +138,7 @@ def find_parts(graph: Graph, device: Ints, seconds: Floats | None = None) -> Mod
     """The parts of ops placed by `device` [n_ops]; larger are those of more `seconds` [n_ops], then of more ops."""
     spent = np.zeros(graph.n_ops) if seconds is None else seconds
     scoped = np.array([bool(scope) for scope in graph.ops.scope.values] or [False])[graph.ops.scope.codes]
-    by_scope = 2 * int(scoped.sum()) >= graph.n_ops and graph.n_ops > 0
+    by_scope = 2 * int(scoped.sum()) >= graph.n_ops > 0 and len(graph.ops.scope.values) <= MOST_SCOPES
     group, labels = _name_modules(graph, device) if by_scope else _name_ranges(device)
     placed = device >= 0
     kept, of = _keep_largest(group, labels, device, spent)

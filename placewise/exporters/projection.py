@@ -191,8 +191,10 @@ def range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
     )
     storage, where = pairs // count, pairs % count
     before = np.where(np.r_[False, storage[1:] == storage[:-1]], np.r_[-1, where[:-1]], -1) if len(pairs) else where
-    for number, place, previous in zip(storage.tolist(), where.tolist(), before.tolist(), strict=True):
-        resident[previous + 1 : place + 1, place:] += size[number]
+    shared = np.zeros((count + 1, count))  # ranges that begin after the use before and end at this one or later hold it
+    np.add.at(shared, (before + 1, where), size[storage])
+    np.add.at(shared, (where + 1, where), -size[storage])
+    resident += np.cumsum(np.cumsum(shared, axis=0), axis=1)[:count]
     return resident
 
 

@@ -11,11 +11,12 @@ import numpy as np
 from placewise.core.target_rules import TARGETS
 from placewise.errors import PlacewiseError
 from placewise.exporters.device_map import DeviceMapExporter
+from placewise.exporters.stack import find_stack
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement, Result
+from placewise.model.result import Judgement, Reason, Result
 from placewise.model.verdict import SINGLE_DEVICE
 from placewise.placers.base import Budget, Stopwatch
 from placewise.targets.fastest_split import LAYERED, TOLERATED, find_faster, judge_on_target
@@ -24,15 +25,17 @@ from placewise.targets.place_for import find_exporter
 SAME = 5e-4
 """A loss that is none."""
 SECONDS = 3.0
-"""For the fastest splits of all targets together."""
+"""For all targets together, most of it for the fastest splits."""
+SHARE, FEWEST_SECONDS = 0.05, 0.5
+"""After a search that used all its time: a share of its seconds, but at least so many."""
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
 """Targets that have the model in a form of their own, and the formats from which nobody goes there."""
 READERS = frozenset({"llama.cpp", "vllm"})
 """Targets that train nothing, and whose models read text: tokens, which are whole numbers."""
 NAMED = frozenset({"huggingface", "torch-export", "torch-module", "torch-modules"})
 """Formats whose inputs are what the model is given, tokens or pictures."""
-MOST_OPS = 50_000
-"""On larger graphs projections take longer than they are worth."""
+MOST_OPS, MOST_LAYERS = 50_000, 300
+"""With more of them projections take longer than they are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,20 @@ def list_kept(result: Result) -> tuple[Kept, ...]:
     if result.problem.ways is not None:  # whether a target can split as the plan does is what `export` says
         return ()
     found, source = [], result.problem.graph.source
-    alone, watch = _best_alone(result), Stopwatch(Budget(seconds=SECONDS))
+    late = result.status.reason is Reason.TIME_LIMIT
+    seconds = min(SECONDS, max(FEWEST_SECONDS, SHARE * result.seconds)) if late else SECONDS
+    alone, watch = _best_alone(result), Stopwatch(Budget(seconds=seconds))
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
     graph = result.problem.graph
     if graph.ops.backward.any() or (source is not None and source.format in NAMED and not _reads_tokens(graph)):
         far |= READERS
+    stack = find_stack(result.problem)
+    if stack is not None and stack.count > MOST_LAYERS:
+        far |= LAYERED
     for target in TARGETS:
+        if watch.left <= 0:
+            break
         if target in far:
             continue
         try:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soak import examples
 
+from placewise.coarsen import module_parts
 from placewise.coarsen.module_parts import ALL_RANGES, MOST_PARTS, ModuleParts, find_parts, held_bytes
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
@@ -177,6 +178,16 @@ def test_ops_without_modules_are_ranges() -> None:
         ["ops 0–6 (Conv, Relu, …)", "ops 8–9 (Gelu, Conv)"], ["op op7 (Relu)"],
     ]  # fmt: skip
     assert named(["a", "a", "", "b", ""], [0, 0, 1, 1, 1]) == [["a"], ["2 ops in no module (Add)", "b"]]
+
+
+def test_ops_of_very_many_modules_are_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of hundreds of thousands of modules takes seconds, and nobody reads their names."""
+    graph = random_graph("layered", 60)
+    device = np.arange(60) // 30
+    assert any("row" in part.name for part in find_parts(graph, device).parts)
+    monkeypatch.setattr(module_parts, "MOST_SCOPES", 10)
+    names = [part.name.partition(" (")[0] for part in find_parts(graph, device).parts]
+    assert sorted(names) == ["ops 0–29", "ops 30–59"]
 
 
 def test_a_graph_without_ops_has_no_parts() -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from simulate_problems import random_placement, random_problem
 from soak import examples
 
-from placewise.exporters.projection import cut_into_stages, order_devices, project_units, stage_devices
+from placewise.exporters.projection import cut_into_stages, order_devices, project_units, range_bytes, stage_devices
 from placewise.exporters.stack import find_stack, op_seconds_on
 from placewise.exporters.stages import find_stages
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
+from placewise.simulate.blocks import storage_bytes
 
 
 def moved(problem: Problem, before: Placement, after: Placement) -> float:
@@ -119,6 +120,21 @@ def test_units_go_where_memory_is() -> None:
     found = project_units(tight, plan, unit)
     assert found.device[3] == found.device[4] == 0 and found.device[1] == found.device[2] != 0
     assert judge_placement(tight, found).valid
+
+
+@examples(100)
+@given(st.data())
+def test_bytes_of_ranges_are_counted_op_by_op(data: st.DataObject) -> None:
+    """Of the units from i to j: the state of their ops, and every storage that one of these uses, once."""
+    choose = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    problem = random_problem(choose, training=False)
+    graph, count = problem.graph, choose(1, 5)
+    unit = np.array([choose(0, count - 1) for _ in range(problem.n_ops)], np.int32)
+    resident, size = range_bytes(problem, unit, count), storage_bytes(graph)
+    for i, j in combinations_with_replacement(range(count), 2):
+        ops = np.flatnonzero((i <= unit) & (unit <= j)).tolist()
+        used = {int(graph.weights.storage[weight]) for op in ops for weight in graph.weights_of(op)}
+        assert resident[i, j] == graph.ops.state_bytes[ops].sum() + size[list(used)].sum()
 
 
 def test_layers_of_ops_without_a_scope() -> None:

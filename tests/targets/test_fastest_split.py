@@ -11,9 +11,11 @@ from placewise.core.place import place
 from placewise.exporters.writing import describe_projection, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.problem import Objective, Problem
+from placewise.model.result import Reason
 from placewise.simulate import judge_placement
-from placewise.targets.fastest_split import describe_execution, export_fastest, find_faster, judge_on_target
-from placewise.targets.kept import Kept, describe_kept, list_kept
+from placewise.targets import kept as kept_module
+from placewise.targets.fastest_split import LAYERED, describe_execution, export_fastest, find_faster, judge_on_target
+from placewise.targets.kept import MOST_LAYERS, Kept, describe_kept, list_kept
 from placewise.targets.place_for import place_for
 
 SEQUENTIAL = Objective(execution="sequential")
@@ -81,6 +83,28 @@ def test_what_targets_keep_is_what_an_export_writes() -> None:
     free = place(roomy, "etf")
     assert free.value < free.baselines["best single device"][1].value
     assert describe_kept(list_kept(free)).startswith("No export of it is faster than one device. Exported to ")
+
+
+def test_longer_stacks_than_models_have_are_not_projected() -> None:
+    """A split of hundreds of layers takes seconds to find, after a search that has kept to its limit."""
+    kept = {}
+    for count in (4, MOST_LAYERS + 1):
+        problem = stack_problem(stack_graph(count), cpu=False)
+        half = {f"layers.{layer}.{part}": "cuda:1" for layer in range(count // 2) for part in ("attn", "mlp")}
+        placement = on(problem, half)
+        result = replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
+        kept[count] = {one.target for one in list_kept(result)}
+    assert kept[4] >= LAYERED - {"llama.cpp"} and kept[MOST_LAYERS + 1] == kept[4] - LAYERED
+
+
+def test_after_a_search_that_took_its_time_little_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twentieth of its seconds; targets that are left are not named."""
+    problem = slow_host(memory=float("inf"))
+    result = place(problem, "single")
+    late = replace(result, status=replace(result.status, reason=Reason.TIME_LIMIT), seconds=1.0)
+    assert list_kept(late) == list_kept(result) != ()
+    monkeypatch.setattr(kept_module, "FEWEST_SECONDS", 0.0)
+    assert list_kept(replace(late, seconds=0.0)) == () and list_kept(result) != ()
 
 
 def test_a_search_is_recommended_only_where_an_export_loses_something() -> None:
