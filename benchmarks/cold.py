@@ -117,15 +117,15 @@ def empty_home() -> Iterator[dict[str, str]]:
 
 def searched(python: Path, model: str, limit: float, reads: bool) -> dict[str, Any]:
     """Runs of one search: seconds of the whole process, and the value of each answer."""
-    command = [python, "-m", "placewise", "place", *model.split(), "--time-limit", f"{limit}s", "--quiet", "--json"]
+    command = [python, "-m", "placewise", "place", *model.split(), "--time-limit", f"{limit}s", "-o", "plan.json"]
     row: dict[str, Any] = {"model": model.replace(f"{ROOT}/", ""), "limit": limit, "seconds": [], "values": []}
     row["reading"] = read(python, model) if reads else 0.0
     for _ in range(RUNS):
         with empty_home() as variables:
             begun = time.perf_counter()
-            output = subprocess.run(command, env=variables, cwd="/", check=True, stdout=subprocess.PIPE).stdout
+            subprocess.run(command, env=variables, cwd=variables["HOME"], check=True, capture_output=True)
             row["seconds"].append(time.perf_counter() - begun)
-            plan = json.loads(output)
+            plan = json.loads(Path(variables["HOME"], "plan.json").read_bytes())
             row["values"].append(plan["value"])
             row["bounds"] = [*row.get("bounds", []), plan["lower_bound"]]
     print(model, json.dumps(row), flush=True)

@@ -12,7 +12,7 @@ os.environ.setdefault("PLACEWISE_NO_CACHE", "1")  # every test computes what it 
 import pytest
 from hypothesis import settings
 from soak import examples
-from traces import share_traces
+from traces import share_traces, unshared_traces
 
 from placewise._util.voice import SPEAKS_FLAGS
 from placewise.core import place as core_place
@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 
 def pytest_runtest_setup() -> None:
-    """What an earlier test has imported is imported now."""
+    """Share traces as soon as an earlier test has imported the reader."""
     share_traces()
 
 
@@ -37,6 +37,13 @@ def _flags_in_messages() -> Iterator[None]:
     spoken = SPEAKS_FLAGS.set(True)
     yield
     SPEAKS_FLAGS.reset(spoken)
+
+
+@pytest.fixture
+def own_traces() -> Iterator[None]:
+    """Every model is traced, also one that another test has read: for tests of tracing itself."""
+    with unshared_traces():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def place(
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.placers.base import NO_HINTS, Hints
-    from placewise.targets.kept import describe_kept, list_kept
+    from placewise.targets.kept import describe_kept, list_kept, seconds_after
     from placewise.targets.place_for import place_for
     from placewise.targets.smaller_weights import advise_precision
 
@@ -87,7 +87,8 @@ def place(
     else:
         from placewise.reporting.console import result_view
 
-        show(result_view(result, gantt=not quiet, targets=describe_kept(list_kept(result))))
+        kept = list_kept(result, seconds_after(result))
+        show(result_view(result, gantt=not quiet, targets=describe_kept(kept)))
         if details and result.placement is not None:
             from placewise.reporting.slowest import details_view
 

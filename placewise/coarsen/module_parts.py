@@ -8,10 +8,12 @@ are ranges of ops in topological order. Every op that has a device is in exactly
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +133,8 @@ class ModuleParts:
 
     def on(self, device: int) -> list[ModulePart]:
         """The parts of a device, largest first."""
-        return [part for part in self.parts if part.device == device]
+        first, end = (bisect_left(self.parts, home, key=attrgetter("device")) for home in (device, device + 1))
+        return list(self.parts[first:end])
 
 
 def find_parts(graph: Graph, device: Ints, seconds: Floats | None = None) -> ModuleParts:
@@ -148,7 +151,7 @@ def find_parts(graph: Graph, device: Ints, seconds: Floats | None = None) -> Mod
     ops = np.bincount(of[placed], minlength=count)
     took = np.bincount(of[placed], weights=spent[placed], minlength=count)
     size = held_bytes(graph, of[placed].astype(np.int64), np.flatnonzero(placed), count)
-    namer = _Namer(graph, of)
+    namer = _Namer(graph, of, _distinct_paths(graph) if by_scope else set())
     parts = []
     for part, (owner, label, merged) in enumerate(kept):
         names = [namer.name(part, label, merged, limit) for limit in (ALL_RANGES, RANGES)]
@@ -369,11 +372,10 @@ def _condense_pieces(pieces: list[_Piece]) -> list[_Piece]:
 class _Namer:
     """Names of parts: paths are as short as they can be told apart."""
 
-    def __init__(self, graph: Graph, of: Ints) -> None:
+    def __init__(self, graph: Graph, of: Ints, paths: set[tuple[str, ...]]) -> None:
         self._graph = graph
         self._order = np.argsort(of, kind="stable")
         self._starts = np.searchsorted(of[self._order], np.arange(int(of.max(initial=-1)) + 2))
-        paths = _distinct_paths(graph)
         self._ends, self._clashing = _count_endings(paths), _find_clashes(paths)
 
     def name(self, part: int, label: _Label, merged: int, limit: int) -> str:

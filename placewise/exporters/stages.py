@@ -26,6 +26,8 @@ from placewise.model.ways import Ways
 from placewise.simulate.blocks import held_by_several
 
 _TOKEN_TYPES = ("int32", "int64")
+MOST_LAYERS = 5_000
+"""Of a model that is exported by layer: the bytes of all ranges of layers are tabled."""
 MIN_SHARE = 0.5
 """The least share of the seconds of all layers that the stack must have."""
 
@@ -167,6 +169,8 @@ def require_stack(problem: Problem, target: str, *, transformer: bool = True) ->
     fault = ""
     if stack is None:
         fault = "the scopes of this model number no layers"
+    elif stack.count > MOST_LAYERS:
+        fault = f"{stack.path} numbers {stack.count:,} layers here, more than {MOST_LAYERS:,}"
     elif stack.share < MIN_SHARE:
         fault = f"the longest list of layers here, {stack.path}, takes only {stack.share:.0%} of the time of all layers"
     elif transformer and not stack.attends:

@@ -46,6 +46,12 @@ def offsets_of(sorted_ids: npt.NDArray[Any], count: int) -> Longs:
     return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
 
 
+def rows_of_labels(label: npt.NDArray[np.integer], count: int) -> list[Longs]:
+    """The rows of each label from 0 to `count` − 1, ascending."""
+    order = np.argsort(label, kind="stable").astype(np.int64)
+    return np.split(order, offsets_of(label[order], count))[1:-1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
     """Rows of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``."""

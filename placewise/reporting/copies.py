@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.model.cluster import HOST
-from placewise.model.columns import Floats, Longs, distinct
+from placewise.model.columns import Floats, Longs, distinct, rows_of_labels
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
@@ -67,9 +67,9 @@ def group_by_route(problem: Problem, copies: CopyColumns) -> list[TransferRoute]
     places, size = problem.n_devices + 1, np.maximum(problem.graph.tensors.bytes, 0)
     keys, route = np.unique(copies.source * places + copies.target, return_inverse=True)
     seconds = np.bincount(route, weights=copies.seconds, minlength=len(keys))
-    routes = []
+    rows_of, routes = rows_of_labels(route, len(keys)), []
     for k in np.argsort(-seconds, kind="stable").tolist():
-        rows = np.flatnonzero(route == k)
+        rows = rows_of[k]
         rows = rows[np.argsort(-copies.seconds[rows], kind="stable")]
         nbytes = int(size[copies.tensor[rows]].sum())
         routes.append(TransferRoute(*divmod(int(keys[k]), places), rows, float(seconds[k]), nbytes))

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from placewise.model.cluster import HOST
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools, Floats, Longs, rows_of_labels
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement, Timeline
@@ -121,21 +121,21 @@ def _run_lanes(
     op[[step.index for step in path if step.kind == "op"]] = True
     copy[[step.index for step in path if step.kind == "copy"]] = True
     lanes = []
-    for d, name in enumerate(names):
-        here = placement.device == d
+    for name, here in zip(names, rows_of_labels(placement.device, len(names)), strict=True):
         lanes.append(_make_lane(name, (timeline.start, timeline.finish), here, op, end, slots))
     places = (*names, HOST)
-    for source, target in sorted(set(zip(timeline.source.tolist(), timeline.target.tolist(), strict=True))):
-        here = (timeline.source == source) & (timeline.target == target)
+    keys, number = np.unique(timeline.source.astype(np.int64) * len(places) + timeline.target, return_inverse=True)
+    for key, here in zip(keys.tolist(), rows_of_labels(number, len(keys)), strict=True):
+        source, target = divmod(key, len(places))
         route = f"{places[source]} → {places[target]}"
         lanes.append(_make_lane(route, (timeline.sent, timeline.arrived), here, copy, end, slots, is_link=True))
     return tuple(lane for lane in lanes if lane.seconds > 0 or not lane.is_link)
 
 
 def _make_lane(
-    name: str, spans: Spans, here: Bools, marked: Bools, end: float, slots: int, *, is_link: bool = False
+    name: str, spans: Spans, here: Longs, marked: Bools, end: float, slots: int, *, is_link: bool = False
 ) -> Lane:
-    own, some = (spans[0][here], spans[1][here]), here & marked
+    own, some = (spans[0][here], spans[1][here]), here[marked[here]]
     on_path = slot_shares((spans[0][some], spans[1][some]), end, slots)
     return Lane(name, slot_shares(own, end, slots), on_path, float((own[1] - own[0]).sum()), is_link)
 

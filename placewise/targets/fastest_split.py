@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from placewise._util.units import format_seconds
@@ -26,8 +27,8 @@ TOLERATED = 0.01
 """The loss up to which the nearest split is taken."""
 SECONDS = 5.0
 """For a search, at most."""
-_FASTEST: WeakKeyDictionary[Problem, dict[str, Placement | None]] = WeakKeyDictionary()
-"""What was found, by target."""
+_FASTEST: WeakKeyDictionary[Problem, dict[str, tuple[float, Placement | None]]] = WeakKeyDictionary()
+"""By target, the seconds of the longest search (inf: it came to its end) and what was found."""
 
 
 def export_fastest(
@@ -86,9 +87,11 @@ def _find_better(
     problem: Problem, placement: Placement, target: str, nearest: Judgement, seconds: float
 ) -> Placement | None:
     known = _FASTEST.setdefault(problem, {})
-    if target not in known:
-        known[target] = _search(problem, placement, target, seconds)
-    found = known[target]
+    longest, found = known.get(target, (-math.inf, None))
+    if longest < seconds:
+        begun = perf_counter()
+        found = _search(problem, placement, target, seconds) or found
+        known[target] = (math.inf if perf_counter() - begun < seconds else seconds), found
     judged = None if found is None else judge_on_target(problem, found, target)
     better = judged is not None and judged.valid and (not nearest.valid or judged.value < nearest.value)
     return found if better else None

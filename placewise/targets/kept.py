@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from placewise.targets.place_for import find_exporter
 SAME = 5e-4
 """A loss that is none."""
 SECONDS = 3.0
-"""For all targets together, most of it for the fastest splits."""
+"""For the fastest splits of all targets together."""
 SHARE, FEWEST_SECONDS = 0.05, 0.5
 """After a search that used all its time: a share of its seconds, but at least so many."""
 FILES = frozenset({"onnx", "openvino", "tensorflow"})
@@ -35,7 +36,7 @@ READERS = frozenset({"llama.cpp", "vllm"})
 NAMED = frozenset({"huggingface", "torch-export", "torch-module", "torch-modules"})
 """Formats whose inputs are what the model is given, tokens or pictures."""
 MOST_OPS, MOST_LAYERS = 50_000, 300
-"""With more of them projections take longer than they are worth."""
+"""On larger graphs projections take longer than they are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +52,38 @@ class Kept:
     gains: bool = True
 
 
-def list_kept(result: Result) -> tuple[Kept, ...]:
-    """Every target that takes the model and the devices, the one that keeps most first."""
+def list_kept(result: Result, seconds: float = SECONDS) -> tuple[Kept, ...]:
+    """Every target that takes the model and the devices, the one that keeps most first.
+
+    Where the nearest split of layers loses much, a faster one is searched for, in `seconds` for all targets together.
+    Empty for graphs of more than `MOST_OPS` ops, or of more than `MOST_LAYERS` layers if a target takes layers only.
+    """
     if result.placement is None or result.judgement is None or result.target or result.problem.n_ops > MOST_OPS:
         return ()
     if result.problem.objective.kind == "step":
         return ()
     if result.problem.ways is not None:  # whether a target can split as the plan does is what `export` says
         return ()
-    found, source = [], result.problem.graph.source
-    late = result.status.reason is Reason.TIME_LIMIT
-    seconds = min(SECONDS, max(FEWEST_SECONDS, SHARE * result.seconds)) if late else SECONDS
-    alone, watch = _best_alone(result), Stopwatch(Budget(seconds=seconds))
+    found, source, alone = [], result.problem.graph.source, _best_alone(result)
     split_gains = result.value < alone * (1 - SAME) < math.inf
     far = LAYERED if source is not None and source.format in FILES else frozenset()
     graph = result.problem.graph
     if graph.ops.backward.any() or (source is not None and source.format in NAMED and not _reads_tokens(graph)):
         far |= READERS
-    stack = find_stack(result.problem)
+    stack = find_stack(result.problem) if LAYERED - far else None
     if stack is not None and stack.count > MOST_LAYERS:
-        far |= LAYERED
+        return ()
+    nearest: dict[str, Placement] = {}
     for target in TARGETS:
-        if watch.left <= 0:
-            break
-        if target in far:
-            continue
+        if target not in far:
+            with suppress(PlacewiseError):
+                nearest[target] = _project(result.problem, result.placement, target)
+    watch, searches = Stopwatch(Budget(seconds=seconds)), len(LAYERED & nearest.keys())
+    for target, placement in nearest.items():
+        share = watch.left / searches if target in LAYERED else 0.0
+        searches -= target in LAYERED
         try:
-            judged = _judge_export(result, target, watch.left)
+            judged = _judge_export(result, target, placement, share)
         except PlacewiseError:
             continue
         loss = judged.value / result.value - 1 if result.value > 0 else 0.0
@@ -92,10 +98,15 @@ def _reads_tokens(graph: Graph) -> bool:
     return bool(np.isin(given, [dtype_code("int32"), dtype_code("int64")]).any())
 
 
-def _judge_export(result: Result, target: str, seconds: float) -> Judgement:
+def seconds_after(result: Result) -> float:
+    """Seconds for `list_kept` after a search: few if that has used all its time."""
+    late = result.status.reason is Reason.TIME_LIMIT
+    return min(SECONDS, max(FEWEST_SECONDS, SHARE * result.seconds)) if late else SECONDS
+
+
+def _judge_export(result: Result, target: str, nearest: Placement, seconds: float) -> Judgement:
     """What an export would write, the nearest placement or the fastest one, judged as the target runs it."""
     assert result.placement is not None
-    nearest = _project(result.problem, result.placement, target)
     found = find_faster(result.problem, result.placement, target, nearest, seconds) if seconds > 0 else None
     return judge_on_target(result.problem, nearest if found is None else found, target)
 

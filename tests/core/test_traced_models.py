@@ -63,6 +63,7 @@ def assert_equal(one: ImportedModel, other: ImportedModel) -> None:
     }
 
 
+@pytest.mark.usefixtures("own_traces")
 @pytest.mark.parametrize("kind", ["mixtral", "bert"])
 def test_the_second_reading_traces_nothing(kind: str, traces: Traces, tmp_path: Path) -> None:
     """And gives what the first gave, in whatever view."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 from placewise.model.graph import Graph, Source
@@ -25,10 +28,7 @@ def share_traces() -> None:
 
     @wraps(trace)
     def traced(instance: Any, dims: Any, source: Source, once: bool) -> Graph:
-        config = instance.config.to_dict()
-        config.pop("quantization_config", None)  # weights are packed later
-        module, task, dtype = type(instance.module).__name__, instance.task, instance.dtype
-        key = json.dumps([config, module, task, dtype, asdict(dims), once], sort_keys=True, default=str)
+        key = json.dumps([_describe(instance), asdict(dims), once], sort_keys=True, default=str)
         if key not in _TRACED:
             if len(_TRACED) == MOST:
                 del _TRACED[next(iter(_TRACED))]
@@ -36,3 +36,27 @@ def share_traces() -> None:
         return _TRACED[key].with_source(source)
 
     reader._trace_graph = traced
+
+
+@contextmanager
+def unshared_traces() -> Iterator[None]:
+    """Let the reader trace every model, also one that another test has read."""
+    reader: Any = sys.modules.get(READER)
+    traced = None if reader is None else reader._trace_graph
+    if traced is not None:
+        reader._trace_graph = getattr(traced, "__wrapped__", traced)
+    yield
+    if traced is not None:
+        reader._trace_graph = traced
+
+
+def _describe(instance: Any) -> list[Any]:
+    """What a trace depends on: the configuration, the classes of all modules, and their weights, tied or not."""
+    module, config, number = instance.module, instance.config, dict[int, int]()
+    weights = [
+        (name, list(weight.shape), str(weight.dtype), number.setdefault(id(weight), len(number)))
+        for name, weight in chain(module.named_parameters(remove_duplicate=False), module.named_buffers())
+    ]
+    classes = [(name, type(part).__name__) for name, part in module.named_modules()]
+    attention = getattr(config, "_attn_implementation", None)
+    return [config.to_dict(), attention, classes, weights, instance.task, instance.dtype]

@@ -387,6 +387,7 @@ def test_parts_that_take_no_part_are_told(tmp_path):
     assert [phase.name for phase in reading.graph.phases] == ["prefill", "decode"]
 
 
+@pytest.mark.usefixtures("own_traces")
 def test_the_same_file_gives_the_same_graph(tmp_path):
     """ImportedModel twice gives one digest, and a source with dimensions and element type."""
     path = write_config(tmp_path, "qwen3_moe")

@@ -223,6 +223,7 @@ def test_code_of_a_known_model_is_not_run(tmp_path):
     assert any("is not run" in note for note in read_huggingface(path, dims=TINY).warnings)
 
 
+@pytest.mark.usefixtures("own_traces")
 def test_wishes_for_kernels_are_left_out(tmp_path):
     """Names of kernels to be fetched, also inside, are not passed on: the graph is the same without them."""
     path = write_config(tmp_path, "llama")

@@ -10,12 +10,13 @@ from export_models import on, stack_graph, stack_problem
 from placewise.core.place import place
 from placewise.exporters.writing import describe_projection, export_placement
 from placewise.model.builder import GraphBuilder
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Reason
 from placewise.simulate import judge_placement
-from placewise.targets import kept as kept_module
+from placewise.targets import fastest_split
 from placewise.targets.fastest_split import LAYERED, describe_execution, export_fastest, find_faster, judge_on_target
-from placewise.targets.kept import MOST_LAYERS, Kept, describe_kept, list_kept
+from placewise.targets.kept import MOST_LAYERS, Kept, describe_kept, list_kept, seconds_after
 from placewise.targets.place_for import place_for
 
 SEQUENTIAL = Objective(execution="sequential")
@@ -87,24 +88,44 @@ def test_what_targets_keep_is_what_an_export_writes() -> None:
 
 def test_longer_stacks_than_models_have_are_not_projected() -> None:
     """A split of hundreds of layers takes seconds to find, after a search that has kept to its limit."""
-    kept = {}
-    for count in (4, MOST_LAYERS + 1):
-        problem = stack_problem(stack_graph(count), cpu=False)
-        half = {f"layers.{layer}.{part}": "cuda:1" for layer in range(count // 2) for part in ("attn", "mlp")}
-        placement = on(problem, half)
-        result = replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
-        kept[count] = {one.target for one in list_kept(result)}
-    assert kept[4] >= LAYERED - {"llama.cpp"} and kept[MOST_LAYERS + 1] == kept[4] - LAYERED
+    kept = [list_kept(place(stack_problem(stack_graph(n), cpu=False), "single")) for n in (4, MOST_LAYERS + 1)]
+    assert {one.target for one in kept[0]} >= LAYERED - {"llama.cpp"} and kept[1] == ()
 
 
-def test_after_a_search_that_took_its_time_little_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A twentieth of its seconds; targets that are left are not named."""
-    problem = slow_host(memory=float("inf"))
-    result = place(problem, "single")
-    late = replace(result, status=replace(result.status, reason=Reason.TIME_LIMIT), seconds=1.0)
-    assert list_kept(late) == list_kept(result) != ()
-    monkeypatch.setattr(kept_module, "FEWEST_SECONDS", 0.0)
-    assert list_kept(replace(late, seconds=0.0)) == () and list_kept(result) != ()
+def test_after_a_search_that_took_its_time_little_more_is_taken() -> None:
+    """A twentieth of its seconds, at least half a second, at most three; all three where it ended before."""
+    result = place(slow_host(memory=float("inf")), "single")
+    late = replace(result, status=replace(result.status, reason=Reason.TIME_LIMIT))
+    assert [seconds_after(replace(late, seconds=seconds)) for seconds in (1.0, 20.0, 600.0)] == [0.5, 1.0, 3.0]
+    assert seconds_after(replace(result, seconds=1.0)) == 3.0
+
+
+def test_without_time_every_target_has_its_nearest_split() -> None:
+    """What a target keeps is told in any case; a search may only find something faster."""
+    problem = slow_host()
+    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    result = replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
+    nearest = {one.target: one for one in list_kept(result, 0.0)}
+    kept = {one.target: one for one in list_kept(result)}
+    assert nearest.keys() == kept.keys() >= LAYERED - {"llama.cpp"}
+    assert all(kept[target].loss <= one.loss for target, one in nearest.items() if one.valid)
+    assert nearest["llama.cpp"].loss > kept["llama.cpp"].loss
+
+
+def test_a_search_that_was_cut_short_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more time; one that came to its end is not."""
+    problem = slow_host()
+    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    nearest, asked, clock = export_placement(problem, placement, "vllm").exported.placement, [], iter(range(100))
+
+    def search(problem: Problem, start: Placement, target: str, seconds: float) -> None:
+        asked.append(seconds)
+
+    monkeypatch.setattr(fastest_split, "_search", search)
+    monkeypatch.setattr(fastest_split, "perf_counter", lambda: float(next(clock)))  # a search takes a second
+    for seconds in (0.5, 0.25, 1.0, 2.0, 3.0):
+        find_faster(problem, placement, "vllm", nearest, seconds)
+    assert asked == [0.5, 1.0, 2.0]
 
 
 def test_a_search_is_recommended_only_where_an_export_loses_something() -> None:
