@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from simulate_problems import random_placement, random_problem
 from soak import examples
 
+from placewise.errors import ExportError
+from placewise.exporters import stages
 from placewise.exporters.projection import cut_into_stages, order_devices, project_units, range_bytes, stage_devices
 from placewise.exporters.stack import find_stack, op_seconds_on
 from placewise.exporters.stages import find_stages
@@ -135,6 +137,14 @@ def test_bytes_of_ranges_are_counted_op_by_op(data: st.DataObject) -> None:
         ops = np.flatnonzero((i <= unit) & (unit <= j)).tolist()
         used = {int(graph.weights.storage[weight]) for op in ops for weight in graph.weights_of(op)}
         assert resident[i, j] == graph.ops.state_bytes[ops].sum() + size[list(used)].sum()
+
+
+def test_very_long_stacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of all ranges of layers has a cell per pair of them."""
+    problem = stack_problem(stack_graph(4), cpu=False)
+    monkeypatch.setattr(stages, "MOST_LAYERS", 3)
+    with pytest.raises(ExportError, match="numbers 4 layers here, more than 3"):
+        find_stages(problem, on(problem, {}), "test")
 
 
 def test_layers_of_ops_without_a_scope() -> None:
