@@ -12,7 +12,7 @@ os.environ.setdefault("PLACEWISE_NO_CACHE", "1")  # every test computes what it 
 import pytest
 from hypothesis import settings
 from soak import examples
-from traces import share_traces, unshared_traces
+from traces import share_traces, trace_again
 
 from placewise._util.voice import SPEAKS_FLAGS
 from placewise.core import place as core_place
@@ -40,10 +40,9 @@ def _flags_in_messages() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_traces() -> Iterator[None]:
+def own_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model is traced, also one that another test has read: for tests of tracing itself."""
-    with unshared_traces():
-        yield
+    trace_again(monkeypatch)
 
 
 @pytest.fixture(scope="module")

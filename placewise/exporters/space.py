@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.model.columns import Bools, Ints
+from placewise.model.columns import Bools, Ints, rows_of_labels
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, Rule
 from placewise.simulate import judge_placement
@@ -73,9 +73,8 @@ def sharing(problem: Problem, sets: Iterable[Iterable[int]]) -> Problem:
 
 def sets_of(label: Ints) -> list[list[int]]:
     """The ops of each label [n_ops]."""
-    order = np.argsort(label, kind="stable")
-    cuts = np.flatnonzero(np.diff(label[order])) + 1
-    return [part.tolist() for part in np.split(order, cuts)]
+    labels, number = np.unique(label, return_inverse=True)
+    return [rows.tolist() for rows in rows_of_labels(number, len(labels))]
 
 
 def pinned(problem: Problem, op: int, device: int) -> Problem:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
 from itertools import chain
 from typing import Any
+
+import pytest
 
 from placewise.model.graph import Graph, Source
 
@@ -38,16 +38,12 @@ def share_traces() -> None:
     reader._trace_graph = traced
 
 
-@contextmanager
-def unshared_traces() -> Iterator[None]:
+def trace_again(patch: pytest.MonkeyPatch) -> None:
     """Let the reader trace every model, also one that another test has read."""
+    share_traces()
     reader: Any = sys.modules.get(READER)
-    traced = None if reader is None else reader._trace_graph
-    if traced is not None:
-        reader._trace_graph = getattr(traced, "__wrapped__", traced)
-    yield
-    if traced is not None:
-        reader._trace_graph = traced
+    if reader is not None:
+        patch.setattr(reader, "_trace_graph", reader._trace_graph.__wrapped__)
 
 
 def _describe(instance: Any) -> list[Any]:

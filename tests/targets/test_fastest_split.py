@@ -30,10 +30,15 @@ def slow_host(memory: float = 4.0, objective: Objective = SEQUENTIAL) -> Problem
     return problem.with_(costs=type(problem.costs).given(table, problem.costs.transfer_seconds))
 
 
+def on_the_host(problem: Problem) -> Placement:
+    """All MLPs, the embedding and the head on the CPU, which is no split of layers."""
+    return on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+
+
 def test_the_fastest_split_takes_the_place_of_a_slow_one() -> None:
     """MLPs on the CPU are no split of layers; the nearest one has all there, the fastest fills the GPUs."""
     problem = slow_host()
-    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    placement = on_the_host(problem)
     nearest = export_placement(problem, placement, "llama.cpp")
     made = export_fastest(problem, placement, "llama.cpp")
     best = place_for(problem, "llama.cpp")
@@ -73,7 +78,7 @@ def test_where_nothing_fits_the_nearest_is_kept(memory: float) -> None:
 def test_what_targets_keep_is_what_an_export_writes() -> None:
     """The loss that `place` prints is that of `export`; a gain that no export keeps is called that."""
     problem = slow_host()
-    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    placement = on_the_host(problem)
     result = replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
     kept = {one.target: one for one in list_kept(result)}
     assert kept["llama.cpp"].loss == export_fastest(problem, placement, "llama.cpp").loss and kept["llama.cpp"].gains
@@ -103,7 +108,7 @@ def test_after_a_search_that_took_its_time_little_more_is_taken() -> None:
 def test_without_time_every_target_has_its_nearest_split() -> None:
     """What a target keeps is told in any case; a search may only find something faster."""
     problem = slow_host()
-    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    placement = on_the_host(problem)
     result = replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
     nearest = {one.target: one for one in list_kept(result, 0.0)}
     kept = {one.target: one for one in list_kept(result)}
@@ -115,7 +120,7 @@ def test_without_time_every_target_has_its_nearest_split() -> None:
 def test_a_search_that_was_cut_short_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more time; one that came to its end is not."""
     problem = slow_host()
-    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    placement = on_the_host(problem)
     nearest, asked, clock = export_placement(problem, placement, "vllm").exported.placement, [], iter(range(100))
 
     def search(problem: Problem, start: Placement, target: str, seconds: float) -> None:
@@ -170,6 +175,6 @@ def test_a_search_without_comparison_finds_the_same(monkeypatch: pytest.MonkeyPa
         raise AssertionError("naive answers were asked for")
 
     monkeypatch.setattr("placewise.core.place.collect_baselines", refuse)
-    placement = on(problem, {f"layers.{layer}.mlp": "cpu" for layer in range(4)} | {"embed": "cpu", "head": "cpu"})
+    placement = on_the_host(problem)
     nearest = export_placement(problem, placement, "llama.cpp").exported.placement
     assert find_faster(problem, placement, "llama.cpp", nearest) is not None
