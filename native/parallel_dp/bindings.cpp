@@ -1,7 +1,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 
