@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from placewise.analysis.compare import LeaderboardEntry
-from placewise.analysis.paired import PairedRatio, compare_rounds, least_rounds
 from placewise.core.precision import product_precision
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Ints
@@ -48,6 +47,7 @@ from placewise.runtimes.measure import (
     report_failure,
     reproducible_outputs,
 )
+from placewise.runtimes.paired import PairedRatio, compare_rounds, least_rounds
 from placewise.runtimes.plain import Copies, copies_by_core, copies_by_device, on_all_cores
 from placewise.simulate import judge_placement
 from placewise.transform.stage_times import stage_times

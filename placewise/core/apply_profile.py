@@ -179,13 +179,23 @@ def with_borders(cluster: Cluster, names: set[str], seconds: float, bytes_per_se
 
 
 def summarize_runs(record: RunsRecord) -> MachineRuns:
-    """What the runs of a profile say of the costs: the median of how much longer chosen plans took."""
-    ratios = np.array([pilot.measured / pilot.predicted for pilot in record.pilots if pilot.chosen])
-    runs = replace(NO_RUNS, own_threads=record.own_threads or float("inf"), cores=record.cores)
+    """What the runs of a profile say of the costs: the median of how much longer chosen plans took.
+
+    Their error is how far they lie from that, and no less than that of the time of each.
+    """
+    chosen = [pilot for pilot in record.pilots if pilot.chosen]
+    ratios = np.array([pilot.measured / pilot.predicted for pilot in chosen])
+    runs = replace(
+        NO_RUNS,
+        own_threads=record.own_threads or float("inf"),
+        own_threads_error=record.own_threads_error,
+        cores=record.cores,
+    )
     if not len(ratios):
         return runs
     middle = float(np.median(ratios))
-    error = float(np.abs(ratios / middle - 1).max())
+    apart = float(np.abs(ratios / middle - 1).max())
+    error = max(apart, *(pilot.error for pilot in chosen))
     return replace(runs, longer=middle - 1, error=error, plans=len(ratios))
 
 
@@ -193,7 +203,7 @@ def _describe_runs(runs: MachineRuns) -> tuple[str, ...]:
     if not runs.plans:
         return ()
     how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'} than"
-    return (f"{runs.plans} plans that such costs chose were run: they took {how} the costs say, which is added",)
+    return (f"{runs.chosen} took {how} they say, which is added",)
 
 
 def _with_borders(

@@ -42,12 +42,14 @@ class PilotRecord(Record):
     pieces: Whole = Field(0, description="number of pieces in which it ran")
     predicted: float = Field(description="seconds, by the costs")
     measured: float = Field(description="seconds, by its ratio to the single device in the same rounds")
+    error: float = Field(0.0, description="relative error of `measured`: half its interval of 95 %")
 
 
 class RunsRecord(Record):
     """Runs of whole placements, each in turns with a single device; that of the single device is its `whole` time."""
 
     own_threads: float | None = Field(None, description="seconds with the runtime's own threads on all cores")
+    own_threads_error: float = Field(0.0, description="relative error of `own_threads`: half its interval of 95 %")
     cores: Whole = Field(0, description="number of these cores")
     border_seconds: float = Field(0.0, description="what a tensor from another device costs, whatever its size")
     border_bytes_per_second: float = Field(0.0, description="what it costs by its size; 0: nothing")

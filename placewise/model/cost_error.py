@@ -94,9 +94,9 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
         return ASSUMED, "assumed speeds of links"
     runs = problem.costs.runs
     if source == "measured" and runs.plans and problem.objective.kind == "latency":
-        return max(runs.error, MEASURED), f"{runs.plans} plans that these costs chose were run"
+        error = max(runs.error, runs.own_threads_error, MEASURED)
+        return error, f"runs of {runs.chosen}"
     if source == "measured":
-        return max(
-            spread, MEASURED
-        ), "spread of the measured times" if spread > MEASURED else "usual with measured times"
+        error = max(spread, runs.own_threads_error, MEASURED)
+        return error, "spread of the measured times" if error > MEASURED else "usual with measured times"
     return 0.0, "given"

@@ -20,17 +20,23 @@ LARGEST_TIME = 1e300
 class MachineRuns:
     """What whole runs on this machine say beside the costs that were measured on it (`placewise profile`).
 
-    `own_threads` are the seconds of the whole model with the runtime's own threads on `cores` cores; inf if that was
-    not measured. `plans` counts the plans that were chosen by these costs and then run: they took `longer` than the
-    costs say, as a share, with a relative error of `error` around it. A plan is chosen for being fast by the costs, so
-    that what the costs miss in its favour is chosen with it.
+    `own_threads` are the seconds of the whole model with the runtime's own threads on `cores` cores, with the relative
+    error `own_threads_error`; inf if that was not measured. `plans` counts the plans that were chosen by these costs
+    and then run: they took `longer` than the costs say, as a share, with a relative error of `error` around it. A plan
+    is chosen for being fast by the costs, so that what the costs miss in its favour is chosen with it.
     """
 
     own_threads: float = float("inf")
+    own_threads_error: float = 0.0
     cores: int = 0
     longer: float = 0.0
     error: float = 0.0
     plans: int = 0
+
+    @property
+    def chosen(self) -> str:
+        """The plans that were run, in words: ``3 plans that these costs chose``."""
+        return f"{self.plans} plan{'s' if self.plans > 1 else ''} that these costs chose"
 
 
 NO_RUNS = MachineRuns()

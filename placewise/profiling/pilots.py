@@ -33,6 +33,7 @@ from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Runtime, match_execution
 from placewise.runtimes.binding import Place
 from placewise.runtimes.measure import Protocol, input_source, measure
+from placewise.runtimes.paired import least_rounds, summarize_ratios
 from placewise.runtimes.plain import all_cores, on_all_cores
 from placewise.simulate import judge_placement
 
@@ -40,7 +41,7 @@ CHOSEN, SEARCH = 3, 2.0
 """Plans that are chosen and run after the borders are known, and seconds of the search for each."""
 BATCH = 2
 """Pilots that are ready at the same time, beside the single device and the plain runtime: each holds the model."""
-PROTOCOL = Protocol(rounds=9, samples=3, seconds=20.0, least=5, wait=0.05)
+PROTOCOL = Protocol(rounds=9, samples=3, seconds=20.0, least=least_rounds(), wait=0.05)
 OF_CHOSEN = replace(PROTOCOL, rounds=25)
 """More rounds of the plans that are chosen: what is expected of any plan hangs on their few figures."""
 _SINGLE, _OWN = "single", "own"
@@ -50,11 +51,12 @@ _PER_BYTE = (0.0, 2e-11, 5e-11, 1e-10, 2e-10, 4e-10, 8e-10, 1.6e-9)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """A pilot that ran: its placement, its pieces, and its seconds by its ratio to the single device."""
+    """A pilot that ran: its placement, its pieces, its seconds by its ratio to the single device, and their error."""
 
     placement: Placement
     pieces: int
     seconds: float
+    error: float = 0.0
 
 
 def run_pilots(
@@ -97,13 +99,15 @@ def run_pilots(
         border = _fit_borders(priced, known, taught)
         bordered = _with_borders(priced, known, *border)
         chosen = run(_choose_plans(bordered, CHOSEN, seed) if count else [], OF_CHOSEN)
+    plain = summarize_ratios(own) if own else None
     pilots = [*(_record(bordered, one, chosen=False) for one in taught), *(
         _record(bordered, one, chosen=True) for one in chosen
     )]  # fmt: skip
     latency, per_byte = border
     return RunsRecord(
-        own_threads=float(np.median(own)) if own else None,
-        cores=len(all_cores(places)) if own else 0,
+        own_threads=None if plain is None else base * plain.ratio,
+        own_threads_error=0.0 if plain is None else plain.error,
+        cores=0 if plain is None else len(all_cores(places)),
         border_seconds=latency,
         border_bytes_per_second=1 / per_byte if per_byte else 0.0,
         pilots=tuple(pilots),
@@ -148,7 +152,7 @@ def _run_batches(
     placements: Sequence[Placement],
     protocol: Protocol,
 ) -> list[_Run]:
-    """Run placements a few at a time, in turns with what is `ready`; the ratio of the plain runtime goes to `own`."""
+    """Run placements a few at a time, in turns with what is `ready`; the ratios of the plain runtime go to `own`."""
     fresh, found = input_source(job.problem.graph), list[_Run]()
     limited = any(place.quota < 1 for place in job.places)  # who waits for a quota is not disturbed
     protocol = replace(protocol, wait=float("inf")) if limited else protocol
@@ -166,17 +170,12 @@ def _run_batches(
             }
         if timed[_SINGLE].failure:
             raise RunError(timed[_SINGLE].failure)
-        ratio = {
-            name: base * float(np.median(np.divide(one.rounds, timed[_SINGLE].rounds)))
-            for name, one in timed.items()
-            if one.rounds
-        }
-        own += [ratio[_OWN]] if _OWN in ratio else []
-        found += [
-            _Run(placement, sum(prepared.realised.pieces), ratio[name])
-            for name, (placement, prepared) in some.items()
-            if name in ratio
-        ]
+        ratios = {name: np.divide(one.rounds, timed[_SINGLE].rounds) for name, one in timed.items() if one.rounds}
+        own += ratios.get(_OWN, np.empty(0)).tolist()
+        for name, (placement, prepared) in some.items():
+            if name in ratios:
+                over = summarize_ratios(ratios[name].tolist())
+                found.append(_Run(placement, sum(prepared.realised.pieces), base * over.ratio, over.error))
     return found
 
 
@@ -212,4 +211,4 @@ def _with_borders(problem: Problem, names: set[str], seconds: float, per_byte: f
 
 def _record(problem: Problem, run: _Run, *, chosen: bool) -> PilotRecord:
     predicted = judge_placement(problem, run.placement).value
-    return PilotRecord(chosen=chosen, pieces=run.pieces, predicted=predicted, measured=run.seconds)
+    return PilotRecord(chosen=chosen, pieces=run.pieces, predicted=predicted, measured=run.seconds, error=run.error)

@@ -14,13 +14,13 @@ from placewise.analysis.measure_placements import (
     measured_verdict,
     tabulate_measurements,
 )
-from placewise.analysis.paired import compare_rounds, least_rounds
 from placewise.model.placement import Placement
 from placewise.model.verdict import OWN_THREADS, REPLICAS
 from placewise.reporting.measured import measurement_view
 from placewise.reporting.plain import plain
 from placewise.runtimes.base import RuntimeInfo
 from placewise.runtimes.measure import Measurement, Protocol
+from placewise.runtimes.paired import compare_rounds, least_rounds
 
 SLOW_PHASES = (1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 1.0, 1.0, 2.0, 2.0)
 """Seconds of a machine that others use now and then: a spread of more than 100 %."""

@@ -234,4 +234,6 @@ def test_what_chosen_plans_took_longer_is_added_to_a_split() -> None:
     known = problem.with_(costs=replace(problem.costs, runs=runs), objective=Objective("latency"))
     assert expected_seconds(known, 2.0, 2) == pytest.approx(2.4) and expected_seconds(known, 2.0, 1) == 2.0
     assert expected_seconds(known.with_(objective=Objective("throughput")), 2.0, 2) == 2.0
-    assert error_of(known) == Uncertainty(0.08, "3 plans that these costs chose were run")
+    assert error_of(known) == Uncertainty(0.08, "runs of 3 plans that these costs chose")
+    vague = known.with_(costs=replace(problem.costs, runs=replace(runs, own_threads_error=0.3)))
+    assert error_of(vague).error == error_of(vague.with_(objective=Objective("throughput"))).error == 0.3

@@ -32,8 +32,8 @@ def path(tmp_path_factory):
     return written(tmp_path_factory.mktemp("pilots"), branching(width=256, batch=64))
 
 
-def pilot(ratio, *, chosen=True):
-    return PilotRecord(chosen=chosen, predicted=2.0, measured=2.0 * ratio)
+def pilot(ratio, *, chosen=True, error=0.0):
+    return PilotRecord(chosen=chosen, predicted=2.0, measured=2.0 * ratio, error=error)
 
 
 def test_chosen_plans_say_how_much_longer_they_take():
@@ -42,6 +42,8 @@ def test_chosen_plans_say_how_much_longer_they_take():
     runs = summarize_runs(record)
     assert (runs.own_threads, runs.cores, runs.plans) == (3.0, 2, 3)
     assert runs.longer == pytest.approx(0.2) and runs.error == pytest.approx(0.25)
+    noisy = summarize_runs(RunsRecord(own_threads_error=0.4, pilots=(pilot(1.1), pilot(1.2, error=0.3))))
+    assert (noisy.error, noisy.own_threads_error) == (0.3, 0.4)
     assert summarize_runs(RunsRecord()).plans == 0 and summarize_runs(RunsRecord()).own_threads == float("inf")
 
 
@@ -79,7 +81,8 @@ def test_a_profile_runs_plans_and_a_placement_knows_them(path, tmp_path, monkeyp
     made = profile(problem, Profiling(repeats=3, pilots=3, cache=cache))
     assert made.runs is not None and made.runs.own_threads and made.runs.cores == len(pinnable_cores())
     assert sum(not one.chosen for one in made.runs.pilots) == 3
-    assert all(one.measured > 0 and one.predicted > 0 for one in made.runs.pilots)
+    assert all(one.measured > 0 and one.predicted > 0 and one.error > 0 for one in made.runs.pilots)
+    assert made.runs.own_threads_error > 0
     again = profile(problem, Profiling(repeats=3, pilots=3, cache=cache))
     assert again.runs == made.runs and all(device.cached for device in again.devices)
     save_profile(made, tmp_path / "p.json")

@@ -33,6 +33,11 @@ class PairedRatio:
         """Whether there were enough rounds for an interval."""
         return self.low > 0
 
+    @property
+    def error(self) -> float:
+        """Half the width of the interval, as a share of the ratio; 1 where there were too few rounds for one."""
+        return min((self.high - self.low) / 2 / self.ratio, 1.0)
+
 
 def least_rounds() -> int:
     """The fewest rounds that give an interval: 6 for 95 %."""
@@ -47,11 +52,14 @@ def compare_rounds(slow: Sequence[float], fast: Sequence[float]) -> PairedRatio:
     >>> compare_rounds([2.0] * 5, [1.0] * 5).bounded
     False
     """
-    ratios = np.sort([one / other for one, other in zip(slow, fast, strict=False)])
-    middle, cut = float(np.median(ratios)), _outside(len(ratios))
-    if cut < 0:
-        return PairedRatio(middle)
-    return PairedRatio(middle, float(ratios[cut]), float(ratios[-1 - cut]))
+    return summarize_ratios([one / other for one, other in zip(slow, fast, strict=False)])
+
+
+def summarize_ratios(ratios: Sequence[float]) -> PairedRatio:
+    """The median of the ratios of some rounds, and its interval."""
+    ranked = sorted(ratios)
+    middle, cut = float(np.median(ranked)), _outside(len(ranked))
+    return PairedRatio(middle) if cut < 0 else PairedRatio(middle, ranked[cut], ranked[-1 - cut])
 
 
 def _outside(count: int) -> int:
