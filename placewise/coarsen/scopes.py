@@ -11,13 +11,16 @@ from collections import Counter
 
 import numpy as np
 
+from placewise.coarsen.coarse import colocate
 from placewise.coarsen.quotient import renumber
 from placewise.model.columns import Ints
-from placewise.model.problem import Problem
-from placewise.simulate.blocks import block_firsts
+from placewise.model.problem import Problem, cached_per_problem
+from placewise.simulate.blocks import best_seconds, block_firsts
 
 PIECES = (1, 4, 16)
 """Into how many runs of equal length repetitions are cut, from coarse to fine; each number divides the next."""
+LARGE_PART = 8
+"""A part is large if it takes more than an even share of the work per device, divided by this."""
 DEEPEST = 12
 """How many names of a scope become modules; the rest of the path is one name."""
 _SEPARATORS, _NUMBER = re.compile(r"[./]+"), re.compile(r"[0-9]{1,18}")
@@ -35,6 +38,18 @@ def scope_labels(problem: Problem) -> Ints:
     code = np.array([known.setdefault(_cut_scope(path), len(known)) for path in scope.values], np.int32)
     first = block_firsts(problem)
     return renumber(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
+
+
+@cached_per_problem
+def join_parts(problem: Problem) -> Problem:
+    """The problem in which all ops of a part, as of one step of one layer, stay on one device.
+
+    The blocks of large parts are apart: they may fill a device by themselves. Values stay exact.
+    """
+    part = scope_labels(problem)
+    spent = np.bincount(part, weights=best_seconds(problem, np.arange(problem.n_devices)))
+    large = spent > spent.sum() / (LARGE_PART * problem.n_devices)
+    return colocate(problem, renumber(np.where(large[part], len(spent) + problem.block, part)))
 
 
 def repeated_labels(problem: Problem) -> list[Ints]:

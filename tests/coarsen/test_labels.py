@@ -13,11 +13,13 @@ from soak import examples, seeds
 
 from placewise.coarsen.hierarchy import Grouping, cut_intervals, heavy_edges, hierarchy, sole_children, sole_parents
 from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
-from placewise.coarsen.scopes import repeated_labels, scope_labels
+from placewise.coarsen.scopes import join_parts, repeated_labels, scope_labels
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract, join, strong_components
 
 METHODS: list[Grouping] = [sole_children, sole_parents, heavy_edges, cut_intervals]
@@ -153,3 +155,25 @@ def test_a_hierarchy_reaches_the_wanted_size() -> None:
     sizes = [int(label.max()) + 1 for label in hierarchy(line(600), wanted=20)]
     assert sizes == sorted(sizes, reverse=True) and 5 <= sizes[-1] <= 20 and len(sizes) >= 2
     assert hierarchy(line(10), wanted=20) == []
+
+
+def test_parts_are_joined_except_large_ones() -> None:
+    """32 equal parts of two ops on two devices are small; an op that takes as long as all others makes one large."""
+    problem = line(64)
+    assert join_parts(problem).block.tolist() == np.repeat(np.arange(32), 2).tolist()
+    seconds = np.ones((64, 2))
+    seconds[2] = 63.0
+    heavy = problem.with_(costs=CostTable.given(seconds, np.zeros((64, 1))))
+    assert join_parts(heavy).block.tolist() == [0, 0, 1, 2, *np.repeat(np.arange(3, 33), 2).tolist()]
+
+
+@given(problem=problems(max_ops=16, rules=True))
+@examples(20)
+def test_placements_of_parts_keep_their_values(problem: Problem) -> None:
+    """Groups of the problem stay together, and a placement of parts is worth what it is worth without them."""
+    joined = join_parts(problem)
+    pairs = set(zip(problem.block.tolist(), joined.block.tolist(), strict=True))
+    assert len(pairs) == problem.n_blocks >= joined.n_blocks
+    device = np.arange(joined.n_blocks, dtype=np.int32)[joined.block] % problem.n_devices
+    before, after = (judge_placement(one, Placement(device)) for one in (problem, joined))
+    assert after.value == before.value

@@ -15,11 +15,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise.coarsen.scopes import join_parts
 from placewise.errors import MissingExtraError
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.auto import strategy
-from placewise.placers.auto.history import History
+from placewise.placers.auto.history import Candidate, History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, make_sound, run_placer
 from placewise.placers.registry import create
@@ -202,17 +203,36 @@ class _Portfolio:
 
         Which optimum a search runs into is decided early, and by chance. What follows goes on from the best of all.
         """
-        history, start, first = self.history, self.history.pool, [searcher.seconds for searcher in searchers]
-        longest = 0.0
-        while self.watch.left > longest:
-            begun, history.recent = self.watch.elapsed, start
-            for searcher, seconds in zip(searchers, first, strict=True):
-                searcher.seconds, searcher.idle = seconds, 0
+        history, first, longest = self.history, searchers[0].seconds, 0.0
+        start = self._choose_beginning(searchers)
+        while any(np.isfinite(searcher.idle) for searcher in searchers):
+            begun = self.watch.elapsed
             self._converge(searchers)
             longest = max(longest, self.watch.elapsed - begun)
-            if not any(np.isfinite(searcher.idle) for searcher in searchers):
+            if self.watch.left <= longest:
                 break
+            history.recent = start
+            _renew(searchers, first)
         history.recent = history.pool
+
+    def _choose_beginning(self, searchers: Sequence[_Searcher]) -> list[Candidate]:
+        """Where searches begin: at the best placements, or at what a search finds that moves whole parts of the model.
+
+        Both searches get the same time, and the one that is ahead then goes on.
+        """
+        history, start, first = self.history, self.history.pool, searchers[0].seconds
+        by_parts, seconds = strategy.by_parts(self.problem), strategy.PARTS_SHARE * self.watch.left
+        if not by_parts:
+            return start
+        begun = self.watch.elapsed
+        self._rotate([_Searcher(turn, first) for turn in by_parts], begun + seconds, PATIENCE)
+        parts, history.recent = history.recent, start
+        self._rotate(searchers, self.watch.elapsed + (self.watch.elapsed - begun), PATIENCE)
+        if not parts or history.recent_value <= parts[0].value:
+            return start
+        history.recent = parts
+        _renew(searchers, first)
+        return parts
 
     def _converge(self, searchers: Sequence[_Searcher]) -> None:
         """Run slices until twice the time brings less than `WORTH_GOING_ON`, or until half of the time is over."""
@@ -266,6 +286,8 @@ class _Portfolio:
 
     def _problem(self, turn: Turn) -> Problem:
         """What the placer of a turn is asked to solve."""
+        if turn.by_parts:
+            return join_parts(self.problem)
         return with_shape(self.problem, turn.shape) if turn.shape else self.problem
 
     def _check_time(self) -> None:
@@ -287,7 +309,7 @@ class _Portfolio:
         most = max(rest.seconds - KEPT_TURNS * history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), latest=most, iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        known = history.placements if turn.hinted or not turn.shape else ()
+        known = history.placements if turn.hinted or not (turn.shape or turn.by_parts) else ()
         looser = turn.shape == "any"
         bound = history.bounds[0] if looser else history.bound  # the first one holds for stages of any shape
         hints = replace(self.hints, placements=known, by=(), baselines={}, bound=bound)
@@ -302,7 +324,7 @@ class _Portfolio:
         proposal = make_sound(placer.info, self.problem, proposal)
         if looser:
             proposal = replace(proposal, placement=None)
-        elif turn.shape:
+        elif turn.shape or turn.by_parts:
             proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:
             self._infeasible = proposal
@@ -313,6 +335,12 @@ class _Portfolio:
         if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
             raise _RunOver
         return better
+
+
+def _renew(searchers: Sequence[_Searcher], seconds: float) -> None:
+    """Let searches begin anew, with slices of so many seconds."""
+    for searcher in searchers:
+        searcher.seconds, searcher.idle = seconds, 0
 
 
 def with_shape(problem: Problem, shape: strategy.Shape) -> Problem:

@@ -5,10 +5,11 @@ A placer that does not support the problem, or whose extra is not installed, is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal
 
+from placewise.coarsen.scopes import join_parts
 from placewise.model.problem import Problem
 
 FEW_OPS = 10
@@ -38,9 +39,11 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
-REPEATED_SHARES = ((10_000, 0.75), (5_000, 0.1))
-"""With more ops than this, the share of the time for moving all repetitions of a part together for latency. On smaller
-graphs a search that moves single ops gets further."""
+MANY_REPEATED, REPEATED_SHARE = 10_000, 0.75
+"""With more ops than this, the share of the time for moving all repetitions of a part together for latency."""
+BLOCKS_PER_PART, PARTS_SHARE = 8, 0.15
+"""With no more ops, and with so many blocks per part on the mean, whole parts of the model move for this share of the
+time that is left."""
 CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
 """Of the time that is left, for stages in a chain where any sets are allowed, and then for windows on that chain: often
 a better start on graphs of some thousand ops. On larger ones the search for a chain takes longer than that."""
@@ -58,7 +61,7 @@ class Turn:
 
     With a `shape` it solves the problem whose stages have that shape. If that is tighter, its placements keep the rules
     of the problem; with `any`, its bound holds for the problem. It starts from scratch, or if `hinted` from the best
-    placements.
+    placements. `by_parts`: the ops of every small part of the model stay on one device.
     A quick placer that is `needed` runs whenever it can end in time, whatever share of the time is left to quick ones.
     """
 
@@ -67,6 +70,7 @@ class Turn:
     share: float = 1.0
     work: int | None = None
     shape: Shape | None = None
+    by_parts: bool = False
     needed: bool = False
     hinted: bool = False
 
@@ -107,9 +111,8 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
-        share = next((share for n_ops, share in REPEATED_SHARES if problem.n_ops > n_ops), 0.0)
-        moved = share and problem.objective.op_by_op
-        repeated = (Turn("multilevel", {"repeated": "only"}, share=share),) if moved else ()
+        moved = problem.objective.op_by_op and problem.n_ops > MANY_REPEATED
+        repeated = (Turn("multilevel", {"repeated": "only"}, share=REPEATED_SHARE),) if moved else ()
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT), *repeated)
     if problem.constraints.contiguous:
         return Turn("dp", share=0.3), Turn(LAST_RESORT)
@@ -140,6 +143,14 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
         return (*many, *solved, Turn("local", {"bound": False}))
     return (*many, Turn("local"), Turn("windows", {"search": 0.0}))
+
+
+def by_parts(problem: Problem) -> tuple[Turn, ...]:
+    """Searches for latency that move whole parts of the model, where parts have many blocks."""
+    if problem.n_ops > MANY_REPEATED or join_parts(problem).n_blocks * BLOCKS_PER_PART > problem.n_blocks:
+        return ()
+    turns = Turn("multilevel", {"repeated": "never"}), Turn("local", {"bound": False})
+    return tuple(replace(turn, by_parts=True, hinted=True) for turn in turns)
 
 
 def proofs(problem: Problem) -> tuple[Turn, ...]:

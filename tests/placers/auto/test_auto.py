@@ -13,6 +13,7 @@ from simulate_problems import random_problem, seeded
 from soak import enough, later, seeds
 from toy_problems import zoo
 
+import placewise as pw
 from placewise._native import StopFlag
 from placewise.core.place import place
 from placewise.model.placement import Placement
@@ -20,7 +21,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
 from placewise.placers.auto.placer import _Portfolio, _Searcher
-from placewise.placers.auto.strategy import FEW_BLOCKS, Turn
+from placewise.placers.auto.strategy import FEW_BLOCKS, Turn, by_parts
 from placewise.placers.base import Budget, Hints, Placer, Progress, SearchContext, Stopwatch, ignore, run_placer
 from placewise.placers.registry import create
 from placewise.reporting.sentences import history_line
@@ -224,6 +225,32 @@ def test_restarts_go_back_to_the_beginning_and_keep_the_best(monkeypatch: pytest
     result = place(zoo("layered", 400, 0, "4xP100"), "auto", Budget(10.0, stop=stop))
     assert len(reached) > 1 and all(pool == pools[0] for pool in pools) and "local" not in pools[0]
     assert result.value <= min(reached) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_searches_begin_at_whole_parts_where_these_are_ahead(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of whole parts and the usual one have a turn each; the better goes on, and later ones begin there."""
+    problem = pw.build("zoo:rnnlm-2", "2xL4", pw.ProblemOptions(objective="latency", dims={"steps": 12}))
+    good, bad = np.zeros(problem.n_ops, np.int32), np.arange(problem.n_ops, dtype=np.int32) % 2
+
+    def rotate(run: _Portfolio, turns: Sequence[_Searcher], _until: float, _patience: float) -> None:
+        joined = all(searcher.turn.by_parts for searcher in turns)
+        run.history.record("a search", Proposal(Placement(good if joined == ahead else bad)))
+
+    monkeypatch.setattr(_Portfolio, "_rotate", rotate)
+    run = _Portfolio(SearchContext(problem, Budget(100.0)))
+    begins = run._choose_beginning([_Searcher(Turn("local"), 1.0)])
+    placements = [candidate.proposal.placement for candidate in begins]
+    assert placements == ([Placement(good)] if ahead else [])
+    assert run.history.placements[0] == Placement(good)
+
+
+def test_only_large_parts_are_searched_as_a_whole() -> None:
+    """Steps of a recurrent network are; ops of one scope each, and graphs without scopes, have no such search."""
+    options = pw.ProblemOptions(objective="latency", dims={"steps": 12})
+    assert [turn.placer for turn in by_parts(pw.build("zoo:rnnlm-2", "2xL4", options))] == ["multilevel", "local"]
+    assert not by_parts(pw.build("zoo:bert-base", "2xL4", pw.ProblemOptions(objective="latency", dims={"layers": 2})))
+    assert not by_parts(zoo("layered", 400, 0))
 
 
 def test_windows_go_on_from_the_chain_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
