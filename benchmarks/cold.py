@@ -74,7 +74,12 @@ def main() -> int:
     with environment(options.venv) as python:
         done: dict[str, Any] = {
             "command": "python benchmarks/cold.py" + (" --venv FOLDER" if options.venv else ""),
-            "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()},
+            "machine": {
+                "cores": os.cpu_count(),
+                "load": os.getloadavg()[0],
+                "python": platform.python_version(),
+                "loop": loop_seconds(),
+            },
             "commands": {
                 name: searched(python, *row) for name, row in COMMANDS.items() if (options.only or "") in name
             },
@@ -82,7 +87,7 @@ def main() -> int:
         if not options.only:
             done["startup"] = {name: started(python, *row) for name, row in STARTUP.items()}
             done["stop"] = {number.name: stopped(python, number) for number in (signal.SIGINT, signal.SIGTERM)}
-    failures = missed(done)
+    done["missed"] = failures = missed(done)
     for failure in failures:
         print("missed:", failure, file=sys.stderr)
     if not options.only:
@@ -105,6 +110,14 @@ def environment(venv: Path | None) -> Iterator[Path]:
         wheel = next(Path(folder).glob("*.whl"))
         subprocess.run([python, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[transformers]"], check=True)
         yield python
+
+
+def loop_seconds() -> float:
+    """Seconds of ten million multiplications in Python: how fast this machine is."""
+    begun, total = time.perf_counter(), 0
+    for number in range(10_000_000):
+        total += number * number
+    return time.perf_counter() - begun
 
 
 @contextmanager
@@ -213,7 +226,8 @@ def document(done: dict[str, Any]) -> str:
     lines = [
         "# A fresh install, with empty caches",
         "",
-        f"{machine['cores']} cores, load {machine['load']:.1f} at the start. `{done['command']}`",
+        f"{machine['cores']} cores, load {machine['load']:.1f} at the start; ten million multiplications in a loop of "
+        f"Python take {machine['loop']:.2f} s. `{done['command']}`",
         "",
         "| search | limit | may take | run 1 | run 2 | run 3 | value, runs 1 to 3 |",
         "|---|--:|--:|--:|--:|--:|---|",
@@ -228,6 +242,7 @@ def document(done: dict[str, Any]) -> str:
     lines += ["", "| signal | seconds to the end, with a plan | may take |", "|---|---|--:|"]
     for name, row in done["stop"].items():
         lines.append(f"| {name} | {', '.join(f'{s:.2f}' for s in row['seconds'])} | {row['most']} s |")
+    lines += ["", "What takes longer than it may:", ""] + [f"- {failure}" for failure in done["missed"] or ["nothing"]]
     return "\n".join(lines) + "\n"
 
 
