@@ -130,4 +130,4 @@ def _runs_lines(found: ProfileFile) -> Iterator[str]:
         yield f"a tensor from another device costs {border}{bytes_}, by {len(found.runs.pilots) - runs.plans} runs"
     if runs.plans:
         how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'}"
-        yield f"{runs.chosen} took {how} than the costs say (±{runs.error:.1%})"
+        yield f"{runs.describe_plans()} took {how} than the costs say (±{runs.error:.1%})"

@@ -44,12 +44,15 @@ def scope_labels(problem: Problem) -> Ints:
 def join_parts(problem: Problem) -> Problem:
     """The problem in which all ops of a part, as of one step of one layer, stay on one device.
 
-    The blocks of large parts are apart: they may fill a device by themselves. Values stay exact.
+    The blocks of large parts are apart, since they may fill a device by themselves, and so are those of parts that no
+    device may run. Values stay exact.
     """
-    part = scope_labels(problem)
+    part, allowed = scope_labels(problem), problem.allowed
     spent = np.bincount(part, weights=best_seconds(problem, np.arange(problem.n_devices)))
-    large = spent > spent.sum() / (LARGE_PART * problem.n_devices)
-    return colocate(problem, renumber(np.where(large[part], len(spent) + problem.block, part)))
+    apart = spent > spent[np.isfinite(spent)].sum() / (LARGE_PART * problem.n_devices)
+    runs = [np.bincount(part, weights=~allowed[:, d], minlength=len(spent)) == 0 for d in range(problem.n_devices)]
+    apart |= ~np.any(runs, axis=0)
+    return colocate(problem, renumber(np.where(apart[part], len(spent) + problem.block, part)))
 
 
 def repeated_labels(problem: Problem) -> list[Ints]:

@@ -203,7 +203,7 @@ def _describe_runs(runs: MachineRuns) -> tuple[str, ...]:
     if not runs.plans:
         return ()
     how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'} than"
-    return (f"{runs.chosen} took {how} they say, which is added",)
+    return (f"{runs.describe_plans()} took {how} the costs say, which is added",)
 
 
 def _with_borders(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -94,9 +95,9 @@ def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
         return ASSUMED, "assumed speeds of links"
     runs = problem.costs.runs
     if source == "measured" and runs.plans and problem.objective.kind == "latency":
-        error = max(runs.error, runs.own_threads_error, MEASURED)
-        return error, f"runs of {runs.chosen}"
-    if source == "measured":
-        error = max(spread, runs.own_threads_error, MEASURED)
-        return error, "spread of the measured times" if error > MEASURED else "usual with measured times"
-    return 0.0, "given"
+        errors = [(max(runs.error, MEASURED), f"runs of {runs.describe_plans()}")]
+    elif source == "measured":
+        errors = [(MEASURED, "usual with measured times"), (spread, "spread of the measured times")]
+    else:
+        return 0.0, "given"
+    return max((*errors, (runs.own_threads_error, "runs with the runtime's own threads")), key=itemgetter(0))

@@ -33,8 +33,7 @@ class MachineRuns:
     error: float = 0.0
     plans: int = 0
 
-    @property
-    def chosen(self) -> str:
+    def describe_plans(self) -> str:
         """The plans that were run, in words: ``3 plans that these costs chose``."""
         return f"{self.plans} plan{'s' if self.plans > 1 else ''} that these costs chose"
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Runtime, match_execution
 from placewise.runtimes.binding import Place
 from placewise.runtimes.measure import Protocol, input_source, measure
-from placewise.runtimes.paired import least_rounds, summarize_ratios
+from placewise.runtimes.paired import PairedRatio, least_rounds, summarize_ratios
 from placewise.runtimes.plain import all_cores, on_all_cores
 from placewise.simulate import judge_placement
 
@@ -93,25 +94,30 @@ def run_pilots(
             if whole is not None:
                 ready[_OWN] = runtime.prepare(whole)
                 stack.callback(ready[_OWN].close)
-        own: list[float] = []
+        own: list[list[float]] = []
         run = partial(_run_batches, runtime, job, ready, base, own)
         taught = run(_draw_pilots(priced, rows, count, seed), PROTOCOL) if count else []
         border = _fit_borders(priced, known, taught)
         bordered = _with_borders(priced, known, *border)
         chosen = run(_choose_plans(bordered, CHOSEN, seed) if count else [], OF_CHOSEN)
-    plain = summarize_ratios(own) if own else None
+    plain = summarize_ratios(list(chain.from_iterable(own))) if own else None
     pilots = [*(_record(bordered, one, chosen=False) for one in taught), *(
         _record(bordered, one, chosen=True) for one in chosen
     )]  # fmt: skip
     latency, per_byte = border
     return RunsRecord(
         own_threads=None if plain is None else base * plain.ratio,
-        own_threads_error=0.0 if plain is None else plain.error,
+        own_threads_error=0.0 if plain is None else max(plain.error, *(_apart(batch, plain) for batch in own)),
         cores=0 if plain is None else len(all_cores(places)),
         border_seconds=latency,
         border_bytes_per_second=1 / per_byte if per_byte else 0.0,
         pilots=tuple(pilots),
     )
+
+
+def _apart(batch: Sequence[float], whole: PairedRatio) -> float:
+    """How far the median of one batch is from that of all: a machine may change between batches."""
+    return abs(float(np.median(batch)) / whole.ratio - 1)
 
 
 def _draw_pilots(problem: Problem, rows: Sequence[int], count: int, seed: int) -> list[Placement]:
@@ -148,11 +154,11 @@ def _run_batches(
     job: Job,
     ready: dict[str, PreparedPlacement],
     base: float,
-    own: list[float],
+    own: list[list[float]],
     placements: Sequence[Placement],
     protocol: Protocol,
 ) -> list[_Run]:
-    """Run placements a few at a time, in turns with what is `ready`; the ratios of the plain runtime go to `own`."""
+    """Run placements a few at a time, in turns with what is `ready`; the plain runtime's ratios go to `own`."""
     fresh, found = input_source(job.problem.graph), list[_Run]()
     limited = any(place.quota < 1 for place in job.places)  # who waits for a quota is not disturbed
     protocol = replace(protocol, wait=float("inf")) if limited else protocol
@@ -171,7 +177,7 @@ def _run_batches(
         if timed[_SINGLE].failure:
             raise RunError(timed[_SINGLE].failure)
         ratios = {name: np.divide(one.rounds, timed[_SINGLE].rounds) for name, one in timed.items() if one.rounds}
-        own += ratios.get(_OWN, np.empty(0)).tolist()
+        own += [ratios[_OWN].tolist()] if _OWN in ratios else []
         for name, (placement, prepared) in some.items():
             if name in ratios:
                 over = summarize_ratios(ratios[name].tolist())

@@ -158,7 +158,7 @@ def _with_runs(
 ) -> ProfileFile:
     """The profile with runs of whole placements: those that are cached for this model, unless it was measured anew."""
     pilots, cache = how.pilots or 0, how.cache
-    key = (*about, "runs", str(pilots))
+    key = (*about, "runs with errors", str(pilots))
     fresh = any(not device.cached for device in made.devices)
     cached = None if cache is None or how.afresh or fresh else cache.read(*key).models.get(made.graph_hash)
     if cached is not None:

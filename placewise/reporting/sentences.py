@@ -136,7 +136,7 @@ def expected_line(result: Result) -> str:
         return ""
     how = f"{abs(runs.longer):.1%} {'longer' if runs.longer > 0 else 'less'} than the costs say"
     expected = format_seconds(result.expected)
-    return f"expected when it runs: {expected}; {runs.chosen} took {how}"
+    return f"expected when it runs: {expected}; {runs.describe_plans()} took {how}"
 
 
 def whole_op_line(problem: Problem) -> str:

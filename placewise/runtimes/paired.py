@@ -35,8 +35,8 @@ class PairedRatio:
 
     @property
     def error(self) -> float:
-        """Half the width of the interval, as a share of the ratio; 1 where there were too few rounds for one."""
-        return min((self.high - self.low) / 2 / self.ratio, 1.0)
+        """Half the width of the interval, as a share of the ratio: 1 at most, and where too few rounds gave none."""
+        return min((self.high - self.low) / 2 / self.ratio, 1.0) if self.bounded else 1.0
 
 
 def least_rounds() -> int:

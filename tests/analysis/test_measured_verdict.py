@@ -20,7 +20,7 @@ from placewise.reporting.measured import measurement_view
 from placewise.reporting.plain import plain
 from placewise.runtimes.base import RuntimeInfo
 from placewise.runtimes.measure import Measurement, Protocol
-from placewise.runtimes.paired import compare_rounds, least_rounds
+from placewise.runtimes.paired import compare_rounds, least_rounds, summarize_ratios
 
 SLOW_PHASES = (1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 1.0, 1.0, 2.0, 2.0)
 """Seconds of a machine that others use now and then: a spread of more than 100 %."""
@@ -70,6 +70,15 @@ def scaled(rounds, factor):
 def test_a_gain_counts_if_its_interval_lies_above_one(rounds, sentence) -> None:
     """Above, across, below, and too few rounds."""
     assert measured_verdict(measured(rounds), PLAN) == sentence
+
+
+@pytest.mark.parametrize(
+    ("ratios", "error"),
+    [((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 2.5 / 3.5), ((1.0,) * 5, 1.0), ((1.0, 9.0) * 3, 0.8), ((2.0,) * 6, 0.0)],
+)
+def test_an_error_is_half_an_interval(ratios, error) -> None:
+    """As a share of the median; all of it where five rounds give no interval."""
+    assert summarize_ratios(ratios).error == pytest.approx(error)
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 round in turns"), (3, "3 rounds in turns")])

@@ -16,10 +16,11 @@ from placewise.model.placement import Placement
 from placewise.model.verdict import OWN_THREADS
 from placewise.placers.base import Budget
 from placewise.profiling import pilots
-from placewise.profiling.pilots import _fit_borders, _Run, _with_borders
+from placewise.profiling.pilots import _apart, _fit_borders, _Run, _with_borders
 from placewise.profiling.profile import Profiling, profile
 from placewise.profiling.profile_cache import ProfileCache
 from placewise.reporting.sentences import expected_line
+from placewise.runtimes.paired import summarize_ratios
 from placewise.simulate import judge_placement
 
 pytest.importorskip("onnxruntime")
@@ -45,6 +46,13 @@ def test_chosen_plans_say_how_much_longer_they_take():
     noisy = summarize_runs(RunsRecord(own_threads_error=0.4, pilots=(pilot(1.1), pilot(1.2, error=0.3))))
     assert (noisy.error, noisy.own_threads_error) == (0.3, 0.4)
     assert summarize_runs(RunsRecord()).plans == 0 and summarize_runs(RunsRecord()).own_threads == float("inf")
+
+
+def test_a_machine_that_changes_between_batches_widens_the_error():
+    """By as much as the median of one batch is from that of all, however many rounds there are."""
+    batches = [[1.0] * 25, [1.0] * 25, [1.1] * 9]
+    whole = summarize_ratios([ratio for batch in batches for ratio in batch])
+    assert whole.error == 0.0 and max(_apart(batch, whole) for batch in batches) == pytest.approx(0.1)
 
 
 def test_borders_are_found_from_runs(path):
@@ -75,13 +83,13 @@ def test_borders_change_only_links_between_the_profiled_devices(path):
 def test_a_profile_runs_plans_and_a_placement_knows_them(path, tmp_path, monkeypatch):
     """Pilots, chosen plans and the plain runtime are in the file; the plan is compared with it, and corrected."""
     monkeypatch.setattr(pilots, "SEARCH", 0.2)
-    monkeypatch.setattr(pilots, "PROTOCOL", pilots.Protocol(rounds=3, samples=2))
+    monkeypatch.setattr(pilots, "PROTOCOL", pilots.Protocol(rounds=7, samples=2))
     monkeypatch.setattr(pilots, "OF_CHOSEN", pilots.PROTOCOL)
     problem, cache = build(path, "2xcore"), ProfileCache(tmp_path / "cache")
     made = profile(problem, Profiling(repeats=3, pilots=3, cache=cache))
     assert made.runs is not None and made.runs.own_threads and made.runs.cores == len(pinnable_cores())
     assert sum(not one.chosen for one in made.runs.pilots) == 3
-    assert all(one.measured > 0 and one.predicted > 0 and one.error > 0 for one in made.runs.pilots)
+    assert all(one.measured > 0 and one.predicted > 0 and 0 < one.error <= 1 for one in made.runs.pilots)
     assert made.runs.own_threads_error > 0
     again = profile(problem, Profiling(repeats=3, pilots=3, cache=cache))
     assert again.runs == made.runs and all(device.cached for device in again.devices)

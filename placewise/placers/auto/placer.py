@@ -20,10 +20,11 @@ from placewise.errors import MissingExtraError
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.auto import strategy
-from placewise.placers.auto.history import Candidate, History
+from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import Placer, PlacerInfo, Progress, SearchContext, make_sound, run_placer
 from placewise.placers.registry import create
+from placewise.placers.shared.starting_placements import keeps_rules
 
 QUICK_PACE = 8e-6
 """Seconds per op of a quick placer on a large graph, on a busy machine."""
@@ -40,6 +41,8 @@ MIN_TURN = 3.0
 KEPT_TURNS = 2.0
 """A placer leaves the time of so many judgements: of its placement, and of the best in the end, which may take longer
 than that of an even split."""
+LEAST_SLICE = 0.5
+"""Searches that move whole parts of the model are tried where their slices are this part of a first slice or longer."""
 LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
@@ -203,8 +206,8 @@ class _Portfolio:
 
         Which optimum a search runs into is decided early, and by chance. What follows goes on from the best of all.
         """
-        history, first, longest = self.history, searchers[0].seconds, 0.0
-        start = self._choose_beginning(searchers)
+        history, start, first, longest = self.history, self.history.pool, searchers[0].seconds, 0.0
+        parts = self._try_parts(searchers)
         while any(np.isfinite(searcher.idle) for searcher in searchers):
             begun = self.watch.elapsed
             self._converge(searchers)
@@ -212,27 +215,42 @@ class _Portfolio:
             if self.watch.left <= longest:
                 break
             history.recent = start
+            self._search_parts(parts)
             _renew(searchers, first)
         history.recent = history.pool
 
-    def _choose_beginning(self, searchers: Sequence[_Searcher]) -> list[Candidate]:
-        """Where searches begin: at the best placements, or at what a search finds that moves whole parts of the model.
+    def _try_parts(self, searchers: Sequence[_Searcher]) -> Sequence[_Searcher]:
+        """The searches that move whole parts of the model, if these get further than the others in about the same time.
 
-        Both searches get the same time, and the one that is ahead then goes on.
+        The better of the two goes on from what it found.
         """
         history, start, first = self.history, self.history.pool, searchers[0].seconds
-        by_parts, seconds = strategy.by_parts(self.problem), strategy.PARTS_SHARE * self.watch.left
-        if not by_parts:
-            return start
-        begun = self.watch.elapsed
-        self._rotate([_Searcher(turn, first) for turn in by_parts], begun + seconds, PATIENCE)
-        parts, history.recent = history.recent, start
+        turns, seconds = strategy.by_parts(self.problem), strategy.PARTS_SHARE * self.watch.left
+        each = min(seconds / max(len(turns), 1), first)
+        if not turns or each < LEAST_SLICE * first:
+            return ()
+        parts, begun = [_Searcher(turn, each) for turn in turns], self.watch.elapsed
+        self._search_parts(parts)
+        found, history.recent = history.recent, start
         self._rotate(searchers, self.watch.elapsed + (self.watch.elapsed - begun), PATIENCE)
-        if not parts or history.recent_value <= parts[0].value:
-            return start
-        history.recent = parts
+        if not found or history.recent_value <= found[0].value:
+            return ()
+        history.recent = found
         _renew(searchers, first)
         return parts
+
+    def _search_parts(self, searchers: Sequence[_Searcher]) -> None:
+        """Search for placements of whole parts of the model, so that later searches go on from these."""
+        if not searchers:
+            return
+        joined, each = join_parts(self.problem), searchers[0].seconds
+        self.history.recent = [
+            kept
+            for kept in self.history.recent
+            if kept.proposal.placement is not None and keeps_rules(joined, kept.proposal.placement)
+        ]
+        self._rotate(searchers, self.watch.elapsed + strategy.PARTS_SHARE * self.watch.left, PATIENCE)
+        _renew(searchers, each)
 
     def _converge(self, searchers: Sequence[_Searcher]) -> None:
         """Run slices until twice the time brings less than `WORTH_GOING_ON`, or until half of the time is over."""

@@ -41,8 +41,8 @@ TRIED_COUNTS = 6
 
 MANY_REPEATED, REPEATED_SHARE = 10_000, 0.75
 """With more ops than this, the share of the time for moving all repetitions of a part together for latency."""
-BLOCKS_PER_PART, PARTS_SHARE = 8, 0.15
-"""With no more ops, and with so many blocks per part on the mean, whole parts of the model move for this share of the
+BLOCKS_PER_PART, PARTS_SHARE = 8, 0.2
+"""With no more ops, and with so many blocks per part on average, whole parts of the model move for this share of the
 time that is left."""
 CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
 """Of the time that is left, for stages in a chain where any sets are allowed, and then for windows on that chain: often

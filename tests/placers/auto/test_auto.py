@@ -15,9 +15,10 @@ from toy_problems import zoo
 
 import placewise as pw
 from placewise._native import StopFlag
+from placewise.coarsen.scopes import join_parts
 from placewise.core.place import place
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
 from placewise.placers.auto.placer import _Portfolio, _Searcher
@@ -232,20 +233,34 @@ def test_searches_begin_at_whole_parts_where_these_are_ahead(ahead: bool, monkey
     """A search of whole parts and the usual one have a turn each; the better goes on, and later ones begin there."""
     problem = pw.build("zoo:rnnlm-2", "2xL4", pw.ProblemOptions(objective="latency", dims={"steps": 12}))
     good, bad = np.zeros(problem.n_ops, np.int32), np.arange(problem.n_ops, dtype=np.int32) % 2
+    start = np.array((*bad[:-20], *good[-20:]), np.int32)
 
     def rotate(run: _Portfolio, turns: Sequence[_Searcher], _until: float, _patience: float) -> None:
         joined = all(searcher.turn.by_parts for searcher in turns)
         run.history.record("a search", Proposal(Placement(good if joined == ahead else bad)))
 
     monkeypatch.setattr(_Portfolio, "_rotate", rotate)
-    run = _Portfolio(SearchContext(problem, Budget(100.0)))
-    begins = run._choose_beginning([_Searcher(Turn("local"), 1.0)])
-    placements = [candidate.proposal.placement for candidate in begins]
-    assert placements == ([Placement(good)] if ahead else [])
-    assert run.history.placements[0] == Placement(good)
+    run, usual = _Portfolio(SearchContext(problem, Budget(100.0))), _Searcher(Turn("local"), 1.0)
+    usual.idle = 1
+    run.history.record("before", Proposal(Placement(start)))
+    parts = run._try_parts([usual])
+    assert [searcher.turn.placer for searcher in parts] == (["multilevel", "local"] if ahead else [])
+    assert usual.idle == (0 if ahead else 1)
+    kept = [good] if ahead else [good, start]
+    assert list(run.history.placements) == [Placement(device) for device in kept]
 
 
-def test_only_large_parts_are_searched_as_a_whole() -> None:
+def test_a_rule_that_parts_a_part_is_no_proof() -> None:
+    """Two ops of one step, pinned to different devices."""
+    pins = tuple(Rule(f"layer.0.step.3/{op}$", f"cuda:{d}") for d, op in enumerate(("Mul", "Tanh")))
+    options = pw.ProblemOptions(objective="latency", dims={"steps": 12})
+    problem = pw.build("zoo:rnnlm-2", "2xL4", options)
+    joined = join_parts(problem.with_(constraints=replace(problem.constraints, pins=pins)))
+    assert joined.n_blocks > join_parts(problem).n_blocks
+    assert place(joined, "local", Budget(iterations=1)).status.outcome is not Outcome.INFEASIBLE
+
+
+def test_parts_of_many_blocks_are_searched_as_a_whole() -> None:
     """Steps of a recurrent network are; ops of one scope each, and graphs without scopes, have no such search."""
     options = pw.ProblemOptions(objective="latency", dims={"steps": 12})
     assert [turn.placer for turn in by_parts(pw.build("zoo:rnnlm-2", "2xL4", options))] == ["multilevel", "local"]
