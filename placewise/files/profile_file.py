@@ -49,7 +49,9 @@ class RunsRecord(Record):
     """Runs of whole placements, each in turns with a single device; that of the single device is its `whole` time."""
 
     own_threads: float | None = Field(None, description="seconds with the runtime's own threads on all cores")
-    own_threads_error: float = Field(0.0, description="relative error of `own_threads`: half its interval of 95 %")
+    own_threads_error: float = Field(
+        0.0, description="relative error of `own_threads`: half its interval of 95 %, or how far batches of rounds lie"
+    )
     cores: Whole = Field(0, description="number of these cores")
     border_seconds: float = Field(0.0, description="what a tensor from another device costs, whatever its size")
     border_bytes_per_second: float = Field(0.0, description="what it costs by its size; 0: nothing")

@@ -34,7 +34,7 @@ from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Runtime, match_execution
 from placewise.runtimes.binding import Place
 from placewise.runtimes.measure import Protocol, input_source, measure
-from placewise.runtimes.paired import PairedRatio, least_rounds, summarize_ratios
+from placewise.runtimes.paired import PairedRatio, compare_rounds, least_rounds, summarize_ratios
 from placewise.runtimes.plain import all_cores, on_all_cores
 from placewise.simulate import judge_placement
 
@@ -176,11 +176,11 @@ def _run_batches(
             }
         if timed[_SINGLE].failure:
             raise RunError(timed[_SINGLE].failure)
-        ratios = {name: np.divide(one.rounds, timed[_SINGLE].rounds) for name, one in timed.items() if one.rounds}
-        own += [ratios[_OWN].tolist()] if _OWN in ratios else []
+        rounds = {name: one.rounds for name, one in timed.items() if one.rounds}
+        own += [np.divide(rounds[_OWN], rounds[_SINGLE]).tolist()] if _OWN in rounds else []
         for name, (placement, prepared) in some.items():
-            if name in ratios:
-                over = summarize_ratios(ratios[name].tolist())
+            if name in rounds:
+                over = compare_rounds(rounds[name], rounds[_SINGLE])
                 found.append(_Run(placement, sum(prepared.realised.pieces), base * over.ratio, over.error))
     return found
 

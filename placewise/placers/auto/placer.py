@@ -304,8 +304,6 @@ class _Portfolio:
 
     def _problem(self, turn: Turn) -> Problem:
         """What the placer of a turn is asked to solve."""
-        if turn.by_parts:
-            return join_parts(self.problem)
         return with_shape(self.problem, turn.shape) if turn.shape else self.problem
 
     def _check_time(self) -> None:
@@ -327,7 +325,7 @@ class _Portfolio:
         most = max(rest.seconds - KEPT_TURNS * history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), latest=most, iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
-        known = history.placements if turn.hinted or not (turn.shape or turn.by_parts) else ()
+        known = history.placements if turn.hinted or not turn.shape else ()
         looser = turn.shape == "any"
         bound = history.bounds[0] if looser else history.bound  # the first one holds for stages of any shape
         hints = replace(self.hints, placements=known, by=(), baselines={}, bound=bound)
@@ -342,7 +340,7 @@ class _Portfolio:
         proposal = make_sound(placer.info, self.problem, proposal)
         if looser:
             proposal = replace(proposal, placement=None)
-        elif turn.shape or turn.by_parts:
+        elif turn.shape:
             proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:
             self._infeasible = proposal
@@ -362,9 +360,11 @@ def _renew(searchers: Sequence[_Searcher], seconds: float) -> None:
 
 
 def with_shape(problem: Problem, shape: strategy.Shape) -> Problem:
-    """The problem with stages of a shape.
+    """The problem of a shape.
 
     Placements of a tighter one keep the problem's rules, where its bounds do not hold; of a looser one, the reverse.
     """
+    if shape == "parts":
+        return join_parts(problem)
     contiguous, convex = shape == "contiguous", shape == "convex"
     return problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=convex))

@@ -52,16 +52,16 @@ a better start on graphs of some thousand ops. On larger ones the search for a c
 COUNTING = frozenset(("cover", "cpsat", "local", "multilevel", LAST_RESORT, "windows"))
 """The placers that a budget of iterations limits; others do the same each time."""
 
-Shape = Literal["contiguous", "convex", "any"]
+Shape = Literal["contiguous", "convex", "any", "parts"]
+"""Of stages; or `parts`: the ops of every small part of the model stay on one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A placer with its options, its share of the remaining time, and the most work of a solver in it.
 
-    With a `shape` it solves the problem whose stages have that shape. If that is tighter, its placements keep the rules
-    of the problem; with `any`, its bound holds for the problem. It starts from scratch, or if `hinted` from the best
-    placements. `by_parts`: the ops of every small part of the model stay on one device.
+    With a `shape` it solves the problem of that shape. If that is tighter, its placements keep the problem's rules;
+    with `any`, its bound holds for the problem. It starts from scratch, or if `hinted` from the best placements.
     A quick placer that is `needed` runs whenever it can end in time, whatever share of the time is left to quick ones.
     """
 
@@ -70,7 +70,6 @@ class Turn:
     share: float = 1.0
     work: int | None = None
     shape: Shape | None = None
-    by_parts: bool = False
     needed: bool = False
     hinted: bool = False
 
@@ -150,7 +149,7 @@ def by_parts(problem: Problem) -> tuple[Turn, ...]:
     if problem.n_ops > MANY_REPEATED or join_parts(problem).n_blocks * BLOCKS_PER_PART > problem.n_blocks:
         return ()
     turns = Turn("multilevel", {"repeated": "never"}), Turn("local", {"bound": False})
-    return tuple(replace(turn, by_parts=True, hinted=True) for turn in turns)
+    return tuple(replace(turn, shape="parts", hinted=True) for turn in turns)
 
 
 def proofs(problem: Problem) -> tuple[Turn, ...]:

@@ -230,13 +230,13 @@ def test_restarts_go_back_to_the_beginning_and_keep_the_best(monkeypatch: pytest
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_searches_begin_at_whole_parts_where_these_are_ahead(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of whole parts and the usual one have a turn each; the better goes on, and later ones begin there."""
+    """A search of whole parts and the usual one have a turn each; the better goes on from what it found."""
     problem = pw.build("zoo:rnnlm-2", "2xL4", pw.ProblemOptions(objective="latency", dims={"steps": 12}))
     good, bad = np.zeros(problem.n_ops, np.int32), np.arange(problem.n_ops, dtype=np.int32) % 2
     start = np.array((*bad[:-20], *good[-20:]), np.int32)
 
     def rotate(run: _Portfolio, turns: Sequence[_Searcher], _until: float, _patience: float) -> None:
-        joined = all(searcher.turn.by_parts for searcher in turns)
+        joined = all(searcher.turn.shape == "parts" for searcher in turns)
         run.history.record("a search", Proposal(Placement(good if joined == ahead else bad)))
 
     monkeypatch.setattr(_Portfolio, "_rotate", rotate)
