@@ -125,6 +125,12 @@ class Stopwatch:
         watch._start = self._start
         return watch
 
+    def extended(self, share: float) -> Stopwatch:
+        """The same clock for a search that would be lost unless it ends, with this share of the seconds left to that."""
+        watch = Stopwatch(replace(self.budget, seconds=max(self.budget.seconds, self.elapsed + share * self.last)))
+        watch._start = self._start
+        return watch
+
     def rest(self) -> Budget:
         """The budget that remains, for a placer that calls another."""
         return replace(self.budget, seconds=self.left, latest=None if self.budget.latest is None else self.last)

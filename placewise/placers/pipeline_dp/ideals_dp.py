@@ -36,6 +36,9 @@ from placewise.simulate.contiguity import Contraction, depth_first, join
 MAX_COMPONENTS = 20_000
 LEFT = 0.1
 """The largest share of the time that is kept for the final choice; it is as much as reading the problem took."""
+FEW_IDEALS, PROOF_SHARE = 20_000, 0.6
+"""With this many ideals or fewer, a proof may take this share of the time that is left to all placers, not to this one
+alone: it takes seconds on a slow machine, and where it does not end it has proved little."""
 INSTEAD = "instead the best split along many orders of the ops, under a bound from parts of the graph"
 
 
@@ -78,7 +81,11 @@ class _DpRun:
             return split.device
         priced = price_phases(self.problem, graph.component, graph.n, capacity)
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
-        result = search_phases(priced, ideals, self._go_on, beat, self.watch.budget.gap)
+        watch = self.watch
+        if self.problem.constraints.contiguous and len(ideals) <= FEW_IDEALS:
+            self.watch = watch.extended(PROOF_SHARE)
+        result = search_phases(priced, ideals, self._go_on, beat, watch.budget.gap)
+        self.watch = watch
         self.reason = result.reason
         self.interrupted |= result.reason is Reason.INTERRUPTED
         if first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -201,6 +202,24 @@ def test_interrupted_with_the_best_so_far() -> None:
     proposal = run_placer(DpPlacer(), problem, Budget(), on_progress=interrupt)
     assert proposal.reason is Reason.INTERRUPTED and proposal.bound is None
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
+
+
+@pytest.mark.parametrize(("latest", "proved"), [(60.0, False), (10_000.0, True)])
+def test_a_proof_within_reach_may_take_longer_than_its_share(
+    latest: float, proved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of 60 s that is over once the ideals are tried: they are tried to the end if much more time is left."""
+    problem, late = star(12, size=1), [0.0]
+    true_time = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: true_time() + late[0])
+
+    def delay(progress: Progress) -> None:
+        late[0] = 1000.0 if progress.message.endswith("of 4096") else late[0]
+
+    proposal = run_placer(DpPlacer(), problem, Budget(seconds=60.0, latest=latest), on_progress=delay)
+    assert (proposal.reason is Reason.FINISHED) == proved
+    assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
+    assert any("not all of them were tried" in note for note in proposal.notes) != proved
 
 
 def line(n: int, devices: int) -> Problem:
