@@ -181,6 +181,7 @@ def test_interrupted_with_nothing(tmp_path: Path) -> None:
     assert errors.strip().endswith("interrupted")
 
 
+@pytest.mark.soak
 def test_training_workers_are_interrupted(tmp_path: Path) -> None:
     """Ctrl-C goes to all processes of a terminal: the best so far is the plan, exit code 0, and nobody is left."""
     pytest.importorskip("torch")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gguf_models import write_model
 from llama_configurations import MODELS, read_both
+from soak import sample
 
 import placewise as pw
 from placewise.core.build import build
@@ -26,8 +27,10 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("dims", SIZES)
+CASES = [(family, dims) for dims in SIZES for family in MODELS]
+
+
+@pytest.mark.parametrize(("family", "dims"), sample(CASES, 5))
 def test_bytes_are_those_of_the_file(family: str, dims: dict[str, int], tmp_path: Path) -> None:
     """Of every layer: blocks of 256 positions for each sequence, a micro-batch beside a window, values of latents."""
     asked, file = read_both(family, tmp_path, **dims)

@@ -54,8 +54,11 @@ ABSENT = re.compile(
 PROFILE = re.compile(r"placewise profile .*(?:examples/models/|model\.onnx).* -o (\S+)")
 PROFILES: dict[str, tuple[str, bytes]] = {}
 """Profiles of the models here, which several pages measure by the same command, and the files that they wrote."""
-LONG = ("docs/measured.md", "docs/runtimes.md", "docs/guides/measured-costs.md", "docs/guides/openvino.md")
-"""Pages whose commands measure for minutes: `make soak` runs them, and `make test` parses them."""
+LONG = (
+    "docs/generalizing.md", "docs/learning.md", "docs/measured.md", "docs/runtimes.md", "docs/zoo.md",
+    "docs/guides/measured-costs.md", "docs/guides/openvino.md",
+)  # fmt: skip
+"""Pages whose commands take minutes, to train, measure or build: `make soak` runs them, `make test` parses them."""
 UNSAID = "…"
 """What a page leaves to its reader cannot run: it is parsed."""
 ALREADY = re.compile(r"the plan has it on (\S+) already; choose another device: (\S+)")

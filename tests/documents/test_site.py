@@ -69,6 +69,7 @@ def test_links_lead_to_the_places_of_the_site(hooks: ModuleType, link: str, sour
     assert hooks.rewrite_links(f"[a]({link})", source) == f"[a]({rewritten})"
 
 
+@pytest.mark.soak
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     """No warning (links, anchors, pages without a place), and no script, style or picture of another host."""
     pytest.importorskip("mkdocstrings")

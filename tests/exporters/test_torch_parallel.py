@@ -111,7 +111,8 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["llama", "bert"])
 def test_sequence_parallelism_exchanges_what_the_plan_counts(name: str) -> None:
     """As many all-gathers and reduce-scatters in each pass as the rules say, and no all-reduce of activations."""
     problem = problem_of(name, "2xcore", sequence_parallel=True)

@@ -226,6 +226,7 @@ def test_files_hold_how_close_losses_are(
     assert (said["backend"], said["tf32"], said["tolerance"]) == (backend, "convolutions", tolerance)
 
 
+@pytest.mark.soak
 def test_a_long_comparison_is_waited_for(written: tuple[Path, Path], tmp_path: Path) -> None:
     """The others wait for the process that repeats the steps, for longer than for anything else."""
     path, folder = written

@@ -31,8 +31,11 @@ def enough(count: int) -> int:
 
 
 def sample(cases: Sequence[Any], every: int = 3) -> list[Any]:
-    """Parameters of a test, of which `make test` tries each `every`th, from the first on."""
-    return [case if i % every == 0 else later(case) for i, case in enumerate(cases)]
+    """Parameters of a test, alone or in tuples, of which `make test` tries each `every`th, from the first on."""
+    return [
+        case if i % every == 0 else later(*case) if isinstance(case, tuple) else later(case)
+        for i, case in enumerate(cases)
+    ]
 
 
 def later(*values: Any) -> Any:

@@ -157,6 +157,7 @@ def test_an_error_in_the_middle_rank_is_named(tmp_path: Path) -> None:
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.soak
 def test_a_stream_is_predicted_with_its_fill(residuals: Any) -> None:
     """`run` says what the measured stream should take, and what a full pipeline would, with blocking transfers."""
     problem = pw.build(residuals.path, "2xcore")

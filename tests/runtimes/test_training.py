@@ -162,6 +162,7 @@ class PartlyTrained(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.head(torch.tanh(self.encoder(x)) * self.scale)
 
 
+@pytest.mark.soak
 def test_the_weights_are_the_whole_state_of_the_module(tmp_path: Path) -> None:
     """Also what did not train, in the folder of a run whose first stage has nothing to train."""
     path = save_program(PartlyTrained, (torch.randn(4, 8),), tmp_path / "model.pt2")
@@ -194,7 +195,7 @@ class TiedDecoder(torch.nn.Module):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize(
     ("make", "example", "pattern"),
     [
-        (PartlyTrained, lambda: (torch.randn(4, 8),), (0, 1)),
+        later(PartlyTrained, lambda: (torch.randn(4, 8),), (0, 1)),
         later(TiedDecoder, lambda: (torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64)), PATTERN),
     ],
 )

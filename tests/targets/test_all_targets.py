@@ -93,7 +93,7 @@ def test_every_target_has_models() -> None:
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"] if SOAKS else ["latency"])
-@pytest.mark.parametrize("name", sample(list(MODELS), 5))
+@pytest.mark.parametrize("name", sample(list(MODELS), 7))
 def test_a_plan_for_a_target_loses_nothing(name: str, objective: str, tmp_path: Path) -> None:
     """Not one op moves, the value is that of the plan to the last bit, and what cannot be is one sentence."""
     problem = tight(locate(name, tmp_path), objective)
