@@ -77,8 +77,8 @@ def _weigh(problem: Problem, placement: Placement, moved: float) -> tuple[float,
         for d in np.flatnonzero(spent[code]).tolist():
             error, source = _error_of(problem, name, d)
             parts[source] += error * float(spent[code, d])
-    if costs.transfer_source in _ESTIMATED:
-        parts["assumed speeds of links"] += ASSUMED * moved
+    error, source = _error_of_transfers(problem)
+    parts[source] += error * moved
     total = float(spent.sum()) + moved
     source = max(parts, key=lambda name: parts[name], default="")
     return (sum(parts.values()) / total if total > 0 else 0.0), source
@@ -86,18 +86,28 @@ def _weigh(problem: Problem, placement: Placement, moved: float) -> tuple[float,
 
 def _error_of(problem: Problem, source: str, device: int) -> tuple[float, str]:
     """The relative error of the op times of one source on a device, and where that comes from."""
-    fitted, spread = problem.cluster.devices[device].error, problem.costs.spread
+    fitted = problem.cluster.devices[device].error
     if source in _ESTIMATED and fitted:
         return max(fitted, MEASURED), "measured error of the devices' figures"
     if source in _ESTIMATED:
         return ASSUMED, "data sheets and assumed efficiencies"
-    if source in (MOVED, OFFLOADED) and problem.costs.transfer_source in _ESTIMATED:
+    if source in (MOVED, OFFLOADED):
+        return _error_of_transfers(problem)
+    return _error_of_measured(problem) if source == "measured" else (0.0, "given")
+
+
+def _error_of_transfers(problem: Problem) -> tuple[float, str]:
+    """The relative error of transfer times, and where that comes from."""
+    if problem.costs.transfer_source in _ESTIMATED:
         return ASSUMED, "assumed speeds of links"
+    return _error_of_measured(problem) if problem.costs.transfer_source == "measured" else (0.0, "given")
+
+
+def _error_of_measured(problem: Problem) -> tuple[float, str]:
+    """The relative error of measured times, and where that comes from."""
     runs = problem.costs.runs
-    if source == "measured" and runs.plans and problem.objective.kind == "latency":
+    if runs.plans and problem.objective.kind == "latency":
         errors = [(max(runs.error, MEASURED), f"runs of {runs.describe_plans()}")]
-    elif source == "measured":
-        errors = [(MEASURED, "usual with measured times"), (spread, "spread of the measured times")]
     else:
-        return 0.0, "given"
+        errors = [(MEASURED, "usual with measured times"), (problem.costs.spread, "spread of the measured times")]
     return max((*errors, (runs.own_threads_error, "runs with the runtime's own threads")), key=itemgetter(0))

@@ -179,6 +179,12 @@ def test_given_costs_have_no_error() -> None:
     assert error_of(costed(("given",)), 4.0) == GIVEN
 
 
+def test_measured_transfers_are_as_far_off_as_measured_ops() -> None:
+    """However long they take beside the ops: the error is that of both, and half of it where the links are given."""
+    assert error_of(costed(("measured",), transfers="measured"), 4.0).error == pytest.approx(MEASURED)
+    assert error_of(costed(("measured",), transfers="given"), 4.0).error == pytest.approx(MEASURED / 2)
+
+
 def test_assumed_costs_have_the_assumed_error_unless_it_was_measured() -> None:
     """15 % for data sheets; the error of the catalogue or of a fit, where measurements were compared with it."""
     assert error_of(costed(("roofline",))).error == ASSUMED == 0.15
