@@ -126,7 +126,7 @@ class Stopwatch:
         return watch
 
     def extended(self, share: float) -> Stopwatch:
-        """The same clock for a search that would be lost unless it ends, with this share of the seconds left to that."""
+        """The same clock for what would be lost unless it ends, with this share of the seconds left to that."""
         watch = Stopwatch(replace(self.budget, seconds=max(self.budget.seconds, self.elapsed + share * self.last)))
         watch._start = self._start
         return watch
