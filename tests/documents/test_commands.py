@@ -45,8 +45,8 @@ SMALLER = [
 ]
 """What the pages give to searches is cut down: what runs is the same. `make test`
 takes smaller models, no workers and no pilots, and gives `auto`, which has an answer at any time, less of it."""
-ELSEWHERE = re.compile(r"openvino:(GPU|NPU)|profile .*rpc:192\.|rpc:192\..*--measure")
-"""Commands for devices that machines without them refuse in one sentence."""
+ELSEWHERE = re.compile(r"openvino:(GPU|NPU)|profile .*rpc:192\.|rpc:192\..*--(measure|costs)")
+"""Commands for devices, or with their profiles, that machines without them refuse in one sentence."""
 ABSENT = re.compile(
     r"not on this machine|llama-server is not installed|does not answer|Failed to connect|home\.json: cannot be read"
 )
