@@ -263,7 +263,8 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
     errors = [abs(one["error"]) for one in rows if one["split"]]
     plain = [abs(one["error_by_costs"]) for one in rows if one["split"]]
     worth = sum(one["measured_verdict"].startswith(WORTH) for one in rows)
-    lines += ["", f"Of {len(rows)} models, {len(errors)} are split, and {worth} of the splits are worth it when run."]
+    be = "is" if worth == 1 else "are"
+    lines += ["", f"Of {len(rows)} models, {len(errors)} are split, and {worth} of the splits {be} worth it when run."]
     if errors:
         lines[-1] += (
             f" Errors of the predicted gain: median {statistics.median(errors):.1%}, worst {max(errors):.1%}; by the "

@@ -85,6 +85,7 @@ def _run(stops: list[int]) -> int | str | None:
     except BaseException as error:
         if not stops:
             return _unwritten(error)
+    exec("")  # otherwise `python -m` ends by SIGINT where the interrupt left an exec, as those of dataclasses
     _say("interrupted")
     return INTERRUPTED
 

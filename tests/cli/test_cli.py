@@ -281,6 +281,23 @@ def test_ctrl_c_during_imports_is_one_word(module: str) -> None:
     assert (done.returncode, done.stderr.strip(), done.stdout) == (130, "interrupted", "")
 
 
+def test_python_m_ends_with_130_where_generated_code_is_interrupted(tmp_path: Path) -> None:
+    """As when dataclasses are made: Python would call that an end by SIGINT, whatever the signal and the exit code."""
+    script = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numpy': exec('signal.raise_signal(signal.SIGTERM)')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from placewise.cli import main\n"
+        "main()\n"
+    )
+    (tmp_path / "ended.py").write_text(script)
+    command = [sys.executable, "-m", "ended", "devices", "2xL4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert (done.returncode, done.stderr.strip(), done.stdout) == (130, "interrupted", "")
+
+
 def test_ctrl_c_in_compare_keeps_what_is_finished(tmp_path: Path) -> None:
     """SIGINT in the second placer: the first one's line stays, the others say why they have none, exit code 130."""
     when = (
