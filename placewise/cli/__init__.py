@@ -31,6 +31,7 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _settle()
+    exec("")  # `python -m` ends as if by SIGINT where the last interrupt left an exec, as those of dataclasses
     raise SystemExit(code)
 
 
@@ -85,7 +86,6 @@ def _run(stops: list[int]) -> int | str | None:
     except BaseException as error:
         if not stops:
             return _unwritten(error)
-    exec("")  # otherwise `python -m` ends by SIGINT where the interrupt left an exec, as those of dataclasses
     _say("interrupted")
     return INTERRUPTED
 

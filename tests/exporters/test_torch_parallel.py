@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from huggingface_configs import VARIANTS
 from parallel_plans import MODELS, example, export_family, problem_of, staged
+from soak import later
 from split_modules import reading
 
 from placewise.core.build import build
@@ -111,8 +112,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama", later("bert")])
 def test_sequence_parallelism_exchanges_what_the_plan_counts(name: str) -> None:
     """As many all-gathers and reduce-scatters in each pass as the rules say, and no all-reduce of activations."""
     problem = problem_of(name, "2xcore", sequence_parallel=True)

@@ -195,7 +195,7 @@ class TiedDecoder(torch.nn.Module):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize(
     ("make", "example", "pattern"),
     [
-        later(PartlyTrained, lambda: (torch.randn(4, 8),), (0, 1)),
+        (PartlyTrained, lambda: (torch.randn(4, 8),), (0, 1)),
         later(TiedDecoder, lambda: (torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64)), PATTERN),
     ],
 )

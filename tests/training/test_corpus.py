@@ -252,7 +252,6 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
-@pytest.mark.soak
 def test_one_process_and_two_end_in_the_same_parameters() -> None:
     """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
     options = small(algorithm="ppo", epochs=2)

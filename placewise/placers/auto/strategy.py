@@ -44,6 +44,9 @@ MANY_REPEATED, REPEATED_SHARE = 10_000, 0.75
 BLOCKS_PER_PART, PARTS_SHARE = 8, 0.2
 """With no more ops, and with so many blocks per part on average, whole parts of the model move for this share of the
 time that is left."""
+CHAIN_DP_SHARE, PROOF_SHARE = 0.3, 0.6
+"""Of the time that is left, for the dynamic program where stages form a chain, and for a proof over few ideals: where
+that does not end, it has proved little."""
 CHAIN_SHARE, CHAIN_WINDOWS_SHARE, CHAIN_OPS = 0.25, 0.3, 10_000
 """Of the time that is left, for stages in a chain where any sets are allowed, and then for windows on that chain: often
 a better start on graphs of some thousand ops. On larger ones the search for a chain takes longer than that."""
@@ -114,7 +117,7 @@ def main(problem: Problem, seconds: float) -> tuple[Turn, ...]:
         repeated = (Turn("multilevel", {"repeated": "only"}, share=REPEATED_SHARE),) if moved else ()
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT), *repeated)
     if problem.constraints.contiguous:
-        return Turn("dp", share=0.3), Turn(LAST_RESORT)
+        return Turn("dp", {"proof_share": PROOF_SHARE}, share=CHAIN_DP_SHARE), Turn(LAST_RESORT)
     if not isfinite(seconds):
         return (Turn(LAST_RESORT),)
     large = MANY_OPS < problem.n_ops <= CHAIN_OPS

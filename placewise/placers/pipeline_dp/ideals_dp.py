@@ -36,9 +36,8 @@ from placewise.simulate.contiguity import Contraction, depth_first, join
 MAX_COMPONENTS = 20_000
 LEFT = 0.1
 """The largest share of the time that is kept for the final choice; it is as much as reading the problem took."""
-FEW_IDEALS, PROOF_SHARE = 20_000, 0.6
-"""With this many ideals or fewer, a proof may take this share of the time that is left to all placers, not to this one
-alone: it takes seconds on a slow machine, and where it does not end it has proved little."""
+FEW_IDEALS = 20_000
+"""With this many ideals or fewer, a proof takes seconds on a slow machine: it may take `proof_share`."""
 INSTEAD = "instead the best split along many orders of the ops, under a bound from parts of the graph"
 
 
@@ -52,6 +51,7 @@ class _DpRun:
     watch: Stopwatch
     on_progress: OnProgress
     name: str
+    proof_share: float = 0.0
     bound: float | None = None
     method: str = "ideals dynamic program"
     exhausted: bool = False
@@ -82,8 +82,8 @@ class _DpRun:
         priced = price_phases(self.problem, graph.component, graph.n, capacity)
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
         watch = self.watch
-        if self.problem.constraints.contiguous and len(ideals) <= FEW_IDEALS:
-            self.watch = watch.extended(PROOF_SHARE)
+        if first and self.problem.constraints.contiguous and len(ideals) <= FEW_IDEALS:
+            self.watch = watch.extended(self.proof_share)
         result = search_phases(priced, ideals, self._go_on, beat, watch.budget.gap)
         self.watch = watch
         self.reason = result.reason
@@ -177,14 +177,16 @@ def _describe_progress(result: ChainSearchResult, beat: int) -> str:
     return "all of them were tried" if result.chain or result.floor == beat else "tried until the gap was reached"
 
 
-def propose_over_ideals(search: SearchContext, graph: Contraction, max_ideals: int, name: str) -> Proposal:
+def propose_over_ideals(
+    search: SearchContext, graph: Contraction, max_ideals: int, name: str, *, proof_share: float = 0.0
+) -> Proposal:
     """The best contiguous placement of the components of `graph`, with its proof if there is one.
 
     Progress is reported under `name`.
     """
     problem, contiguous = search.problem, search.problem.constraints.contiguous
     watch = search.watch.short_of(min(search.watch.elapsed, LEFT * search.budget.seconds))
-    run = _DpRun(problem, graph, max_ideals, watch, search.on_progress, name)
+    run = _DpRun(problem, graph, max_ideals, watch, search.on_progress, name, proof_share)
     candidates: list[Placement] = []
     shrunk = False
     try:

@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
@@ -65,11 +66,19 @@ class DpOptions:
 
     With 0 only this bound is proved, and no placement is proposed.
 
+    `proof_share`: where a portfolio gives this placer a part of its time, the share of all that is left which a proof
+    over at most 20,000 ideals may take instead.
+
     `method`: "ideals", "line" (the placer `dpl`) or, for latency, "max_load" (the placer `max_load_dp`).
     """
 
     max_ideals: int = 1_000_000
     method: Method = "ideals"
+    proof_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.proof_share <= 1:
+            raise PlacerError(f"dp does not support proof_share={self.proof_share}", remedy="give a share from 0 to 1")
 
 
 class DpPlacer:
@@ -101,7 +110,8 @@ class DpPlacer:
             return bound_hints(search, graph)
         if self.options.method == "line":
             return propose_split(search, graph, sort_last_ready_first(problem, graph), self.info.name)
-        return propose_over_ideals(search, graph, self.options.max_ideals, self.info.name)
+        share = self.options.proof_share
+        return propose_over_ideals(search, graph, self.options.max_ideals, self.info.name, proof_share=share)
 
     def _propose_max_load(self, search: SearchContext) -> Proposal:
         """The pipeline with the least max-load. Its bound and its progress are in max-load and are left out."""

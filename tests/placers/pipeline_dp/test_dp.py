@@ -22,6 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch, run_placer
+from placewise.placers.pipeline_dp import ideals_dp
 from placewise.placers.pipeline_dp.hill_climb import climb_hill
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
 from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
@@ -204,19 +205,30 @@ def test_interrupted_with_the_best_so_far() -> None:
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
 
 
-@pytest.mark.parametrize(("latest", "proved"), [(60.0, False), (10_000.0, True)])
-def test_a_proof_within_reach_may_take_longer_than_its_share(
-    latest: float, proved: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("latest", "few", "share", "proved"),
+    [
+        (2000.0, 20_000, 0.6, True),
+        (1500.0, 20_000, 0.6, False),
+        (2000.0, 100, 0.6, False),
+        (2000.0, 20_000, 0.0, False),
+    ],
+)
+def test_a_proof_within_reach_may_take_longer_than_its_part(
+    latest: float, few: int, share: float, proved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share of 60 s that is over once the ideals are tried: they are tried to the end if much more time is left."""
+    """A part of 60 s is over once ideals are tried, after 1,000 s: few of them may take a share of all that is left."""
     problem, late = star(12, size=1), [0.0]
+    monkeypatch.setattr(ideals_dp, "FEW_IDEALS", few)
     true_time = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: true_time() + late[0])
 
     def delay(progress: Progress) -> None:
         late[0] = 1000.0 if progress.message.endswith("of 4096") else late[0]
 
-    proposal = run_placer(DpPlacer(), problem, Budget(seconds=60.0, latest=latest), on_progress=delay)
+    proposal = run_placer(
+        DpPlacer(DpOptions(proof_share=share)), problem, Budget(seconds=60.0, latest=latest), on_progress=delay
+    )
     assert (proposal.reason is Reason.FINISHED) == proved
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
     assert any("not all of them were tried" in note for note in proposal.notes) != proved
