@@ -31,7 +31,8 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _settle()
-    exec("")  # `python -m` ends as if by SIGINT where the last interrupt left an exec, as those of dataclasses
+    # `python -m` ends as if by SIGINT where the last interrupt left an exec, as those of dataclasses
+    exec("")  # nosec B102
     raise SystemExit(code)
 
 
