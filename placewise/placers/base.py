@@ -121,13 +121,15 @@ class Stopwatch:
 
     def short_of(self, seconds: float) -> Stopwatch:
         """The same clock for a search that must leave so many seconds to what comes after it."""
-        watch = Stopwatch(replace(self.budget, seconds=max(0.0, self.budget.seconds - seconds)))
-        watch._start = self._start
-        return watch
+        return self._limited_to(max(0.0, self.budget.seconds - seconds))
 
     def extended(self, share: float) -> Stopwatch:
         """The same clock for what would be lost unless it ends, with this share of the seconds left to that."""
-        watch = Stopwatch(replace(self.budget, seconds=max(self.budget.seconds, self.elapsed + share * self.last)))
+        return self._limited_to(max(self.budget.seconds, self.elapsed + share * self.last))
+
+    def _limited_to(self, seconds: float) -> Stopwatch:
+        """The same clock with so many seconds in all."""
+        watch = Stopwatch(replace(self.budget, seconds=seconds))
         watch._start = self._start
         return watch
 
