@@ -21,7 +21,6 @@ CheckpointedSchedule::CheckpointedSchedule(const LatencySearchProblem& search, c
       problem_(search.problem),
       assignment_(assignment),
       arrived_(search.n_devices() + 1, -1.0),
-      needed_(search.n_devices() + 1, 0),
       position_(search.n_ops(), 0),
       ended_before_(search.n_ops(), 0),
       cause_(search.n_ops()),
@@ -84,20 +83,6 @@ double CheckpointedSchedule::send(Index tensor, std::int32_t source, std::int32_
     return free;
 }
 
-// The locations other than `source` where `tensor` is needed, ascending, into `targets_`.
-void CheckpointedSchedule::find_targets(Index tensor, std::int32_t source) {
-    targets_.clear();
-    const auto need = [&](std::int32_t place) {
-        if (place == source || needed_[place]) return;
-        needed_[place] = 1;
-        targets_.push_back(place);
-    };
-    for (const std::int32_t reader : problem_.consumers[tensor]) need(assignment_.site(reader).place);
-    if (problem_.output[tensor]) need(problem_.host());
-    for (const std::int32_t place : targets_) needed_[place] = 0;
-    if (targets_.size() > 1) std::sort(targets_.begin(), targets_.end());
-}
-
 void CheckpointedSchedule::enqueue(Index op, double ready_at, double now) {
     const std::int32_t device = assignment_.site(op).device;
     DeviceQueue& queue = state_.queues[device];
@@ -122,47 +107,70 @@ void CheckpointedSchedule::update_next_start(Index device, double now) {
     }
 }
 
-// Tell the readers of `tensor` where it has arrived; queue those that miss nothing any more.
-void CheckpointedSchedule::wake_readers(Index tensor, double now) {
-    for (const std::int32_t reader : problem_.consumers[tensor]) {
-        const double there = arrived_[assignment_.site(reader).place];
-        if (there < 0) continue;
-        OpProgress& op = state_.ops[reader];
-        if (there > op.ready_at) {
-            op.ready_at = there;
-            op.last_input = static_cast<std::int32_t>(tensor);
-        }
-        if (--op.missing == 0) enqueue(reader, op.ready_at, now);
+// An input of an op is `there` at that time; queue the op if it misses nothing any more.
+inline void CheckpointedSchedule::deliver(Index tensor, std::int32_t reader, double there, double now) {
+    OpProgress& op = state_.ops[reader];
+    if (there > op.ready_at) {
+        op.ready_at = there;
+        op.last_input = static_cast<std::int32_t>(tensor);
     }
+    if (--op.missing == 0) enqueue(reader, op.ready_at, now);
 }
 
-// A tensor was made at `source` by `op`, or (not `finished`) its staged copy has reached host memory.
+// A tensor was made at `source` by `op`, or (not `finished`) its staged copy has reached host memory. Readers at
+// `source` have it at once; it is sent to all others, to the locations in ascending order.
 template <bool RECORD>
 void CheckpointedSchedule::release(Index tensor, std::int32_t source, bool finished, std::int32_t op, double now) {
     const Problem& p = problem_;
-    find_targets(tensor, source);
+    const std::int32_t host = p.host();
     if constexpr (RECORD) queued_after_[tensor] = -1;
-    double home = 0.0;
-    if (!finished) {
-        for (const std::int32_t target : targets_) {
-            arrived_[target] = target == p.host() ? now : send<RECORD>(tensor, p.host(), target, now);
+    const auto need = [this](std::int32_t place) {
+        if (arrived_[place] == 0.0) return;
+        arrived_[place] = 0.0;
+        targets_.push_back(place);
+    };
+    for (const std::int32_t reader : p.consumers[tensor]) {
+        const std::int32_t place = assignment_.site(reader).place;
+        if (place != source) {
+            need(place);
+        } else if (finished) {
+            deliver(tensor, reader, now, now);
         }
-    } else if (p.staged && !targets_.empty() && source != p.host()) {
-        arrived_[source] = now;
-        home = send<RECORD>(tensor, source, p.host(), now);
-        state_.events.push({home, static_cast<std::int32_t>(op + 1 + tensor), op});
-    } else {
-        arrived_[source] = now;
-        for (const std::int32_t target : targets_) arrived_[target] = send<RECORD>(tensor, source, target, now);
-        home = arrived_[p.host()];
     }
-    if (p.output[tensor] && home > state_.makespan) {
+    if (p.output[tensor] && source != host) need(host);
+    double home = now;
+    if (!targets_.empty()) {
+        home = send_to_targets<RECORD>(tensor, source, finished, op, now);
+        for (const std::int32_t target : targets_) arrived_[target] = -1.0;
+        targets_.clear();
+    }
+    if (finished && p.output[tensor] && home > state_.makespan) {
         state_.makespan = home;
         state_.last_op = op;
     }
-    wake_readers(tensor, now);
-    arrived_[source] = -1.0;
-    for (const std::int32_t target : targets_) arrived_[target] = -1.0;
+}
+
+// Send a tensor to `targets_`, and tell its readers there; when it is in host memory, if it is sent there.
+template <bool RECORD>
+double CheckpointedSchedule::send_to_targets(Index tensor, std::int32_t source, bool finished, std::int32_t op,
+                                             double now) {
+    const Problem& p = problem_;
+    const std::int32_t host = p.host();
+    if (finished && p.staged && source != host) {
+        const double home = send<RECORD>(tensor, source, host, now);
+        state_.events.push({home, static_cast<std::int32_t>(op + 1 + tensor), op});
+        return home;
+    }
+    std::sort(targets_.begin(), targets_.end());
+    const std::int32_t origin = finished ? source : host;
+    for (const std::int32_t target : targets_) {
+        arrived_[target] = target == origin ? now : send<RECORD>(tensor, origin, target, now);
+    }
+    for (const std::int32_t reader : p.consumers[tensor]) {
+        const std::int32_t place = assignment_.site(reader).place;
+        if (place != source) deliver(tensor, reader, arrived_[place], now);
+    }
+    return arrived_[host];
 }
 
 // Whether the schedule can still end before `limit` after a device has started what it can at this moment.
@@ -234,11 +242,12 @@ double CheckpointedSchedule::simulate(double limit, Interrupt& interrupt) {
             ++s.n_ended;
             for (const Index tensor : p.outputs_of(op)) release<RECORD>(tensor, site.place, true, op, now);
         }
+        double next = INF;
         for (Index d = 0; d < p.n_devices(); ++d) {
             if (s.next_start[d] <= now && !start_ready_ops<RECORD>(d, now, limit)) return INF;
+            next = std::min(next, s.next_start[d]);
         }
-        now = s.events.empty() ? INF : s.events.top().time;
-        for (const double next : s.next_start) now = std::min(now, next);
+        now = s.events.empty() ? next : std::min(next, s.events.top().time);
     }
     return s.n_ended == p.n_ops() ? s.makespan : INF;
 }

@@ -98,9 +98,10 @@ private:
     template <bool RECORD>
     void release(Index tensor, std::int32_t source, bool finished, std::int32_t op, double now);
     template <bool RECORD>
+    double send_to_targets(Index tensor, std::int32_t source, bool finished, std::int32_t op, double now);
+    template <bool RECORD>
     bool start_ready_ops(Index device, double now, double limit);
-    void find_targets(Index tensor, std::int32_t source);
-    void wake_readers(Index tensor, double now);
+    void deliver(Index tensor, std::int32_t reader, double there, double now);
     void enqueue(Index op, double ready_at, double now);
     void update_next_start(Index device, double now);
     std::int32_t end_event(Index op) const { return static_cast<std::int32_t>(op + problem_.out_offsets[op]); }
@@ -114,8 +115,7 @@ private:
     Index n_simulated_ = 0;
 
     std::vector<double> arrived_;        // [n_devices + 1] where the tensor at hand is, −1 between calls
-    std::vector<std::uint8_t> needed_;   // [n_devices + 1] zeros between calls
-    std::vector<std::int32_t> targets_;  // the locations that need the tensor at hand, ascending
+    std::vector<std::int32_t> targets_;  // the locations that need the tensor at hand
 
     StartTimes recorded_;
     StartTimes priced_;
