@@ -9,6 +9,7 @@ placement a good proposal. The same holds for shared wires and live activations,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -83,9 +84,8 @@ class _DpRun:
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
         watch = self.watch
         if first and self.problem.constraints.contiguous and len(ideals) <= FEW_IDEALS:
-            self.watch = watch.extended(self.proof_share)
-        result = search_phases(priced, ideals, self._go_on, beat, watch.budget.gap)
-        self.watch = watch
+            watch = watch.extended(self.proof_share)
+        result = search_phases(priced, ideals, partial(self._go_on, watch=watch), beat, watch.budget.gap)
         self.reason = result.reason
         self.interrupted |= result.reason is Reason.INTERRUPTED
         if first:
@@ -164,11 +164,12 @@ class _DpRun:
         self.notes.append(f"{ideals:,} ideals of {graph.n:,} components or more, too many for their program: {INSTEAD}")
         return graph, None
 
-    def _go_on(self, done: int, total: int, seconds: float) -> bool:
+    def _go_on(self, done: int, total: int, seconds: float, watch: Stopwatch | None = None) -> bool:
+        watch = watch or self.watch
         value = min([seconds, *(split.value for split in self._splits.values())])
         message = f"ideal {done} of {total}"
-        self.on_progress(Progress(self.name, self.watch.elapsed, message, value if np.isfinite(value) else None))
-        return not (self.watch.out or self.interrupted)
+        self.on_progress(Progress(self.name, watch.elapsed, message, value if np.isfinite(value) else None))
+        return not (watch.out or self.interrupted)
 
 
 def _describe_progress(result: ChainSearchResult, beat: int) -> str:
