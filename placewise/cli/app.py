@@ -32,7 +32,9 @@ class _Commands(TyperGroup):
             return None
         module = import_module(f"placewise.cli.{cmd_name}")
         if cmd_name == "zoo":
-            return typer.main.get_group(module.app)
+            group = typer.main.get_group(module.app)
+            group.name = cmd_name
+            return group
         command = typer.Typer(context_settings=CONTEXT)
         command.command(cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(command)

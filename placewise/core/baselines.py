@@ -11,7 +11,15 @@ import numpy as np
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Reason
-from placewise.model.verdict import BALANCED_SPLIT, EVEN_LAYERS, OWN_THREADS, REPLICAS, SINGLE_DEVICE, Baseline
+from placewise.model.verdict import (
+    BALANCED_SPLIT,
+    EVEN_LAYERS,
+    NO_TIME,
+    OWN_THREADS,
+    REPLICAS,
+    SINGLE_DEVICE,
+    Baseline,
+)
 from placewise.placers import registry
 from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.simulate import judge_placement
@@ -23,7 +31,6 @@ BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 FIRST_SHARE, SPLIT_COST = 0.5, 4.0
 """Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
 
-NO_TIME = "there was no time for it"
 NO_BOUND = "no bound: interrupted"
 
 NOT_SAID = "the target cannot express it"
@@ -71,14 +78,16 @@ def _fill(baselines: Baselines, problem: Problem, budget: Budget, watch: Stopwat
         if placement is not None and project is not None:
             placement, why = project(placement), NOT_SAID
         if placement is None:
-            baselines.others[name] = Baseline(math.inf, why)
+            apart = name == SINGLE_DEVICE and not problem.allowed.all(axis=0).any()
+            baselines.others[name] = Baseline(math.inf, why, rule="support" if apart else "")
         else:
             proposed = watch.elapsed
             baselines.judged[name] = (placement, judge_placement(problem, placement))
             baselines.judging = max(baselines.judging, watch.elapsed - proposed)
         spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
-        late = watch.stopped or watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        kinds = len(np.unique(equal_devices(problem)))
+        late = watch.stopped or 2 * kinds * baselines.judging > watch.left
         baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
 
 

@@ -150,9 +150,25 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
         replace(constraints, together=(*priced.together, *_together(reading.graph, options, reading.modules))),
         (*reading.warnings, *warnings, *priced.notes),
     )
+    problem = _warn_of_no_room(problem)
     if problem.objective.kind == "step":
         return ask_step(problem, options)
     return add_ways(problem, work, options) if options.splits else problem
+
+
+def _warn_of_no_room(problem: Problem) -> Problem:
+    """The problem with a warning that names the devices which the room to keep free leaves no memory."""
+    full = [
+        device.name
+        for device, room in zip(problem.cluster, problem.capacity.tolist(), strict=True)
+        if room <= 0 < device.memory
+    ]
+    if not full:
+        return problem
+    warning = (
+        f"{', '.join(full)}: no memory is left beside what stays free (--headroom, or 'reserved' in a cluster file)"
+    )
+    return problem.with_(warnings=(*problem.warnings, warning))
 
 
 def _costs(

@@ -106,7 +106,7 @@ def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel
     reading = read_live(model, inputs, dims=options.dims)
     if reading is None:
         remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
-        raise InputError(f"a {type(model).__name__} is not a model", remedy=remedy)
+        raise InputError(f"an object of type {type(model).__name__} is not a model", remedy=remedy)
     return _in_view(reading, options)
 
 

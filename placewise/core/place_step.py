@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from placewise.core.baselines import NO_BOUND, NO_TIME, Baselines, Judged, collect_baselines
+from placewise.core.baselines import NO_BOUND, Baselines, Judged, collect_baselines
 from placewise.core.place_stages import result_with, result_without
 from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import Bound, Judgement, Proposal, Reason, Result
-from placewise.model.verdict import REPLICAS, Baseline
+from placewise.model.result import Bound, Judgement, Proposal, Reason, Result, Violation
+from placewise.model.verdict import NO_TIME, REPLICAS, Baseline
 from placewise.model.ways import StageGroup
 from placewise.placers import registry
 from placewise.placers.base import (
@@ -114,7 +114,8 @@ def _collect(problem: Problem, watch: Stopwatch) -> Baselines:
         if math.isfinite(found.value):
             judged[name] = (settled, found)
         else:
-            others[name] = Baseline(math.inf, found.violations[0].message if found.violations else "it cannot run")
+            broken = found.violations[0] if found.violations else Violation("schedule", "it cannot run")
+            others[name] = Baseline(math.inf, broken.message, rule=broken.kind)
     if problem.n_devices > 1 and problem.n_ops:
         copies = Baseline(math.inf, NO_TIME) if watch.out else _copy_model(problem)
         others[REPLICAS] = copies if isinstance(copies, Baseline) else _as_figures(problem, copies)

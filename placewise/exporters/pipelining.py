@@ -101,7 +101,7 @@ def connect(seconds):
     try:
         store, processes = meet(rank, NAMES, seconds)
     except MeetingError as error:
-        refuse(f"{{error}}, or start with {{start}}")
+        refuse(f"{{error}} ({{start}} starts all of them)")
     return rank, store, RankWatch(processes, rank, NAMES)
 
 

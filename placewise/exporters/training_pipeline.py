@@ -91,7 +91,7 @@ def connect(seconds):
     try:
         store, processes = meet(rank, NAMES, seconds)
     except MeetingError as error:
-        raise SystemExit(f"{{error}}, or start with {{start}}")
+        raise SystemExit(f"{{error}} ({{start}} starts all of them)")
     watch = RankWatch(processes, rank, NAMES)
     dist.init_process_group(
         SAID["backend"], store=dist.PrefixStore("group", store), rank=rank, world_size=world,

@@ -140,6 +140,13 @@ def result_of(export: Export, problem: Problem) -> Result:
     return Result(problem, export.exported.placement, status, export.said, bound, "export", 0.0, notes=notes)
 
 
+def describe_loss(loss: float) -> str:
+    """How much slower a plan is, as a share of its time, in words; a multiple where it takes twice as long or more."""
+    if loss >= 1:
+        return f"{loss + 1:,.0f}× as slow" if loss >= 99 else f"{loss + 1:.3g}× as slow"
+    return f"{abs(loss):.1%} {'slower' if loss > 0 else 'faster'}"
+
+
 def describe_projection(export: Export, n_ops: int) -> str:
     """What a projection changes and costs; "" without one."""
     if not export.projected:
@@ -148,7 +155,7 @@ def describe_projection(export: Export, n_ops: int) -> str:
     said, asked = format_seconds(export.said.value), format_seconds(export.asked.value)
     change = f"as fast: {said}"
     if abs(export.loss) >= SMALLEST:
-        change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
+        change = f"{describe_loss(export.loss)}: {said} instead of {asked}"
     tokens = f"the files for {export.info.name} leave out sequence parallelism" if export.left_out else ""
     if tokens and not export.reshaped:
         return f"{tokens}; judged without it, the plan is {change}"

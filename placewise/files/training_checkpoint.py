@@ -15,6 +15,8 @@ from placewise.files.atomic import atomic_write
 from placewise.files.records import Record, Whole, describe_os_error, read_record, write_record
 
 HEADER, WEIGHTS = "checkpoint.json", "weights.pt"
+ANEW = "begin anew in another folder, without --resume"
+"""What is left where a checkpoint cannot be read."""
 
 
 class TrainingHeader(Record):
@@ -38,7 +40,7 @@ class TrainingCheckpoint:
 
     def __init__(self, path: str | os.PathLike[str], run: str, ranks: int, *, resume: bool) -> None:
         self.path, self._run, self._ranks = Path(path), run, ranks
-        self._header = self.path / HEADER
+        self._header, self._new = self.path / HEADER, not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with atomic_write(self.path / f".{HEADER}.probe"):
@@ -52,6 +54,12 @@ class TrainingCheckpoint:
                 remedy = "go on from it with --resume, or name another folder"
                 raise InputError("holds a checkpoint already", where=str(path), remedy=remedy)
             self.last = self._read()
+
+    def abandon(self) -> None:
+        """Remove the folder if it was made for this run and nothing came of it."""
+        if self._new and self.last is None:
+            with suppress(OSError):
+                self.path.rmdir()
 
     def files(self, step: int) -> list[str]:
         """Where the processes of a replica write their state after a step. Raises OutputError."""
@@ -84,5 +92,5 @@ class TrainingCheckpoint:
             raise ModelFileError("is the checkpoint of another training run", where=str(self.path), remedy=remedy)
         missing = next((name for name in self.files(header.step) if not Path(name).is_file()), None)
         if missing is not None:
-            raise ModelFileError(f"lacks {Path(missing).name}", where=str(self.path), remedy="start without --resume")
+            raise ModelFileError(f"lacks {Path(missing).name}", where=str(self.path), remedy=ANEW)
         return header

@@ -380,8 +380,8 @@ BASELINE_NAMES = (SINGLE_DEVICE, OWN_THREADS, REPLICAS, BALANCED_SPLIT, EVEN_LAY
 
 def baseline_of(judgement: Judgement) -> Baseline:
     """A judged placement as figures of a baseline."""
-    broken = judgement.violations[0].message if judgement.violations else ""
-    return Baseline(judgement.value, broken, tuple(use.device for use in judgement.devices if use.ops))
+    rule, broken = (judgement.violations[0].kind, judgement.violations[0].message) if judgement.violations else ("", "")
+    return Baseline(judgement.value, broken, tuple(use.device for use in judgement.devices if use.ops), rule)
 
 
 def usable_devices(problem: Problem) -> list[str]:

@@ -14,6 +14,9 @@ BEST_UNIFORM, MEGATRON = "best uniform plan", "Megatron's rule of thumb"
 OWN_THREADS, CORE_COPIES = "the runtime's own threads on all cores", "a copy per core"
 """What a runtime does without a placer on the cores of a machine: one copy with a thread per core, or one per core."""
 
+NO_TIME = "left out to leave time for the search"
+"""Why a naive answer is missing; nothing is known of it."""
+
 AS_FAR = "one device as far as the rules allow"
 HARDLY = 0.01
 """A gain that is not above it is hardly worth it, even where the costs are given."""
@@ -59,11 +62,15 @@ GIVEN = Uncertainty()
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A naive answer: its seconds (inf if it cannot run), why it breaks a rule ("" if it does not), its devices."""
+    """A naive answer: its seconds (inf if it cannot run), why it breaks a rule ("" if it does not), its devices.
+
+    `rule` is the name of that rule, where the judge found it.
+    """
 
     value: float
     broken: str = ""
     devices: tuple[str, ...] = ()
+    rule: str = ""
 
     @property
     def valid(self) -> bool:
@@ -122,6 +129,8 @@ def decide(
             )
     if cores and decision is Decision.WORTH_IT and OWN_THREADS not in baselines:
         decision, sentence = Decision.NOT_MEASURED, _describe_unmeasured(baselines[over], value, used)
+    elif decision is Decision.WORTH_IT and REPLICAS in baselines and baselines[REPLICAS].broken == NO_TIME:
+        decision, sentence = Decision.NOT_MEASURED, _describe_unpriced_copies(baselines[over], value, used)
     ratio = _ratio(baselines[over], value) if over in baselines else math.nan
     return Verdict(decision, sentence, over, ratio, uncertainty.error, uncertainty.margin, uncertainty.source)
 
@@ -160,10 +169,16 @@ def _decide(
 def _describe_need(single: Baseline | None, used: int) -> str:
     """Why there is no single device to compare with."""
     apart = single is None or len(single.devices) > 1
-    lack = "no device may run every op" if apart else "the model does not fit on one device"
     why = f" ({single.broken})" if single is not None and single.broken else ""
-    runs = "this plan runs it" if used == 1 else f"this split over {used} devices runs it"
-    return f"A split is needed: {lack}{why}; {runs}."
+    if single is not None and single.rule == "support":
+        lack, why = "no device may run every op", ""
+    elif single is not None and single.rule not in ("", "memory"):
+        lack = "one device alone breaks a rule"
+    else:
+        lack = "no device may run every op" if apart else "the model does not fit on one device"
+    if used == 1:
+        return f"Nothing to compare this plan with: {lack}{why}."
+    return f"A split is needed: {lack}{why}; this split over {used} devices runs it."
 
 
 def _judge_gain(single: Baseline, value: float, used: int, error: Uncertainty) -> tuple[Decision, str, str]:
@@ -244,6 +259,14 @@ def _describe_unmeasured(baseline: Baseline, value: float, used: int) -> str:
     return (
         f"Not decided: {used} devices are {_ratio(baseline, value):.2f}× as fast as {_name_single(baseline)}, but "
         f"{OWN_THREADS} were not measured (placewise profile, or placewise run)."
+    )
+
+
+def _describe_unpriced_copies(baseline: Baseline, value: float, used: int) -> str:
+    """That one device is beaten, where copies of the model may be better still."""
+    return (
+        f"Not decided: {used} devices are {_ratio(baseline, value):.2f}× as fast as {_name_single(baseline)}, but "
+        "there was no time to price copies of the whole model: give more with --time-limit."
     )
 
 

@@ -13,6 +13,7 @@ from placewise.core.target_rules import TARGETS
 from placewise.errors import PlacewiseError
 from placewise.exporters.device_map import DeviceMapExporter
 from placewise.exporters.stack import find_stack
+from placewise.exporters.writing import describe_loss
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -143,4 +144,4 @@ def _loss_of(kept: Kept) -> str:
         return "breaks a rule"
     if abs(kept.loss) <= SAME:
         return "as fast as planned"
-    return f"{abs(kept.loss):.1%} {'slower' if kept.loss > 0 else 'faster'}"
+    return describe_loss(kept.loss)

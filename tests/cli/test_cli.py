@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,21 @@ def test_help_names_every_command() -> None:
     text = run_apart("--help").stdout
     for verb in ("place", "inspect", "check", "judge", "compare", "devices", "run", "export", "profile"):
         assert verb in text
+    assert re.search(r"zoo +Models by name", text)
+
+
+def test_a_plan_is_no_model(tmp_path: Path) -> None:
+    """The message says what it is and what to name."""
+    (tmp_path / "plan.json").write_text('{"format": "placewise-plan", "version": 1}')
+    done = run("place", tmp_path / "plan.json", "-d", "cpu", code=2)
+    assert "is a plan and no model; name the model that it was made from" in done.stderr
+
+
+def test_a_device_that_headroom_leaves_no_memory_is_named(tmp_path: Path) -> None:
+    """A note says so; one whose memory is zero anyway needs none."""
+    words = ("place", RESNET, "-d", "2xL4,cpu", "--dim", "batch=1", "--time-limit", "0.2s", "--headroom")
+    assert "cuda:0, cuda:1: no memory is left" in run(*words, "30GiB").stderr
+    assert "no memory is left" not in run(*words, "1GiB").stderr
 
 
 def test_place_writes_a_plan_that_check_and_simulate_accept(tmp_path: Path) -> None:

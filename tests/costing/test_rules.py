@@ -157,7 +157,10 @@ def test_attention_by_hand():
 def test_recurrent_layers_by_hand():
     """Both products for every step and direction, and the arithmetic of the gates."""
     x, w, r = (7, 2, 5), (2, 12, 5), (2, 12, 3)
-    flops, _, op_class = cost("LSTM", [x], [(7, 2, 2, 3)], weights={1: w, 2: r}, hidden_size=3)
+    flops, nbytes, op_class = cost("LSTM", [x], [(7, 2, 2, 3)], weights={1: w, 2: r}, hidden_size=3)
+    assert nbytes == 4 * (7 * 2 * 5 + 2 * 12 * 5 + 7 * 2 * 12 * 3 + 7 * 2 * 2 * 3)  # R at each of seven steps
+    batched = cost("LSTM", [x], [(7, 2, 2, 3)], weights={1: w, 2: r}, hidden_size=3, layout=1)
+    assert nbytes - batched[1] == 4 * (7 - 2) * 2 * 12 * 3
     assert flops == 2 * 7 * 2 * (2 * 12 * 5 + 2 * 12 * 3) + 30 * 7 * 2 * 2 * 3
     assert op_class == "matmul"
     gru = cost("GRU", [x], [(7, 1, 2, 3)], weights={1: (1, 9, 5), 2: (1, 9, 3)})

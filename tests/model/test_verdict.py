@@ -18,6 +18,7 @@ from placewise.model.verdict import (
     BALANCED_SPLIT,
     EVEN_LAYERS,
     GIVEN,
+    NO_TIME,
     OWN_THREADS,
     REPLICAS,
     SINGLE_DEVICE,
@@ -149,6 +150,29 @@ def test_what_fits_on_no_device_needs_a_split() -> None:
     assert verdict.sentence == (
         "A split is needed: the model does not fit on one device (d0 lacks 5 GiB); this split over 2 devices runs it."
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "used", "said"),
+    [
+        ("memory", 2, "A split is needed: the model does not fit on one device (why); this split"),
+        ("schedule", 2, "A split is needed: one device alone breaks a rule (why); this split"),
+        ("support", 2, "A split is needed: no device may run every op; this split"),
+        ("schedule", 1, "Nothing to compare this plan with: one device alone breaks a rule (why)."),
+    ],
+)
+def test_only_memory_makes_a_model_too_large(rule: str, used: int, said: str) -> None:
+    """Other rules are named as what they are, and a plan on one device is no split."""
+    verdict = decide(1.0, used, TWO, {SINGLE_DEVICE: Baseline(math.inf, "why", rule=rule)})
+    assert verdict.decision is Decision.NEEDED and verdict.sentence.startswith(said)
+
+
+def test_nothing_is_worth_it_while_copies_have_no_price() -> None:
+    """They may be better; a split that something else beats is slower all the same."""
+    unpriced = {REPLICAS: Baseline(math.inf, NO_TIME)}
+    verdict = decide(1.0, 2, TWO, {SINGLE_DEVICE: Baseline(1.5, devices=("d0",)), **unpriced})
+    assert verdict.decision is Decision.NOT_MEASURED and "no time to price copies" in verdict.sentence
+    assert decide(1.0, 2, TWO, {SINGLE_DEVICE: Baseline(0.5, devices=("d0",)), **unpriced}).decision is Decision.SLOWER
 
 
 def test_one_usable_device_leaves_no_choice() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from soak import SOAKS, later, seeds
 
+import placewise as pw
 from placewise.errors import InputError, ModelFileError, OutputError, RunError
 from placewise.files.training_checkpoint import TrainingCheckpoint
 from placewise.model.placement import Placement
@@ -291,9 +292,11 @@ def test_training_goes_on_from_a_checkpoint(
     with pytest.raises(ModelFileError, match="checkpoint of another training run"):
         train(problem, placement, steps=9, resume=True, **(common | {"learning_rate": 0.02}))
     if SOAKS:
+        done = train(problem, placement, steps=9, resume=True, **common)
+        assert "nothing was trained: the checkpoint has 9 steps" in done.record.notes[0]
         shutil.copytree(kept, kept.with_name("damaged"))
         (kept.with_name("damaged") / "step-00000009" / "rank-1.pt").write_bytes(b"no checkpoint")
-        with pytest.raises(RunError, match=r"the checkpoint rank-1.pt cannot be read"):
+        with pytest.raises(RunError, match=r"rank-1.pt is damaged; begin anew in another folder, without --resume"):
             train(problem, placement, steps=10, resume=True, **(common | {"checkpoint": kept.with_name("damaged")}))
 
 
@@ -497,6 +500,36 @@ def test_targets_that_do_not_fit_are_refused(blocks: Path, target: Any, message:
         Rows(trained, 0, 4, {"ids": ids, "target": torch.from_numpy(target)})
     assert Rows(trained, 0, 4, {"ids": ids, "target": ids}).microbatch(1, 3).target.shape == (2, 6)
     assert Rows(trained, 0, 4, {"target": torch.zeros(2, 6, 20)}).microbatch(1, 0).target.shape == (2, 6, 20)
+
+
+def test_the_loss_is_where_the_outputs_are(blocks: Path) -> None:
+    """Pipelines of PyTorch compute it with the last stage: a step plan has no stage of the loss alone."""
+    options = pw.ProblemOptions(graph="training", objective="step", microbatches=4)
+    problem = pw.build(blocks, "2xcore", options)
+    graph = problem.graph
+    loss = list(graph.ops.kind).index("Loss")
+    last = graph.tensors.producer[graph.inputs_of(loss)].max()
+    assert problem.block[loss] == problem.block[last]
+    free = pw.build(blocks, "2xcore", pw.ProblemOptions(graph="training", objective="throughput"))
+    assert free.block[loss] != free.block[last]
+
+
+def test_a_run_that_nothing_comes_of_leaves_no_folder(tmp_path: Path) -> None:
+    """It made one; a folder that was there stays, and so does one with a checkpoint."""
+    kept = TrainingCheckpoint(tmp_path / "kept", "run", 2, resume=False)
+    kept.abandon()
+    assert not kept.path.exists()
+    kept.path.mkdir()
+    TrainingCheckpoint(kept.path, "run", 2, resume=False).abandon()
+    assert kept.path.is_dir()
+    again = TrainingCheckpoint(tmp_path / "again", "run", 2, resume=False)
+    for name in again.files(1):
+        Path(name).touch()
+    again.commit(1, [0.5])
+    again.abandon()
+    Path(again.files(1)[1]).unlink()
+    with pytest.raises(ModelFileError, match=r"lacks rank-1.pt; begin anew in another folder, without --resume"):
+        TrainingCheckpoint(tmp_path / "again", "run", 2, resume=True)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

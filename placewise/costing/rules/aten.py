@@ -28,14 +28,17 @@ def layers(op: OpInstance, *, per: float, states: int) -> Cost:
     """A stack of recurrent layers: every weight matrix multiplies every step once.
 
     X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights: matrices have two
-    dimensions, biases one. `per` FLOPs per hidden unit and step: sums, activations and the new state.
+    dimensions, biases one. `per` FLOPs per hidden unit and step: sums, activations and the new state. Steps wait for
+    each other: every second matrix, that of the state, is read at each of them.
     """
     x = op.shape(0)
     steps = math.prod(x[:-1])
-    weights = [value.shape for position, value in op.inputs.items() if position > states]
-    matrices = [shape for shape in weights if len(shape) == 2]
-    gates = sum(shape[0] for shape in matrices) / 2
-    return op.cost(2 * steps * sum(map(math.prod, matrices)) + per * steps * gates, "matmul")
+    matrices = [value for position, value in op.inputs.items() if position > states and len(value.shape) == 2]
+    gates = sum(value.shape[0] for value in matrices) / 2
+    length = 1 if op.kind.endswith("_cell") else x[1 if op.attributes.get("batch_first") and len(x) > 2 else 0]
+    again = max(length - 1, 0) * sum(value.nbytes for value in matrices[1::2])
+    flops = 2 * steps * sum(value.size for value in matrices) + per * steps * gates
+    return op.cost(flops, "matmul", nbytes=op.bytes_moved + again)
 
 
 def scaled_dot_product(op: OpInstance) -> Cost:

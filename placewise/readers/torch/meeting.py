@@ -57,7 +57,9 @@ def meet(rank: int, names: Sequence[str], seconds: float) -> Meeting:
     impatient.start()
     until, store = time.monotonic() + seconds, None
     try:
-        store = _open_store(rank, len(names), seconds)
+        if rank:
+            _await_first(until)
+        store = _open_store(rank, len(names), max(until - time.monotonic(), POLL))
         return _join_attempt(store, rank, len(names), until, missing)
     except (ValueError, TypeError):
         raise MeetingError(f"{where} has no port: set MASTER_PORT to a free one") from None
@@ -69,6 +71,22 @@ def meet(rank: int, names: Sequence[str], seconds: float) -> Meeting:
         raise MeetingError(f"{absent()} did not come to {where} within {seconds:g} s") from None
     finally:
         impatient.cancel()
+
+
+def _await_first(until: float) -> None:
+    """Wait until somebody listens where all meet: a store that finds nobody takes a multiple of its own limit.
+
+    Raises TimeoutError, and ValueError where the port is none.
+    """
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        try:
+            socket.create_connection(where, timeout=max(until - time.monotonic(), POLL)).close()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise TimeoutError from None
+            time.sleep(POLL)
 
 
 def _open_store(rank: int, count: int, seconds: float) -> Any:

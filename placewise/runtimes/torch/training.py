@@ -254,6 +254,8 @@ def train_plan(training: TrainingJob, on_step: OnStep = lambda *_: None) -> Trai
         return run.finish()
     finally:
         program.close()
+        if checkpoint is not None:
+            checkpoint.abandon()
 
 
 class _Run:
@@ -298,8 +300,13 @@ class _Run:
             order=self._order,
             first=self._first,
             restarts=tuple(self._restarts),
+            notes=() if self._seconds else (self._describe_idleness(),),
         )
         return self._compare(record)
+
+    def _describe_idleness(self) -> str:
+        steps = self._training.options.steps
+        return f"nothing was trained: the checkpoint has {len(self._losses)} steps, and --steps asks for {steps} in all"
 
     def _train(self, processes: TrainingProcesses) -> None:
         checkpoint, options = self._checkpoint, self._training.options

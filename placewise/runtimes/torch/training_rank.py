@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from placewise.errors import RunError
+from placewise.files.training_checkpoint import ANEW
 from placewise.readers.torch.backends import choose_backend
 from placewise.readers.torch.pipeline_trainer import PipelineTrainer, WholeTrainer, make_optimizer
 from placewise.runtimes.inputs import Arrays
@@ -103,7 +104,7 @@ class TrainingRank:
         except ValueError as error:
             raise RunError(str(error)) from None
         except Exception as error:  # torch.load raises many types
-            raise RunError(f"the checkpoint {Path(path).name} cannot be read ({type(error).__name__})") from None
+            raise RunError(f"{path} is damaged; {ANEW}") from error
 
     def merge(self, files: list[str], path: str) -> None:
         """Write the state of the model: what the files of all processes hold of it, the rest as it was."""

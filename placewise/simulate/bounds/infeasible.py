@@ -25,7 +25,8 @@ def why_infeasible(problem: Problem) -> str:
     nowhere = ~runs.any(axis=0)
     if nowhere.any():
         name = _named(problem, int(np.argmax(nowhere)))
-        return f"{name} may run on no device: see unsupported kinds, pins, forbidden pairs and excluded devices"
+        causes = "unsupported kinds, pins, forbidden pairs, infinite times, excluded devices and --no-offload"
+        return f"{name} may run on no device: see {causes}"
     most = np.full(len(times.seconds), -1.0)
     np.maximum.at(most, times.of, problem.capacity)
     short = size - np.where(runs, most[:, None], -1.0).max(axis=0)

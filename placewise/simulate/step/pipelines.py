@@ -49,7 +49,8 @@ def pipeline_of(problem: Problem, placement: Placement, schedule: str) -> Pipeli
         )
     chunked = schedule in CHUNKED
     if chunked and len(groups) % CHUNKS:
-        return Violation("schedule", f"{schedule} gives every device two stages, and the plan has {len(groups)} stages")
+        stages = f"{len(groups)} stage{'s' if len(groups) > 1 else ''}"
+        return Violation("schedule", f"{schedule} gives every device two stages, and the plan has {stages}")
     count = len(groups) // CHUNKS if chunked else len(groups)
     lines = [tuple(groups[place].devices[copy] for place in range(count)) for copy in range(max(copies, default=1))]
     for s, group in enumerate(groups):
