@@ -406,7 +406,7 @@ def _bounds(found: PairedRatio, *, inverse: bool = False) -> str:
 def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
     """The measurements as a table, with the verdict on the placement called `name`, if given."""
     protocol, rounds = measured.protocol, max((len(p.measurement.rounds) for p in measured.placements), default=0)
-    each = f"{protocol.samples} samples each"
+    each = f"{protocol.samples} sample{'s' if protocol.samples != 1 else ''} each"
     if protocol.in_flight > 1:
         each = f"streams of {protocol.samples} samples, {protocol.in_flight} in flight"
     return MeasurementTable(

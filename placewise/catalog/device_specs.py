@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
-from placewise.catalog.entries import APPLE, DeviceEntry, catalog, describe_family, find_device
+from placewise.catalog.entries import APPLE, DeviceEntry, catalog, describe_family, find_device, is_part_of_chip
 from placewise.errors import ClusterError
 from placewise.model.cluster import ASSUMED, MEANT, Device, is_rpc
 
@@ -81,7 +81,7 @@ def _find_usable(model: str, memory: float) -> float:
 def _rpc_spec(name: str, cpu: str) -> DeviceSpec:
     """An RPC server of llama.cpp: of unknown model, and over the Ethernet of a home."""
     defaults = catalog().defaults
-    spec = default_spec(defaults.desktop_cpu if cpu == defaults.apple_cpu else cpu or defaults.cpu)
+    spec = default_spec(defaults.desktop_cpu if is_part_of_chip(cpu) else cpu or defaults.cpu)
     device = replace(spec.device, name=name, kind="accelerator")
     return replace(spec, device=device, prefix="", host_link=catalog().defaults.rpc_link)
 

@@ -91,7 +91,8 @@ class DeviceEntry(Table):
     """A device as published. `prefix` starts generated names; `behaviour` and the links refer to other tables.
 
     `tier` says in which machines it is found, `cores` how many a CPU has. `peer_link` connects equal devices by
-    default; `nvlink` is the NVLink that an optional bridge provides. `url` is where its maker publishes the figures.
+    default; `nvlink` is the NVLink that an optional bridge provides. `chip_cpu` is the CPU on the same chip. `url` is
+    where its maker publishes the figures.
     """
 
     title: str
@@ -107,6 +108,7 @@ class DeviceEntry(Table):
     host_link: str = ""
     peer_link: str = ""
     nvlink: str = ""
+    chip_cpu: str = ""
     source: str
     url: str
 
@@ -225,14 +227,24 @@ def card_like(memory: float) -> str:
 
 
 def default_cpu(names: Iterable[str], others: Iterable[str] = ()) -> str:
-    """The CPU of a machine with devices of these names: Apple's beside its GPUs; else a server's, but a desktop's where
-    these and those of `others`, machines of the same cluster, are consumers' cards.
+    """The CPU of a machine with devices of these names: Apple's beside its GPUs, and that of the chip of which another
+    GPU or NPU is a part; else a server's, but a desktop's where these and those of `others`, machines of the same
+    cluster, are consumers' cards.
     """
     own, defaults = _list_entries(names), catalog().defaults
+    chips = [entry.chip_cpu for entry in own if entry.chip_cpu]
     if any(entry.behaviour == APPLE for entry in own):
         return defaults.apple_cpu
+    if chips:
+        return chips[0]
     tiers = {entry.tier for entry in (*own, *_list_entries(others))}
     return defaults.desktop_cpu if tiers and "datacenter" not in tiers else defaults.cpu
+
+
+def is_part_of_chip(cpu: str) -> bool:
+    """Whether a CPU is on one chip with a GPU or an NPU."""
+    chips = {entry.chip_cpu for entry in catalog().devices.values()}
+    return bool(cpu) and cpu in (catalog().defaults.apple_cpu, *chips)
 
 
 def _list_entries(names: Iterable[str]) -> list[DeviceEntry]:

@@ -72,7 +72,7 @@ def build_cluster(
         if transfers is None:
             builder.notes.setdefault(name, []).append(_TRANSFER_NOTES[mode])
         if _may_fill_host(spec, _list_hosts(spec, specs)):
-            builder.notes.setdefault(name, []).append(SHARES)
+            builder.notes.setdefault(name, []).append(f"{SHARES}: limit them, as {spec.model}@16GiB,cpu@8GiB")
     for a, b in peers if mode == "direct" else ():
         if default or _have_nvlink(a, b):
             builder.add((a.device.name, b.device.name), a.peer_link, f"other {a.model}")
@@ -81,7 +81,7 @@ def build_cluster(
     return Cluster(tuple(devices), tuple(links), mode)
 
 
-SHARES = f"{MEANT}its memory is the host's too, and both may use all of it: limit them, as M2-Max@64GiB,cpu@16GiB"
+SHARES = f"{MEANT}its memory is the host's too, and both may use all of it"
 
 
 def _list_hosts(spec: DeviceSpec, specs: Sequence[DeviceSpec]) -> list[float]:

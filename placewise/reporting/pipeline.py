@@ -30,7 +30,8 @@ def pipeline_line(use: PipelineFigures | None) -> str:
     shape += f", {count // places} on each device" if places < count else ""
     shape += f", {copies} replicas of each" if copies > 1 else ""
     title = TITLES.get(use.schedule, use.schedule)
-    return f"schedule {title}: {use.microbatches} micro-batches through {shape}; bubble {use.bubble:.1%}"
+    batches = f"{use.microbatches} micro-batch{'es' if use.microbatches != 1 else ''}"
+    return f"schedule {title}: {batches} through {shape}; bubble {use.bubble:.1%}"
 
 
 def pipeline_rows(use: PipelineFigures) -> list[tuple[str, ...]]:

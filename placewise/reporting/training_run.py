@@ -83,8 +83,9 @@ def training_run_view(table: TrainingTable) -> RenderableType:
 def _sentences(table: TrainingTable) -> list[str]:
     said = []
     if table.compared:
+        steps = f"{table.compared} step{'s' if table.compared != 1 else ''}"
         said.append(
-            f"As one process trains it, in {table.compared} steps: losses differ by {table.loss_difference:.1e}, "
+            f"As one process trains it, in {steps}: losses differ by {table.loss_difference:.1e}, "
             f"gradients by {table.gradient_difference:.1e} of the largest entry."
         )
     if table.first > 1:

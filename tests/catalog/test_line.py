@@ -136,6 +136,7 @@ def test_a_card_of_unknown_model_is_like_one_of_its_memory(memory, like):
         ("RTX-A6000,2xcpu", "i9-13900K"),
         ({"cuda:0": "24GiB", "cpu": "60GiB"}, "i9-13900K"), ({"cuda:0": "80GiB", "cpu": "60GiB"}, "Xeon-8358"),
         ({"mps": "24GiB", "cpu": "8GiB"}, "M1-Max-CPU"),
+        ("Arc-155H,RTX-4050-Laptop,cpu", "Ultra-155H"), ("Arc-140V,cpu", "Ultra-258V"), ("NPU-155H,cpu", "Ultra-155H"),
     ],
 )  # fmt: skip
 def test_the_cpu_is_that_of_a_desktop_beside_consumers_cards(spec, model):
