@@ -27,6 +27,10 @@ def _split(text: str | float, what: str, example: str) -> tuple[float, str]:
     return float(match[1]), match[2]
 
 
+_LEAST_PLAIN = 1024
+"""Fewer bytes than this need their unit in a text."""
+
+
 def _scaled(text: str | float, what: str, example: str, unit: str) -> float:
     number, suffix = _split(text, what, example)
     prefix = suffix.removesuffix(unit) if suffix.endswith(unit) else suffix
@@ -36,8 +40,12 @@ def _scaled(text: str | float, what: str, example: str, unit: str) -> float:
 
 
 def parse_bytes(text: str | float) -> float:
-    """``"20GiB"``, ``"1.5 MB"``, ``4096`` → bytes."""
-    return _scaled(text, "size", "20GiB", "B")
+    """``"20GiB"``, ``"1.5 MB"``, ``4096`` → bytes. A text without a unit is refused where so few bytes mean nothing."""
+    size = _scaled(text, "size", "20GiB", "B")
+    if isinstance(text, str) and 0 < size < _LEAST_PLAIN and text.strip().isdigit():
+        plain = text.strip()
+        raise InputError(f"{text!r} has no unit", remedy=f"write it like '{plain}GiB', or '{plain}B' for bytes")
+    return size
 
 
 def parse_bandwidth(text: str | float) -> float:

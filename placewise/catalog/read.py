@@ -32,8 +32,6 @@ _ITEM = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([^@\s][^@]*?)\s*(?:@\s*(.+?)\s*)?
 _LIKE = "2xA100-80GB,cpu"
 _DEVICE_LIMIT = f"ask for 1 to {MAX_DEVICES} devices"
 MAX_TEXT = 1 << 16
-_LEAST_PLAIN = 1 << 20
-"""A smaller size in bytes needs its unit: nobody has a device of 12 bytes."""
 """Characters of a one-line cluster."""
 
 
@@ -201,12 +199,6 @@ def _parse_size(value: object, name: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ClusterError(f"{value!r} is not a size", where=name, remedy="write it like '20GiB'")
     try:
-        size = parse_bytes(value)
+        return parse_bytes(value)
     except InputError as error:
         raise ClusterError(error.problem, where=name, remedy=error.remedy) from None
-    if isinstance(value, str) and value.strip().replace(".", "", 1).isdigit() and 0 < size < _LEAST_PLAIN:
-        plain = value.strip()
-        raise ClusterError(
-            f"{value!r} has no unit", where=name, remedy=f"write it like '{plain}GiB', or '{plain}B' for bytes"
-        )
-    return size

@@ -86,9 +86,10 @@ def _fill(baselines: Baselines, problem: Problem, budget: Budget, watch: Stopwat
             baselines.judging = max(baselines.judging, watch.elapsed - proposed)
         spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
-        kinds = len(np.unique(equal_devices(problem)))
-        late = watch.stopped or 2 * kinds * baselines.judging > watch.left
-        baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
+        able = problem.allowed.all(axis=0)
+        late = watch.out or 2 * able.sum() * baselines.judging > watch.left
+        copies = copy_model(problem) if not late else Baseline(math.inf, NO_TIME)
+        baselines.others[REPLICAS] = copies if able.any() else Baseline(math.inf, "no device may run every op")
 
 
 def measured_threads(problem: Problem) -> dict[str, Baseline]:

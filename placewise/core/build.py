@@ -158,11 +158,9 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
 
 def _warn_of_no_room(problem: Problem) -> Problem:
     """The problem with a warning that names the devices which the room to keep free leaves no memory."""
-    full = [
-        device.name
-        for device, room in zip(problem.cluster, problem.capacity.tolist(), strict=True)
-        if room <= 0 < device.memory
-    ]
+    used = np.atleast_1d(problem.allowed.any(axis=0)).tolist()
+    room = problem.capacity.tolist()
+    full = [d.name for d, left, may in zip(problem.cluster, room, used, strict=True) if may and left <= 0 < d.memory]
     if not full:
         return problem
     warning = (
@@ -311,6 +309,7 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         cluster=priced.cluster, costs=priced.costs, objective=objective, constraints=constraints,
         warnings=(*problem.warnings, *priced.notes), ways=ways,
     )  # fmt: skip
+    adjusted = _warn_of_no_room(adjusted)
     return ask_step(adjusted, options) if objective.kind == "step" else adjusted
 
 

@@ -12,9 +12,6 @@ from placewise.model.problem import Problem
 from placewise.simulate.step.orders import refuse_microbatches
 from placewise.transform.training import is_training
 
-_PROGRAMS = ("torch-export", "torch-module")
-"""Formats of models that PyTorch trains."""
-
 
 def ask_step(problem: Problem, options: ProblemOptions) -> Problem:
     """The problem with its micro-batches.
@@ -32,21 +29,7 @@ def ask_step(problem: Problem, options: ProblemOptions) -> Problem:
         raise InputError("the stages of a training step form a chain", remedy="leave out --free and --convex")
     microbatches = options.microbatches or problem.constraints.microbatches or MICROBATCHES
     _require_fitting(problem, microbatches)
-    together = (*problem.constraints.together, *_keep_loss(problem))
-    return problem.with_(constraints=replace(problem.constraints, microbatches=microbatches, together=together))
-
-
-def _keep_loss(problem: Problem) -> tuple[tuple[str, ...], ...]:
-    """The loss of a PyTorch program and the last op that it reads, which share a device: its pipelines compute the loss
-    where the last stage ends.
-    """
-    graph = problem.graph
-    losses = [op for op, kind in enumerate(graph.ops.kind) if kind == "Loss"]
-    if graph.source is None or graph.source.format not in _PROGRAMS or len(losses) != 1:
-        return ()
-    last = int(graph.tensors.producer[graph.inputs_of(losses[0])].max(initial=-1))
-    pair = graph.ops.name[last], graph.ops.name[losses[0]]
-    return () if last < 0 or pair in problem.constraints.together else (pair,)
+    return problem.with_(constraints=replace(problem.constraints, microbatches=microbatches))
 
 
 def _require_fitting(problem: Problem, microbatches: int) -> None:

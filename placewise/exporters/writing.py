@@ -142,7 +142,7 @@ def result_of(export: Export, problem: Problem) -> Result:
 
 def describe_loss(loss: float) -> str:
     """How much slower a plan is, as a share of its time, in words; a multiple where it takes twice as long or more."""
-    if loss >= 1:
+    if loss >= 0.9995:
         return f"{loss + 1:,.0f}× as slow" if loss >= 99 else f"{loss + 1:.3g}× as slow"
     return f"{abs(loss):.1%} {'slower' if loss > 0 else 'faster'}"
 

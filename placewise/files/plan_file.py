@@ -85,6 +85,7 @@ class BaselineRecord(Record):
     violations: Whole = Field(description="number of broken rules")
     broken: str = Field("", description="message of the first broken rule")
     devices: tuple[str, ...] = Field((), description="devices that run at least one op")
+    rule: str = Field("", description="kind of the first broken rule, where the judge found it")
 
 
 class VerdictRecord(Record):
@@ -225,13 +226,16 @@ def _baseline(result: Result, name: str) -> BaselineRecord:
         violations=broken,
         broken=baseline.broken,
         devices=baseline.devices,
+        rule=baseline.rule,
     )
 
 
 def baselines_of(plan: PlanFile) -> dict[str, Baseline]:
     """The naive answers of a plan file, as figures."""
     return {
-        name: Baseline(record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices)
+        name: Baseline(
+            record.value, record.broken or ("" if record.valid else "see placewise check"), record.devices, record.rule
+        )
         for name, record in plan.baselines.items()
     }
 

@@ -30,6 +30,8 @@ MemoryModel = Literal["live", "resident", "sum"]
 Schedule = Literal["1f1b", "gpipe", "auto", "interleaved", "zb-h1", "zb-v"]
 THROUGHPUT_SCHEDULES = ("1f1b", "gpipe")
 """Schedules of the objective `throughput`; `step` has all of them."""
+_PROGRAMS = ("torch-export", "torch-module")
+"""Formats of models that PyTorch trains."""
 
 RECOMPUTE = ("auto", "never", "always")
 T = TypeVar("T")
@@ -192,7 +194,8 @@ class Problem:
     capacity : float array [n_devices]
         Usable whole bytes; inf for host devices in the `sum` memory model.
     group : int array [n_ops]
-        The graph's colocation groups joined with the sets of `constraints.together`; −1: in none.
+        The graph's colocation groups joined with the sets of `constraints.together`; −1: in none. In a training step of
+        a PyTorch program the loss joins the last op that it reads: its pipelines compute it where the last stage ends.
     block : int array [n_ops]
         The dense id, by first op, of the group that an op moves with; its own if it has none.
 
@@ -227,7 +230,8 @@ class Problem:
         self.costs.validate(self.graph, self.cluster)
         if self.ways is not None:
             self.ways.require_match(self.graph.n_ops, len(self.cluster))
-        group = _groups(self.graph, self.constraints.together)
+        loss = _loss_of_program(self.graph) if self.objective.kind == "step" else ()
+        group = _groups(self.graph, (*self.constraints.together, *loss))
         derived = {
             "allowed": frozen(_allowed(self), np.bool_),
             "capacity": frozen(_capacity(self), np.float64),
@@ -420,6 +424,15 @@ def _capacity(problem: Problem) -> Floats:
         capacity[cluster.is_host] = np.inf
     usable: Floats = np.floor(np.maximum(capacity, 0.0))
     return usable
+
+
+def _loss_of_program(graph: Graph) -> tuple[tuple[str, str], ...]:
+    """The only loss of a program that PyTorch trains, with the last op that it reads, by name."""
+    losses = [op for op, kind in enumerate(graph.ops.kind) if kind == "Loss"]
+    if graph.source is None or graph.source.format not in _PROGRAMS or len(losses) != 1:
+        return ()
+    last = int(graph.tensors.producer[graph.inputs_of(losses[0])].max(initial=-1))
+    return ((graph.ops.name[last], graph.ops.name[losses[0]]),) if last >= 0 else ()
 
 
 def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:

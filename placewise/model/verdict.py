@@ -170,6 +170,8 @@ def _describe_need(single: Baseline | None, used: int) -> str:
     """Why there is no single device to compare with."""
     apart = single is None or len(single.devices) > 1
     why = f" ({single.broken})" if single is not None and single.broken else ""
+    if used == 1 and (single is None or single.rule in ("", "support")):
+        return f"Nothing to compare this plan with: there is no other answer for one device{why}."
     if single is not None and single.rule == "support":
         lack, why = "no device may run every op", ""
     elif single is not None and single.rule not in ("", "memory"):

@@ -49,7 +49,7 @@ def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel
     document = parse_json(data, path)
     if isinstance(document, dict) and document.get("format") == "placewise-plan":
         remedy = "name the model that it was made from; placewise judge and check read plans"
-        raise ModelFileError("is a plan and no model", where=str(path), remedy=remedy)
+        raise ModelFileError("is a plan, not a model", where=str(path), remedy=remedy)
     if not is_workload(document):
         raise ModelFileError("has no 'nodes' and 'edges'", where=str(path), remedy="see docs/formats.md")
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "workload")

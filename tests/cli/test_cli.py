@@ -85,11 +85,11 @@ def test_a_plan_is_no_model(tmp_path: Path) -> None:
     """The message says what it is and what to name."""
     (tmp_path / "plan.json").write_text('{"format": "placewise-plan", "version": 1}')
     done = run("place", tmp_path / "plan.json", "-d", "cpu", code=2)
-    assert "is a plan and no model; name the model that it was made from" in done.stderr
+    assert "is a plan, not a model; name the model that it was made from" in done.stderr
 
 
 def test_a_device_that_headroom_leaves_no_memory_is_named(tmp_path: Path) -> None:
-    """A note says so; one whose memory is zero anyway needs none."""
+    """A note says so; smaller headroom needs none."""
     words = ("place", RESNET, "-d", "2xL4,cpu", "--dim", "batch=1", "--time-limit", "0.2s", "--headroom")
     assert "cuda:0, cuda:1: no memory is left" in run(*words, "30GiB").stderr
     assert "no memory is left" not in run(*words, "1GiB").stderr

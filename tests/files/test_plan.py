@@ -98,6 +98,7 @@ def test_a_plan_says_everything(tmp_path: Path) -> None:
     ]
     assert plan["baselines"]["best single device"] == {
         "value": None, "valid": False, "violations": 2, "broken": "gpu lacks 5 B → use less", "devices": ["gpu", "cpu"],
+        "rule": "memory",
     }  # fmt: skip
     assert plan["history"][1] == {"seconds": 0.2, "value": 4.0, "placer": "search"}
     assert (plan["placer"], plan["seed"], plan["seconds"], plan["bottleneck"]) == ("greedy", 7, 0.25, "cpu")

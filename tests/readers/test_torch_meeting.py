@@ -62,11 +62,11 @@ def test_those_that_do_not_come_are_named_soon(said: list[str], rank: int, absen
     assert said == [f"{NAMES[rank]} waits at {where} for {absent}"]
 
 
-@pytest.mark.parametrize("port", ["none", "70000"])
-def test_a_port_that_is_none(said: list[str], monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+@pytest.mark.parametrize(("port", "rank"), [("none", 0), ("70000", 0), ("70000", 1)])
+def test_a_port_that_is_none(said: list[str], monkeypatch: pytest.MonkeyPatch, port: str, rank: int) -> None:
     """One sentence, with what to set."""
     monkeypatch.setenv("MASTER_PORT", port)
-    assert meet_in_threads(0, seconds=1) == [f"127.0.0.1:{port} has no port: set MASTER_PORT to a free one"]
+    assert meet_in_threads(rank, seconds=1) == [f"127.0.0.1:{port} has no port: set MASTER_PORT to a free one"]
 
 
 def test_a_rank_that_there_is_not(said: list[str]) -> None:

@@ -28,15 +28,17 @@ def layers(op: OpInstance, *, per: float, states: int) -> Cost:
     """A stack of recurrent layers: every weight matrix multiplies every step once.
 
     X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights: matrices have two
-    dimensions, biases one. `per` FLOPs per hidden unit and step: sums, activations and the new state. Steps wait for
-    each other: every second matrix, that of the state, is read at each of them.
+    dimensions, biases one. A layer has one matrix for what it reads, one for its state, and a smaller one if that is
+    projected. `per` FLOPs per hidden unit and step: sums, activations and the new state. Steps wait for each other: all
+    but the first matrix of a layer are read at each of them.
     """
     x = op.shape(0)
     steps = math.prod(x[:-1])
     matrices = [value for position, value in op.inputs.items() if position > states and len(value.shape) == 2]
-    gates = sum(value.shape[0] for value in matrices) / 2
+    each = 3 if len(matrices) > 2 and matrices[2].shape[0] < matrices[0].shape[0] else 2
+    gates = sum(value.shape[0] for value in matrices[::each])
     length = 1 if op.kind.endswith("_cell") else x[1 if op.attributes.get("batch_first") and len(x) > 2 else 0]
-    again = max(length - 1, 0) * sum(value.nbytes for value in matrices[1::2])
+    again = max(length - 1, 0) * sum(value.nbytes for at, value in enumerate(matrices) if at % each)
     flops = 2 * steps * sum(value.size for value in matrices) + per * steps * gates
     return op.cost(flops, "matmul", nbytes=op.bytes_moved + again)
 

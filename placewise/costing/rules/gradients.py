@@ -51,10 +51,12 @@ def convolution(op: OpInstance, *, rule: Rule) -> Cost:
 
 
 def scale_forward(op: OpInstance, *, rule: Rule, factor: float, known: bool = True) -> Cost:
-    """`factor` times the FLOPs of the forward op, in its class."""
-    cost = rule(_forward(op))
+    """`factor` times the FLOPs of the forward op, in its class; what that reads again and again is read as often."""
+    forward = _forward(op)
+    cost = rule(forward)
     op_class = "movement" if cost.op_class == "free" else cost.op_class
-    return Cost(factor * cost.flops, op.bytes_moved, op_class, cost.dtype, known)
+    again = max(cost.nbytes - forward.bytes_moved, 0)
+    return Cost(factor * cost.flops, op.bytes_moved + again, op_class, cost.dtype, known)
 
 
 def update_weights(op: OpInstance, *, per: int) -> Cost:

@@ -59,7 +59,7 @@ def meet(rank: int, names: Sequence[str], seconds: float) -> Meeting:
     try:
         if rank:
             _await_first(until)
-        store = _open_store(rank, len(names), max(until - time.monotonic(), POLL))
+        store = _open_store(rank, len(names), seconds)
         return _join_attempt(store, rank, len(names), until, missing)
     except (ValueError, TypeError):
         raise MeetingError(f"{where} has no port: set MASTER_PORT to a free one") from None
@@ -79,9 +79,11 @@ def _await_first(until: float) -> None:
     Raises TimeoutError, and ValueError where the port is none.
     """
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if not 0 < where[1] < 1 << 16:
+        raise ValueError("no port")
     while True:
         try:
-            socket.create_connection(where, timeout=max(until - time.monotonic(), POLL)).close()
+            socket.create_connection(where, timeout=max(min(until - time.monotonic(), 1.0), POLL)).close()
             return
         except OSError:
             if time.monotonic() > until:

@@ -246,14 +246,16 @@ def train_plan(training: TrainingJob, on_step: OnStep = lambda *_: None) -> Trai
     if options.checkpoint is not None:
         ranks = len(training.stages.devices)
         checkpoint = TrainingCheckpoint(options.checkpoint, training.digest(), ranks, resume=options.resume)
-    program = ProgramFile(training.job)
+    program: ProgramFile | None = None
     try:
+        program = ProgramFile(training.job)
         payload = program.payload(training.job.problem, training.job.placement)
         payload = replace(payload, device={}, start={})
         run = _Run(training, payload, checkpoint, on_step)
         return run.finish()
     finally:
-        program.close()
+        if program is not None:
+            program.close()
         if checkpoint is not None:
             checkpoint.abandon()
 
