@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soak import examples
 
+import placewise as pw
 from placewise.costing import signatures as module
 from placewise.costing.op_instance import CLASSES
 from placewise.costing.signatures import fold_rows, pair_columns, signatures
@@ -275,3 +276,23 @@ def test_attention_to_a_past_of_unknown_length_says_what_it_leaves_out():
     work = work_of(one_op("openvino::PagedAttentionExtension", [(9, 32), (9, 32), (9, 32)], [(9, 32)]))
     said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without the part that only a run reveals"
     assert work.warnings == (said,) and work.flops[0] == 9 * 9 * 4 * 32
+
+
+@pytest.mark.parametrize("projected", [0, 4])
+def test_recurrent_layers_read_their_state_matrices_at_every_step(projected: int) -> None:
+    """All but the matrices of what a layer reads, in both directions and backward too."""
+    torch = pytest.importorskip("torch")
+    steps, layers = 7, 2
+    module = torch.nn.LSTM(5, 8, layers, bidirectional=True, batch_first=True, proj_size=projected)
+    options = pw.ProblemOptions(graph="training")
+    graph = pw.build(module, "L4,cpu", options, example_inputs=(torch.zeros(3, steps, 5),)).graph
+    work, kinds = work_of(graph), list(graph.ops.kind)
+    again = 4 * (steps - 1) * sum(
+        value.numel() for name, value in module.named_parameters() if name.startswith(("weight_hh", "weight_hr"))
+    )  # fmt: skip
+    for kind in ("aten::lstm", "gradient::aten::lstm"):
+        op = kinds.index(kind)
+        sizes = np.maximum(graph.tensors.bytes, 0)
+        weights = graph.weights.bytes[graph.weights_of(op)].sum()
+        moved = sizes[graph.inputs_of(op)].sum() + sizes[list(graph.outputs_of(op))].sum() + weights
+        assert work.bytes[op] == moved + again, kind
