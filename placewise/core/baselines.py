@@ -88,8 +88,10 @@ def _fill(baselines: Baselines, problem: Problem, budget: Budget, watch: Stopwat
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
         able = problem.allowed.all(axis=0)
         late = watch.out or 2 * able.sum() * baselines.judging > watch.left
-        copies = copy_model(problem) if not late else Baseline(math.inf, NO_TIME)
-        baselines.others[REPLICAS] = copies if able.any() else Baseline(math.inf, "no device may run every op")
+        copies = Baseline(math.inf, "no device may run every op")
+        if able.any():
+            copies = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
+        baselines.others[REPLICAS] = copies
 
 
 def measured_threads(problem: Problem) -> dict[str, Baseline]:

@@ -428,10 +428,11 @@ def _capacity(problem: Problem) -> Floats:
 
 def _loss_of_program(graph: Graph) -> tuple[tuple[str, str], ...]:
     """The only loss of a program that PyTorch trains, with the last op that it reads, by name."""
-    losses = [op for op, kind in enumerate(graph.ops.kind) if kind == "Loss"]
-    if graph.source is None or graph.source.format not in _PROGRAMS or len(losses) != 1:
+    kind = graph.ops.kind
+    if graph.source is None or graph.source.format not in _PROGRAMS or "Loss" not in kind.values:
         return ()
-    last = int(graph.tensors.producer[graph.inputs_of(losses[0])].max(initial=-1))
+    losses = np.flatnonzero(kind.codes == kind.values.index("Loss")).tolist()
+    last = int(graph.tensors.producer[graph.inputs_of(losses[0])].max(initial=-1)) if len(losses) == 1 else -1
     return ((graph.ops.name[last], graph.ops.name[losses[0]]),) if last >= 0 else ()
 
 
