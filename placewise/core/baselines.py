@@ -86,12 +86,9 @@ def _fill(baselines: Baselines, problem: Problem, budget: Budget, watch: Stopwat
             baselines.judging = max(baselines.judging, watch.elapsed - proposed)
         spent = watch.elapsed - started
     if problem.objective.kind == "throughput" and problem.allowed.any(axis=0).sum() > 1:
-        able = problem.allowed.all(axis=0)
-        late = watch.out or 2 * able.sum() * baselines.judging > watch.left
-        copies = Baseline(math.inf, "no device may run every op")
-        if able.any():
-            copies = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
-        baselines.others[REPLICAS] = copies
+        able = int(problem.allowed.all(axis=0).sum())
+        late = able > 0 and (watch.out or 2 * able * baselines.judging > watch.left)
+        baselines.others[REPLICAS] = Baseline(math.inf, NO_TIME) if late else copy_model(problem)
 
 
 def measured_threads(problem: Problem) -> dict[str, Baseline]:

@@ -37,6 +37,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
+from placewise.model.result import usable_devices
 from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
@@ -158,9 +159,8 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
 
 def _warn_of_no_room(problem: Problem) -> Problem:
     """The problem with a warning that names the devices which the room to keep free leaves no memory."""
-    used = np.atleast_1d(problem.allowed.any(axis=0)).tolist()
-    room = problem.capacity.tolist()
-    full = [d.name for d, left, may in zip(problem.cluster, room, used, strict=True) if may and left <= 0 < d.memory]
+    used, room = set(usable_devices(problem)), problem.capacity.tolist()
+    full = [d.name for d, left in zip(problem.cluster, room, strict=True) if d.name in used and left <= 0 < d.memory]
     if not full:
         return problem
     warning = (

@@ -170,11 +170,12 @@ def _describe_need(single: Baseline | None, used: int) -> str:
     """Why there is no single device to compare with."""
     apart = single is None or len(single.devices) > 1
     why = f" ({single.broken})" if single is not None and single.broken else ""
-    if used == 1 and (single is None or single.rule in ("", "support")):
-        return f"Nothing to compare this plan with: there is no other answer for one device{why}."
-    if single is not None and single.rule == "support":
+    rule = "" if single is None else single.rule
+    if used == 1 and rule in ("", "support"):
+        lack = "there is no other answer for one device"
+    elif rule == "support":
         lack, why = "no device may run every op", ""
-    elif single is not None and single.rule not in ("", "memory"):
+    elif rule not in ("", "memory"):
         lack = "one device alone breaks a rule"
     else:
         lack = "no device may run every op" if apart else "the model does not fit on one device"

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -243,21 +243,17 @@ def train_plan(training: TrainingJob, on_step: OnStep = lambda *_: None) -> Trai
     """
     options = training.options
     checkpoint = None
-    if options.checkpoint is not None:
-        ranks = len(training.stages.devices)
-        checkpoint = TrainingCheckpoint(options.checkpoint, training.digest(), ranks, resume=options.resume)
-    program: ProgramFile | None = None
-    try:
+    with ExitStack() as ends:
+        if options.checkpoint is not None:
+            ranks = len(training.stages.devices)
+            checkpoint = TrainingCheckpoint(options.checkpoint, training.digest(), ranks, resume=options.resume)
+            ends.callback(checkpoint.abandon)
         program = ProgramFile(training.job)
+        ends.callback(program.close)
         payload = program.payload(training.job.problem, training.job.placement)
         payload = replace(payload, device={}, start={})
         run = _Run(training, payload, checkpoint, on_step)
         return run.finish()
-    finally:
-        if program is not None:
-            program.close()
-        if checkpoint is not None:
-            checkpoint.abandon()
 
 
 class _Run:
