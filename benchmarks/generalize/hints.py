@@ -1,10 +1,9 @@
 """What a policy's opinion is worth to a search: `python benchmarks/generalize/hints.py` (options: rows.py).
 
-The problems of gdp.py. `temper` with and without what `gdp` says of a problem that it never saw, with the weights of
-the package where such come with it: both may price as many distinct placements, and what the policy asks for counts.
-What it says comes in two parts, its best placements and its probabilities, and each is told alone as well. The
-control is `temper` that is shown what METIS and the expert make, which `gdp` is shown too. `auto` has seconds, and
-asking comes out of them.
+The problems of gdp.py. `temper` with and without what an untrained `gdp` says of a problem: both may price as many
+distinct placements, and what the policy asks for counts. What it says comes in two parts, its best placements and its
+probabilities, and each is told alone as well. The control is `temper` that is shown what METIS and the expert make,
+which `gdp` is shown too. `auto` has seconds, and asking comes out of them.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from harness import (
@@ -32,12 +29,8 @@ from harness import (
     rows_of,
     values,
 )
-from methods import weights_of
 from problems import WORKLOADS, problem
-
-from placewise.model.problem import Problem
-from placewise.placers import registry
-from placewise.placers.base import Hints, run_placer
+from trained import Shown
 
 __all__ = ["problem"]
 
@@ -54,60 +47,34 @@ TIE = 1e-3
 """Medians that differ by less are a draw."""
 
 
-@dataclass(frozen=True)
-class Guided(Method):
-    """`weights`: a digest of those of the policy that is asked, so that rows of another policy are run again."""
-
-    weights: str = ""
-
-
-@dataclass(frozen=True)
-class Shown(Method):
-    """A search that begins with what other placers make, which it has to price as well."""
-
-    makers: tuple[str, ...] = ()
-
-    def starts(self, problem: Problem) -> Hints:
-        proposals = (run_placer(registry.create(maker), problem) for maker in self.makers)
-        return Hints(tuple(found.placement for found in proposals if found.placement is not None))
-
-
-def guided(name: str, kind: Any, weights: str, options: Mapping[str, Any], **budget: Any) -> Guided:
+def guided(name: str, kind: Any, options: Mapping[str, Any], **budget: Any) -> Method:
     """A row whose search is told what the policy thinks."""
-    return Guided(name, kind, "guided", options=options, weights=weights, **budget)
+    return Method(name, kind, "guided", options=options, **budget)
 
 
 def table(options: argparse.Namespace) -> Table:
     """Both searches of every problem, seed by seed; then the parts of what is told, and `auto`."""
-    policy: Any = registry.create("gdp", {"updates": 0})
-    weights = "" if policy.trained is None else weights_of(policy.trained)
     priced: dict[str, Any] = {"evaluations": options.evaluations, "seconds": SECONDS}
     searches = [Method(ALONE, "search", "temper", **priced)]
     searches += [Shown(CONTROL, "search", "temper", makers=MAKERS, **priced)]
-    searches += [
-        guided(name, "search", weights, {"search": "temper", "told": told}, **priced) for name, told in TOLD.items()
-    ]
+    searches += [guided(name, "search", {"search": "temper", "hints": told}, **priced) for name, told in TOLD.items()]
     autos = [Method(AUTO, "placer", "auto", seconds=AUTO_SECONDS)]
-    autos += [guided(GUIDED_AUTO, "placer", weights, {"search": "auto"}, seconds=AUTO_SECONDS)]
+    autos += [guided(GUIDED_AUTO, "placer", {"search": "auto"}, seconds=AUTO_SECONDS)]
     rows = [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[:3]]
     rows += [Row("hints", name, one) for name in WORKLOADS for one in autos]
     rows += [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[3:]]
-    told = partial(text, trained=bool(weights))
-    return Table("hints", "what hints are worth to searches", tuple(rows), told, folder=FOLDER)
+    return Table("hints", "what hints are worth to searches", tuple(rows), text, folder=FOLDER)
 
 
-def text(found: Found, command: str, *, trained: bool = True) -> str:
+def text(found: Found, command: str) -> str:
     """Milliseconds in the end, then on the way, and where hints add nothing."""
-    who = (
-        "with the weights of the package" if trained else "before it learned anything: no weights come with the package"
-    )
     columns = (ALONE, CONTROL, *TOLD, AUTO, GUIDED_AUTO)
     lines = [
         "# What a policy's opinion is worth to a search",
         "",
         f"`{command}`; milliseconds of one training step, medians over seeds (smallest–largest).",
         "",
-        f"The policy is `gdp` {who}.",
+        "The policy is `gdp` before it learned anything.",
         "",
         f"| workload | {' | '.join(columns)} | hints save | over the control | in `auto` |",
         "|---|" + "--:|" * (len(columns) + 3),

@@ -1,4 +1,4 @@
-"""Rows of policies that were trained before: that of the package, and one trained on all problems of the table."""
+"""Rows of searches that are shown placements, and of a policy that was trained on all problems of the table."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 from harness import Method
 
-from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
+from placewise.placers.base import Hints, run_placer
 from placewise.simulate import judge_placement
 
 
 @dataclass(frozen=True)
-class Shipped(Method):
-    """A row that begins with the policy of the package, and is not run where there is none."""
+class Shown(Method):
+    """A search that begins with what other placers make, which it has to price as well."""
 
-    def run(self, problem: Problem, seed: int) -> dict[str, Any]:
-        placer: Any = registry.create(self.placer, self.options)
-        if placer.trained is None:
-            raise PlacerError("no trained policy comes with the package", remedy="make one: see docs/generalizing.md")
-        return Method.run(self, problem, seed)
+    makers: tuple[str, ...] = ()
+
+    def starts(self, problem: Problem) -> Hints:
+        proposals = (run_placer(registry.create(maker), problem) for maker in self.makers)
+        return Hints(tuple(found.placement for found in proposals if found.placement is not None))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ GRAPHS = (
     ("branchy", 150, 905, "4xP100,cpu", "training"),
 )
 COMMAND = "python benchmarks/generalize/untrained.py > benchmarks/results/generalize_untrained.md"
-NOTHING = {"pretrained": False, "updates": 0}
+NOTHING = {"updates": 0}
 METHODS: dict[str, tuple[str, Mapping[str, Any], Budget]] = {
     "gdp, untrained": ("gdp", NOTHING, Budget()),
     "… one set of leanings": ("gdp", {**NOTHING, "leanings": 1}, Budget()),

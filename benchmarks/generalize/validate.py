@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = problems()
     best = [place(problem, "temper", Budget(seconds=given.seconds)).value for problem in asked]
     rows = {name: [place(problem, name).value for problem in asked] for name in ("single", "etf")}
-    plain: dict[str, object] = {"updates": 0, "pretrained": False}
+    plain: dict[str, object] = {"updates": 0}
     rows["untrained"] = [price_greedy(problem, plain) for problem in asked]
     for path in given.checkpoints:
         began = time.monotonic()

@@ -17,8 +17,9 @@ def doctor() -> tuple[Checked, ...]:
     Returns
     -------
     tuple of Checked
-        Per check its `area`, `name`, `status` ("works", "failed" or "not here"), what was found in one sentence
-        (`text`), the `seconds` that it took, and the `figures` that it measured, in seconds, bytes and bytes/s.
+        Per check its `area`, `name`, `status` ("works", "failed", "not here" or "not run"), what was found in one
+        sentence (`text`), the `seconds` that it took, and the `figures` that it measured, in seconds, bytes and
+        bytes/s.
 
     Examples
     --------

@@ -15,8 +15,8 @@ from placewise.cli.command import guarded, listen, show, show_json
 def doctor(as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Run every path that this machine allows once, on tiny models, and print what works.
 
-    Each line says that something works, that it failed and why, or that what it needs is not here. Exit codes: 0
-    nothing failed, 2 something did, 130 interrupted.
+    Each line says that something works, that it failed and why, that what it needs is not here, or that no time was
+    left for it. Exit codes: 0 nothing failed, 2 something did, 130 interrupted.
     """
     from placewise.diagnosis.checks import Checked
     from placewise.diagnosis.diagnose import diagnose

@@ -1,4 +1,4 @@
-"""A check and its outcome: it works, it failed, or what it needs is not here."""
+"""A check and its outcome: it works, it failed, what it needs is not here, or it was not run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from placewise.errors import MissingExtraError, PlacewiseError
 
-Status = Literal["works", "failed", "not here"]
+Status = Literal["works", "failed", "not here", "not run"]
 Figures = Mapping[str, float | str]
 LONGEST = 300
 """The most letters of a foreign error in a message."""
@@ -19,8 +19,9 @@ LONGEST = 300
 class Checked:
     """The outcome of a check.
 
-    `area` is its heading and `name` what was checked. `text` is what was found, or why it failed or is not here, in one
-    sentence; `seconds` is how long it took, and `figures` are what was measured, in seconds, bytes and bytes/s.
+    `area` is its heading and `name` what was checked. `text` is what was found, or why it failed, is not here or was
+    not run, in one sentence; `seconds` is how long it took, and `figures` are what was measured, in seconds, bytes and
+    bytes/s.
     """
 
     area: str
@@ -49,7 +50,7 @@ def run_checks(checks: Iterator[Check], until: float = float("inf")) -> Iterator
     for check in checks:
         begin = time.monotonic()
         if begin > until:
-            yield Checked(check.area, check.name, "not here", "the time for all checks was used up before this one")
+            yield Checked(check.area, check.name, "not run", "the time for all checks was used up before this one")
             continue
         status, text, figures = _run_check(check)
         yield Checked(check.area, check.name, status, text, time.monotonic() - begin, figures)

@@ -152,8 +152,6 @@ def _create_policy(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlace
     if unsuitable is not None:
         remedy = SINGLE_PROBLEM_OPTIONS[unsuitable]
         raise PlacerError(f"the option {unsuitable!r} does not go with a corpus", remedy=remedy)
-    if "pretrained" in kind.Options.__dataclass_fields__:
-        options["pretrained"] = False
     placer = registry.create(name, options)
     assert isinstance(placer, LearnedPlacer)
     return placer
@@ -247,7 +245,7 @@ class PretrainCheckpointCallback:
             pretrainer.learner.policy,
             *pretrainer.state(),
             policy=placer.info.name,
-            options={key: value for key, value in kept if key not in ("checkpoint", "pretrained")},
+            options={key: value for key, value in kept if key != "checkpoint"},
             devices=(),
             corpus=self._corpus.recipe.model_dump(mode="json"),
             score=pretrainer.score,

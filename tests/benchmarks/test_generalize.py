@@ -60,7 +60,7 @@ def test_every_published_row_has_every_method():
     assert len({row.key for row in rows}) == len(rows)
     for name in problems.PUBLISHED:
         mine = [(row.method.name, row.seed) for row in rows if row.workload == name]
-        assert {"one GPU", "metis", "expert", "temper", "auto", "zero-shot"} <= {method for method, _ in mine}
+        assert {"one GPU", "metis", "expert", "temper", "auto", "untrained", "rate 0"} <= {method for method, _ in mine}
         assert {(method, seed) for method in gdp.HEADLINE for seed in range(3)} <= set(mine)
 
 
@@ -79,15 +79,6 @@ def test_a_table_of_some_rows(tmp_path, capsys):
     assert f"{len(gdp.table(harness.arguments('', evaluations=60).parse_args([])).rows) - 3} of " in table
     run(tmp_path, "--only", "transformer-xl-2 2xP100/temper/0")
     assert "transformer-xl-2 2xP100/temper/0: " not in capsys.readouterr().out
-
-
-def test_rows_of_the_package_s_policy_stay_blank_without_one(tmp_path, capsys, monkeypatch):
-    """An untrained policy is no trained one, though it places too."""
-    monkeypatch.setattr("placewise.placers.learned.gdp.SHIPPED", tmp_path / "nothing")
-    run(tmp_path, "--only", "transformer-xl-2 2xP100/zero-shot/0")
-    told = capsys.readouterr()
-    assert "no trained policy comes with the package" in told.err and "0 evaluations" not in told.out
-    assert not (tmp_path / "generalize" / "gdp.json").exists()
 
 
 def test_every_policy_that_a_table_reads_can_be_made():

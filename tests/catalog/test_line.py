@@ -222,6 +222,7 @@ def test_json_says_the_same_as_the_mapping():
         ("A100@many", "'many' is not a size"),
         ("A100@-1", "'-1' is not a size"),
         ("A100@12", "'12' has no unit; write it like '12GiB'"),
+        ("A100@12.5", "'12.5' has no unit; write it like '12.5GiB'"),
         ({"cuda:0": "20"}, "cuda:0: '20' has no unit"),
         ("0xA100", "makes 0 devices"),
         ("257xL4", "ask for 1 to 256 devices"),

@@ -19,7 +19,6 @@ SMALL = {
     "segment": 16,
     "rounds": 3,
     "moving": 0.0,
-    "pretrained": False,
 }
 
 

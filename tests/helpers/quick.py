@@ -11,5 +11,5 @@ QUICK: dict[str, dict[str, Any]] = {
     "temper": {"searches": 4},
     **{name: {"updates": 2, "samples": 4} for name in LEARNED},
     "doppler": {"updates": 2, "samples": 4, "imitation": 2},
-    "gdp": {"updates": 2, "samples": 4, "prior_sets": 2, "refinements": 1, "pretrained": False},
+    "gdp": {"updates": 2, "samples": 4, "prior_sets": 2, "refinements": 1},
 }

@@ -338,7 +338,7 @@ def test_imitation_comes_nearer_to_what_is_imitated() -> None:
     assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
 
 
-TINY_GDP = {"pretrained": False, "rounds": 2, "layers": 1, "attentions": 1, "hidden": 8, "inner": 8, "heads": 2}
+TINY_GDP = {"rounds": 2, "layers": 1, "attentions": 1, "hidden": 8, "inner": 8, "heads": 2}
 
 
 class MadeGdp(Made):

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +18,6 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, PlacerInfo, run_placer
-from placewise.placers.learned.checkpoint import read_checkpoint
 from placewise.placers.learned.features import build_features
 from placewise.placers.learned.gdp_network import Embedded, GdpNetwork
 from placewise.placers.learned.options import PLAIN, LearningOptions, require_at_least
@@ -31,10 +29,6 @@ from placewise.placers.registry import create
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import find_broken_rule
 
-SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
-"""The weights in the package."""
-SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "prior_sets")
-"""Options that determine the number of weights."""
 SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
 MAX_IDLE, BETTER = 2, 1e-6
 """Refinements in a row without a gain before they stop, and the least relative gain."""
@@ -57,7 +51,7 @@ class GdpOptions(LearningOptions):
     list schedulers choose (0: none). There are `prior_sets` sets of such weights, each of which gives choices of its
     own; samples are drawn from the first. `refinements` is the largest number of times that the policy refines the best
     of its choices, while that helps. In a share `moving` of the updates, `regions` of units that are close in an order
-    move together, from the best placement so far. `pretrained` starts from the weights in the package.
+    move together, from the best placement so far.
 
     Switches: `device_features`, and `advice`, which adds the choices of list schedulers as features and prices the
     placement of METIS.
@@ -66,7 +60,7 @@ class GdpOptions(LearningOptions):
     paper: ClassVar[Mapping[str, Any]] = {
         **PLAIN, "epochs": 4, "rate": 1e-4, "entropy": 0.01, "units": "all", "attentions": 3, "heads": 8, "hidden": 128,
         "rounds": 1, "prior_sets": 1, "refinements": 0, "prior": 0.0, "moving": 0.0, "device_features": False,
-        "advice": False, "pretrained": False,
+        "advice": False,
     }  # fmt: skip
     algorithm: Literal["reinforce", "ppo"] = "ppo"
     epochs: int = 2
@@ -87,7 +81,6 @@ class GdpOptions(LearningOptions):
     regions: int = 2
     device_features: bool = True
     advice: bool = True
-    pretrained: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,27 +235,9 @@ class GdpPlacer(LearnedPlacer):
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="gdp",
-        summary="a policy that places all ops at once, on any graph; shipped with preferences, its network untrained",
+        summary="a policy that places all ops at once; trained on many graphs, it places one that it never saw",
         source="Zhou et al. 2019, arXiv 1910.01578 (GDP); Zhou et al., NeurIPS 2020 (GO)",
         extra="learn",
     )
     Options: ClassVar[type[LearningOptions]] = GdpOptions
     network: ClassVar[type[Policy]] = Gdp
-
-    def __init__(self, options: LearningOptions | None = None) -> None:
-        super().__init__(options)
-        if self.trained is None and getattr(self.options, "pretrained", False) and SHIPPED.is_dir():
-            shipped = read_checkpoint(SHIPPED)
-            _require_shape(self.options, shipped.header.options)
-            self.trained = shipped
-
-
-def _require_shape(options: LearningOptions, shipped: Mapping[str, Any]) -> None:
-    """Raise PlacerError unless the weights in the package fit a network of this shape."""
-    for name in SHAPE:
-        wanted = getattr(options, name)
-        if name in shipped and shipped[name] != wanted:
-            raise PlacerError(
-                f"{name} is {wanted}, and {shipped[name]} in the weights that come with Placewise",
-                remedy="give pretrained=false to start without them",
-            )

@@ -28,11 +28,9 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
-from placewise.files.policy_file import save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned import gdp as module
 from placewise.placers.learned.gdp import Gdp, GdpOptions, GdpPlacer, _device_counts
 from placewise.placers.learned.gdp_network import SegmentAttention
 from placewise.placers.learned.policy import untrained_policy
@@ -42,7 +40,6 @@ from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
-from placewise.training.resume import dump_checkpoint
 from placewise.zoo.random import random_graph
 
 gdp = partial(untrained_policy, Gdp)
@@ -107,7 +104,7 @@ def test_devices_are_known_by_what_they_are(seed: int) -> None:
 
 def test_what_says_nothing_is_not_worked_out_and_changes_nothing() -> None:
     """Scores of an untrained policy are those of the whole network, and each prior set is one of its own."""
-    policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, prior_sets=3), 0)
+    policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(prior_sets=3), 0)
     with torch.no_grad():
         assert policy.embedded() is None
         brief = policy.scores(policy.inputs, None, slice(0, 3))
@@ -265,10 +262,7 @@ def test_a_partitioner_is_heard_with_the_advice() -> None:
     problem = build("zoo:bert-base", "4xP100,cpu", ProblemOptions(graph="training", optimizer="sgd"))
     pytest.importorskip("pymetis")
     parts = place(problem, "metis").value
-    advised, plain = (
-        place(problem, "gdp", options={"updates": 0, "pretrained": False, "advice": advice}).value
-        for advice in (True, False)
-    )
+    advised, plain = (place(problem, "gdp", options={"updates": 0, "advice": advice}).value for advice in (True, False))
     assert advised is not None and parts is not None and plain is not None
     assert advised <= parts < plain
 
@@ -344,28 +338,6 @@ def test_options_that_make_no_sense(options: dict[str, float]) -> None:
     with pytest.raises(PlacerError, match=next(iter(options))) as refused:
         create("gdp", options)
     assert refused.value.remedy
-
-
-def test_weights_of_the_package_are_taken_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are what training begins with; not where nobody wants them, and for another shape they are refused."""
-    problem = zoo_problem("branchy", 20, 2, "2xK80")
-    options = {**SMALL, "pretrained": True}
-    monkeypatch.setattr(module, "SHIPPED", tmp_path / "none")
-    trainer = GdpPlacer(GdpOptions(**options)).trainer(problem, None, 5)  # type: ignore[arg-type]
-    trainer.begin()
-    trainer.run(Budget(iterations=2))
-    save_policy(*dump_checkpoint(trainer, "gdp", reward="simulated", budget=Budget(), spent=1.0), tmp_path / "kept")
-    monkeypatch.setattr(module, "SHIPPED", tmp_path / "kept")
-    other = zoo_problem("layered", 25, 3, "3xP100,cpu")
-    for wanted in (True, False):
-        policy = create("gdp", {**options, "pretrained": wanted}).policy(other, 5)  # type: ignore[attr-defined]
-        same = [torch.equal(v, trainer.policy.state_dict()[name]) for name, v in policy.state_dict().items()]
-        assert all(same) == wanted
-    with pytest.raises(PlacerError, match="hidden is 16, and 8") as refused:
-        create("gdp", {**options, "hidden": 16})
-    assert "pretrained" in refused.value.remedy
-    with pytest.raises(PlacerError, match="hsdag"):
-        create("hsdag", {"checkpoint": str(tmp_path / "kept")}).policy(other, 0)  # type: ignore[attr-defined]
 
 
 def test_large_graphs_try_fewer_numbers_of_devices() -> None:

@@ -31,9 +31,9 @@ def free_problem() -> Problem:
 
 
 def learner(name: str, **options: Any) -> Any:
-    """A small learned placer without shipped weights, which imitates briefly."""
-    brief: dict[str, dict[str, Any]] = {"gdp": {"pretrained": False}, "doppler": {"imitation": 2}}
-    return create(name, {"hidden": 16, **brief.get(name, {}), **options})
+    """A small learned placer, which imitates briefly."""
+    brief = {"imitation": 2} if name == "doppler" else {}
+    return create(name, {"hidden": 16, **brief, **options})
 
 
 @pytest.mark.parametrize("name", POLICIES)
