@@ -111,6 +111,11 @@ class Plan:
         return str(self.result.status.outcome)
 
     @property
+    def placement_hash(self) -> str:
+        """Sha256 of the placement, as in the plan file: equal plans have equal hashes; "" without a placement."""
+        return self.result.placement_hash
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens per second of the whole batch while decoding; None for a model that generates none."""
         return self.result.tokens_per_second

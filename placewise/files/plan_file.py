@@ -203,7 +203,7 @@ def plan_of(result: Result) -> PlanFile:
             "warnings": problem.warnings,
             "source": source_record(problem.graph.source),
             "graph_hash": problem.graph.digest(),
-            "placement_hash": placement.digest(problem.graph, problem.cluster) if placement else "",
+            "placement_hash": result.placement_hash,
             "assignment": placement.assignment(problem.graph, problem.cluster) if placement else {},
             "calls": _number_by_op(names, placement.call) if placement else None,
             "order": _number_by_op(names, placement.order) if placement else None,

@@ -364,6 +364,12 @@ class Result:
         """Tokens per second of the whole batch while decoding; None for a model that generates none."""
         return None if self.judgement is None else tokens_per_second(self.problem, self.judgement)
 
+    @property
+    def placement_hash(self) -> str:
+        """Sha256 of the placement, equal for equal placements of ops and devices of these names; "" without one."""
+        problem = self.problem
+        return "" if self.placement is None else self.placement.digest(problem.graph, problem.cluster)
+
     def by_module(self) -> dict[str, list[dict[str, Any]]]:
         """What each device holds, by module: see `Plan.by_module`."""
         if self.placement is None:

@@ -61,7 +61,7 @@ def result_view(result: Result, *, gantt: bool = True, targets: str = "") -> Ren
     parts += [shown_text(f"note: {note}", style="dim") for note in result.notes]
     run = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
     if result.placement:
-        run += f", placement {result.placement.digest(problem.graph, problem.cluster)[:HASH_DIGITS]}"
+        run += f", placement {result.placement_hash[:HASH_DIGITS]}"
     return Group(*parts, shown_text(run, style="dim"))
 
 

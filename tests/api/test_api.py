@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_the_lines_of_the_readme(tmp_path: Path) -> None:
     assert plan.status in ("optimal", "feasible") and 0 < plan.lower_bound <= plan.value
     assert "latency" in plan.summary() and "cuda:0" in plan.summary()
     plan.save(tmp_path / "plan.json")
-    assert (tmp_path / "plan.json").stat().st_size > 1000
+    assert json.loads((tmp_path / "plan.json").read_text())["placement_hash"] == plan.placement_hash
     assert set(plan.assignment) == set(plan.problem.graph.ops.name)
 
 
