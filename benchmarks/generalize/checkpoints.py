@@ -1,7 +1,7 @@
 """Train the policies that the tables of this folder read: `python benchmarks/generalize/checkpoints.py [NAME ...]`.
 
 Each is one `placewise train --corpus` into checkpoints/NAME; one that was begun goes on. `batch` is trained on the
-problems of gdp.py together, `without-…` on the corpus of the package without one family, `short-…` for minutes, each
+problems of gdp.py together, `without-…` on corpora/default.toml without one family, `short-…` for minutes, each
 with one part left out. Without names, all of them. `--answers FOLDER`: what a search found for another training on the
 same problems, which is not searched again.
 """

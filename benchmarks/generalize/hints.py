@@ -2,8 +2,8 @@
 
 The problems of gdp.py. `temper` with and without what an untrained `gdp` says of a problem: both may price as many
 distinct placements, and what the policy asks for counts. What it says comes in two parts, its best placements and its
-probabilities, and each is told alone as well. The control is `temper` that is shown what METIS and the expert make,
-which `gdp` is shown too. `auto` has seconds, and asking comes out of them.
+probabilities, and each is told alone as well. The control is `temper` that is shown what METIS and the expert make.
+`auto` has seconds, and asking comes out of them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
 
 CLUSTERS = Path(__file__).parent / "clusters"
-"""Files as `2xP100.toml`; none is like a cluster of the corpora, which have no P100."""
+"""Files as `2xP100.toml`; none is like a cluster that corpora/default.toml draws."""
 
 
 @dataclass(frozen=True, slots=True)

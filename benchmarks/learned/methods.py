@@ -43,7 +43,10 @@ FIRST_NAMES = {name: old for old, name in RENAMED.items()}
 DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
     "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
-    "gdp": {"regions": {"start": "best", "attention": True, "superposition": True}},
+    "gdp": {
+        "regions": {"start": "best", "attention": True, "superposition": True},
+        "advice": {"pretrained": False},
+    },
     "hsdag": {
         "jitter": {"encoder": "gcn"},
         "chains": dict.fromkeys(("shape", "degrees", "fractal", "position", "identity"), True),

@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def placement_hash(self) -> str:
-        """Sha256 of the placement, as in the plan file: equal plans have equal hashes; "" without a placement."""
+        """Sha256 of the placement, as in the plan file: equal placements have equal ones; "" without a placement."""
         return self.result.placement_hash
 
     @property

@@ -366,7 +366,7 @@ class Result:
 
     @property
     def placement_hash(self) -> str:
-        """Sha256 of the placement, equal for equal placements of ops and devices of these names; "" without one."""
+        """Sha256 of the placement, equal for equal placements of one graph on one cluster; "" without a placement."""
         problem = self.problem
         return "" if self.placement is None else self.placement.digest(problem.graph, problem.cluster)
 

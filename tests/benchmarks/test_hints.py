@@ -59,16 +59,6 @@ def test_the_table_says_where_hints_add_nothing_and_where_they_harm() -> None:
     assert "| +50.0% |" in said and "`the command`" in said
 
 
-def test_rows_of_another_policy_are_run_again() -> None:
-    """A row belongs to the weights that were asked."""
-    problem = hints.problem(FIRST)
-    one, other = (
-        rows.Row("hints", FIRST, hints.guided("guided temper", "search", weights, {}, evaluations=10))
-        for weights in ("a", "b")
-    )
-    assert rows.digest_of(problem, one) != rows.digest_of(problem, other) == rows.digest_of(problem, other)
-
-
 def test_both_searches_price_as_many_placements(tmp_path: Path) -> None:
     """What the policy asks for counts: 80 distinct placements each, and the rows are kept."""
     for method in ("temper", "guided temper"):

@@ -159,7 +159,7 @@ def test_models_in_turn_on_clusters_of_their_own() -> None:
     assert problem_digest(fixed.with_(objective=drawn[0].problem.objective)) == problem_digest(drawn[0].problem)
 
 
-def test_shipped_corpora_are_whole_and_leave_out_what_they_say() -> None:
+def test_corpora_of_the_benchmarks_are_whole_and_leave_out_what_they_say() -> None:
     """They load; P100s do not occur in them; the first problems of one are without a family."""
     whole, less = (open_corpus(CORPORA / f"{name}.toml") for name in ("default", "without-transformer-xl"))
     assert "P100" not in whole.recipe.clusters.devices and not whole.recipe.leave_out

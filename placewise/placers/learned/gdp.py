@@ -235,7 +235,7 @@ class GdpPlacer(LearnedPlacer):
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="gdp",
-        summary="a policy that places all ops at once; trained on many graphs, it places one that it never saw",
+        summary="a policy that places all ops at once; its weights fit any graph, and it starts untrained",
         source="Zhou et al. 2019, arXiv 1910.01578 (GDP); Zhou et al., NeurIPS 2020 (GO)",
         extra="learn",
     )

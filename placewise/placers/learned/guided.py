@@ -1,4 +1,4 @@
-"""guided: a search that starts from the placements and the device probabilities of a trained policy.
+"""guided: a search that starts from the placements and the device probabilities of a policy.
 
 Both are hints, and each search uses those that it supports. So the answer is never worse than the policy's own best (if
 its placements are hints), and the search can still reach everything that it would find alone.
@@ -57,7 +57,7 @@ class GuidedPlacer:
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="guided",
-        summary="a search that starts from the hints of a trained policy",
+        summary="a search that starts from the hints of a policy",
         source="a policy that guides a search: REGAL, Paliwal et al., ICLR 2020; ours: GDP and the searches here",
         extra="learn",
     )

@@ -28,6 +28,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
+from placewise.files.policy_file import save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
@@ -40,6 +41,7 @@ from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
+from placewise.training.resume import dump_checkpoint
 from placewise.zoo.random import random_graph
 
 gdp = partial(untrained_policy, Gdp)
@@ -338,6 +340,25 @@ def test_options_that_make_no_sense(options: dict[str, float]) -> None:
     with pytest.raises(PlacerError, match=next(iter(options))) as refused:
         create("gdp", options)
     assert refused.value.remedy
+
+
+def test_weights_fit_other_graphs_and_devices_but_no_other_shape(tmp_path: Path) -> None:
+    """A checkpoint gives its weights to any problem; another shape and another policy are refused by name."""
+    problem = zoo_problem("branchy", 20, 2, "2xK80")
+    trainer = GdpPlacer(GdpOptions(**SMALL)).trainer(problem, None, 5)  # type: ignore[arg-type]
+    trainer.begin()
+    trainer.run(Budget(iterations=2))
+    kept = str(tmp_path / "kept")
+    save_policy(*dump_checkpoint(trainer, "gdp", reward="simulated", budget=Budget(), spent=1.0), kept)
+    other = zoo_problem("layered", 25, 3, "3xP100,cpu")
+    policy = create("gdp", {"checkpoint": kept}).policy(other, 5)  # type: ignore[attr-defined]
+    assert all(torch.equal(value, trainer.policy.state_dict()[name]) for name, value in policy.state_dict().items())
+    with pytest.raises(PlacerError, match="of shape"):
+        create("gdp", {"checkpoint": kept, "hidden": 16}).policy(other, 5)  # type: ignore[attr-defined]
+    with pytest.raises(PlacerError, match="is of the policy 'gdp', not 'hsdag'"):
+        create("hsdag", {"checkpoint": kept}).policy(other, 0)  # type: ignore[attr-defined]
+    told = run_placer(create("guided", {"checkpoint": kept, "search": "temper"}), other, Budget(evaluations=40))
+    assert told.placement is not None and any(note.startswith("gdp alone: ") for note in told.notes)
 
 
 def test_large_graphs_try_fewer_numbers_of_devices() -> None:
