@@ -1,9 +1,8 @@
 """What GDP's parts are worth: `python benchmarks/generalize/ablation.py` (options: benchmarks/learned/rows.py).
 
 Three problems of gdp.py with one part left out at a time, one seed. *From nothing*: 2,000 placements; *50 updates* and
-*untrained* are everything after fewer. *Short*:
-zero-shot of policies that were trained for minutes on corpora/short.toml, each with one part left out there too
-(checkpoints.py).
+*untrained* are everything after fewer. *Short*: zero-shot of policies that were trained for minutes on
+corpora/short.toml, each with one part left out there too (checkpoints.py).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Everybody who learns or searches may price as many distinct placements; `auto` h
 5 % above the best known, and a family that training never saw 10 %.
 
 `gdp-one` is trained from nothing, and `rate 0` is the same with a learning rate of zero: the difference is what
-learning adds. `untrained` only prices what it prefers before that. `unseen family` begins with a policy
-whose corpus leaves out the family of the row; `gdp-batch` is trained on these problems together, each by so many
-placements. checkpoints.py makes what these two begin with. `gdp` is shown what METIS cuts, and so is a `temper`.
+learning adds. `untrained` only prices what it prefers before that. `unseen family` begins with a policy whose corpus
+leaves out the family of the row; `gdp-batch` is trained on these problems together, each by so many placements.
+checkpoints.py makes what these two begin with. `gdp` is shown what METIS cuts, and so is a `temper`.
 """
 
 from __future__ import annotations

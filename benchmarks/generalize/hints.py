@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from harness import (
@@ -47,19 +47,17 @@ TIE = 1e-3
 """Medians that differ by less are a draw."""
 
 
-def guided(name: str, kind: Any, options: Mapping[str, Any], **budget: Any) -> Method:
-    """A row whose search is told what the policy thinks."""
-    return Method(name, kind, "guided", options=options, **budget)
-
-
 def table(options: argparse.Namespace) -> Table:
     """Both searches of every problem, seed by seed; then the parts of what is told, and `auto`."""
     priced: dict[str, Any] = {"evaluations": options.evaluations, "seconds": SECONDS}
     searches = [Method(ALONE, "search", "temper", **priced)]
     searches += [Shown(CONTROL, "search", "temper", makers=MAKERS, **priced)]
-    searches += [guided(name, "search", {"search": "temper", "hints": told}, **priced) for name, told in TOLD.items()]
+    searches += [
+        Method(name, "search", "guided", options={"search": "temper", "hints": told}, **priced)
+        for name, told in TOLD.items()
+    ]
     autos = [Method(AUTO, "placer", "auto", seconds=AUTO_SECONDS)]
-    autos += [guided(GUIDED_AUTO, "placer", {"search": "auto"}, seconds=AUTO_SECONDS)]
+    autos += [Method(GUIDED_AUTO, "placer", "guided", options={"search": "auto"}, seconds=AUTO_SECONDS)]
     rows = [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[:3]]
     rows += [Row("hints", name, one) for name in WORKLOADS for one in autos]
     rows += [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[3:]]
