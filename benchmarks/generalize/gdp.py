@@ -55,9 +55,9 @@ LEGEND = (
     "it has learned anything; its prior and the advice of list schedulers are ours, not the paper's. *unseen family*: "
     "a policy whose training left out WaveNet, or Transformer-XL. *gdp-batch*: trained on all these problems together. "
     "Whoever learns or searches prices 2,000 distinct placements at most, as the table of effort says; `auto` has 60 "
-    "seconds, METIS (the best of 48 cuts) and expert what they need. Every policy with `restless=0`. Every `gdp` is "
-    "shown the best of three cuts by METIS before it is asked, as the single devices are; *temper shown METIS* begins "
-    "with the same cut."
+    "seconds, METIS (the best of 48 cuts at most) and expert what they need. Every policy with `restless=0`. The best "
+    "of three cuts by METIS at most is shown to every `gdp` before it is asked, as the single devices are; *temper "
+    "shown METIS* begins with the same cut."
 )
 METIS = "For `gdp`, *one device* means METIS's parts too, where these are better."
 STEADY = {"restless": 0.0}

@@ -42,8 +42,8 @@ def _scaled(text: str | float, what: str, example: str, unit: str) -> float:
 def parse_bytes(text: str | float) -> float:
     """``"20GiB"``, ``"1.5 MB"``, ``4096`` → bytes. A text without a unit is refused where so few bytes mean nothing."""
     size = _scaled(text, "size", "20GiB", "B")
-    if isinstance(text, str) and 0 < size < _LEAST_PLAIN and not _split(text, "size", "20GiB")[1]:
-        plain = text.strip()
+    plain = str(text).strip()
+    if isinstance(text, str) and 0 < size < _LEAST_PLAIN and not plain[-1].isalpha():
         raise InputError(f"{text!r} has no unit", remedy=f"write it like '{plain}GiB', or '{plain}B' for bytes")
     return size
 
