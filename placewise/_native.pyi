@@ -332,23 +332,15 @@ class MoveSpace:
         users: NDArray[numpy.int32],
         neighbour_offsets: NDArray[numpy.int64],
         neighbours: NDArray[numpy.int32],
-        priors: NDArray[numpy.float64],
     ) -> None:
         """
-        allowed [n_blocks, n_devices]; the devices worth choosing; bytes of devices, blocks and storages; CSR rows: the storages of blocks, the users of storages, the neighbours of blocks; priors [n_blocks, n_devices], or no rows.
+        allowed [n_blocks, n_devices]; the devices worth choosing; bytes of devices, blocks and storages; CSR rows: the storages of blocks, the users of storages, the neighbours of blocks.
         """
 
     @property
     def n_blocks(self) -> int: ...
     @property
     def n_devices(self) -> int: ...
-    def prior_device(self, block: int, quantile: float) -> int:
-        """
-        The device at which the priors of a block, added up, exceed a quantile.
-        """
-
-    def prior_other_device(self, block: int, own: int, quantile: float) -> int:
-        """The same among the devices other than its own."""
 
 class MoveProposer:
     """Random neighbours of assignments that somebody else prices."""
@@ -596,10 +588,9 @@ class ThroughputWalk:
         seed: int,
         positions: NDArray[numpy.int32],
         tradable: NDArray[numpy.int32],
-        priors: NDArray[numpy.float64],
     ) -> None:
         """
-        `positions` [n_devices] in a chain of stages; `tradable` [k, 2]: devices that may trade what they have; `priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.
+        `positions` [n_devices] in a chain of stages; `tradable` [k, 2]: devices that may trade what they have.
         """
 
     def run(

@@ -25,16 +25,14 @@ public:
                    const In<std::int64_t>& state_bytes, const In<std::int64_t>& storage_bytes,
                    const In<std::int64_t>& storage_offsets, const In<std::int32_t>& storages,
                    const In<std::int64_t>& user_offsets, const In<std::int32_t>& users,
-                   const In<std::int64_t>& neighbour_offsets, const In<std::int32_t>& neighbours,
-                   const In<double, 2>& priors)
+                   const In<std::int64_t>& neighbour_offsets, const In<std::int32_t>& neighbours)
         : owners_(nb::make_tuple(allowed, devices, capacity, state_bytes, storage_bytes, storage_offsets, storages,
-                                 user_offsets, users, neighbour_offsets, neighbours, priors)) {
+                                 user_offsets, users, neighbour_offsets, neighbours)) {
         this->allowed = view(allowed);
         this->devices = view(devices);
         this->capacity = view(capacity);
         this->state_bytes = view(state_bytes);
         this->storage_bytes = view(storage_bytes);
-        this->priors = AssignmentPriors(view(priors));
         const auto n = static_cast<std::size_t>(n_blocks()), n_storages = this->storage_bytes.size();
         require(n < (1u << 30), "too many blocks");
         require(this->capacity.size() == static_cast<std::size_t>(n_devices()) && this->state_bytes.size() == n,
@@ -49,9 +47,6 @@ public:
         require(within(this->neighbours.values, 0, n_blocks()), "a neighbour is no block");
         require_bytes(this->state_bytes);
         require_bytes(this->storage_bytes);
-        const TableView<const double> probability = view(priors);
-        require(probability.columns() == n_devices() && (probability.rows() == 0 || probability.rows() == n_blocks()),
-                "priors are not [n_blocks, n_devices]");
     }
 
     std::span<const std::int32_t> assignment(const In<std::int32_t>& device) const {
@@ -197,31 +192,15 @@ void bind_latency_search(nb::module_& m) {
         .def(
             nb::init<const In<bool, 2>&, const In<std::int32_t>&, const In<double>&, const In<std::int64_t>&,
                      const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<std::int64_t>&,
-                     const In<std::int32_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<double, 2>&>(),
+                     const In<std::int32_t>&, const In<std::int64_t>&, const In<std::int32_t>&>(),
             nb::kw_only(), "allowed"_a.noconvert(), "devices"_a.noconvert(), "capacity"_a.noconvert(),
             "state_bytes"_a.noconvert(), "storage_bytes"_a.noconvert(), "storage_offsets"_a.noconvert(),
             "storages"_a.noconvert(), "user_offsets"_a.noconvert(), "users"_a.noconvert(),
-            "neighbour_offsets"_a.noconvert(), "neighbours"_a.noconvert(), "priors"_a.noconvert(),
+            "neighbour_offsets"_a.noconvert(), "neighbours"_a.noconvert(),
             "allowed [n_blocks, n_devices]; the devices worth choosing; bytes of devices, blocks and storages; CSR "
-            "rows: the storages of blocks, the users of storages, the neighbours of blocks; priors [n_blocks, "
-            "n_devices], or no rows.")
+            "rows: the storages of blocks, the users of storages, the neighbours of blocks.")
         .def_prop_ro("n_blocks", &BoundMoveSpace::n_blocks)
-        .def_prop_ro("n_devices", &BoundMoveSpace::n_devices)
-        .def(
-            "prior_device",
-            [](const BoundMoveSpace& space, Index block, double quantile) {
-                require(0 <= block && block < space.priors.table().rows(), "no such block");
-                return space.priors.sample_device(block, quantile);
-            },
-            "block"_a, "quantile"_a, "The device at which the priors of a block, added up, exceed a quantile.")
-        .def(
-            "prior_other_device",
-            [](const BoundMoveSpace& space, Index block, Index own, double quantile) {
-                require(0 <= block && block < space.priors.table().rows(), "no such block");
-                require(0 <= own && own < space.n_devices(), "no such device");
-                return space.priors.sample_other_device(block, own, quantile);
-            },
-            "block"_a, "own"_a, "quantile"_a, "The same among the devices other than its own.");
+        .def_prop_ro("n_devices", &BoundMoveSpace::n_devices);
 
     nb::class_<BoundProposer>(m, "MoveProposer", "Random neighbours of assignments that somebody else prices.")
         .def(nb::init<const BoundMoveSpace&, const In<std::uint64_t>&>(), nb::keep_alive<1, 2>(), "space"_a,

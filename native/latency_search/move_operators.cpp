@@ -22,7 +22,7 @@ MoveOperators::MoveOperators(const LatencySearchProblem& search, BlockAssignment
       assignment_(assignment),
       schedule_(schedule),
       rng_(rng),
-      weights_((search.space.priors.empty() ? N_OPERATORS - 1 : N_OPERATORS) * N_SIZES, INITIAL_WEIGHT),
+      weights_(N_OPERATORS * N_SIZES, INITIAL_WEIGHT),
       sets_(search.space),
       seen_(search.n_blocks(), 0) {}
 
@@ -86,7 +86,6 @@ std::int32_t MoveOperators::draw_target(Index block, Index on_path) {
 void MoveOperators::make_move() {
     drawn_ = draw_weighted();
     const Index kind = drawn_ / N_SIZES, size_class = drawn_ % N_SIZES;
-    if (kind == PRIOR_DRAW) return follow_priors(draw_size(size_class));
     Seed seed{};
     seed.block = draw_block(seed.on_path);
     seed.home = assignment_[seed.block];
@@ -204,29 +203,6 @@ void MoveOperators::exchange_sets(const Seed& seed, Index most) {
     sets_.grow(assignment_.device(), other, most, rng_, returned_);
     for (const std::int32_t block : chosen_) assignment_.move(block, target);
     for (const std::int32_t block : returned_) assignment_.move(block, seed.home);
-}
-
-// A connected set around a block whose device is unlikely: all of it to one device, or each block to its own.
-void MoveOperators::follow_priors(Index most) {
-    if (most == 0) return;
-    const AssignmentPriors& priors = space_.priors;
-    Index block = 0, on_path = -1;
-    for (int attempt = 0; attempt < AssignmentPriors::ATTEMPTS; ++attempt) {
-        block = draw_block(on_path);
-        if (rng_.uniform() >= priors(block, assignment_[block])) break;
-    }
-    const std::int32_t home = assignment_[block];
-    const double quantile = rng_.uniform();
-    const bool together = rng_.below(2) == 0;
-    const Index target = priors.sample_other_device(block, home, quantile);
-    sets_.grow(assignment_.device(), block, most, rng_, chosen_);
-    for (const std::int32_t member : chosen_) {
-        if (!together) {
-            assignment_.move(member, static_cast<std::int32_t>(priors.sample_device(member, quantile)));
-        } else if (member == block || priors.accept_prior(member, home, target, rng_.uniform())) {
-            assignment_.move(member, static_cast<std::int32_t>(target));
-        }
-    }
 }
 
 }  // namespace placewise

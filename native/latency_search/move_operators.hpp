@@ -32,7 +32,6 @@ private:
         TIME_SPAN,     // what a device starts from a moment on
         LINE_STRETCH,  // a stretch of the line of ops
         EXCHANGE,      // two connected sets change places
-        PRIOR_DRAW,    // a connected set, where probabilities would have it: only where there are some
         N_OPERATORS,
     };
     static constexpr Index N_SIZES = 6;
@@ -57,7 +56,6 @@ private:
     void move_time_span(const Seed& seed, Index most);
     void move_line_stretch(const Seed& seed, Index most);
     void exchange_sets(const Seed& seed, Index most);
-    void follow_priors(Index most);
 
     const LatencySearchProblem& search_;
     const MoveSpace& space_;

@@ -20,11 +20,7 @@ void MoveProposer::propose(Index k, std::span<const std::int32_t> device, std::s
     std::copy(device.begin(), device.end(), candidate.begin());
     if (device.empty()) return;
     for (int attempt = 0; attempt < TRIES && !interrupt.stop(); ++attempt) {
-        if (!space_.priors.empty() && rng.below(AssignmentPriors::MOVES_PER_DRAW) == 0) {
-            follow_priors(candidate, rng);
-        } else {
-            make_move(candidate, rng);
-        }
+        make_move(candidate, rng);
         if (!std::equal(device.begin(), device.end(), candidate.begin()) && fits(candidate)) return;
         std::copy(device.begin(), device.end(), candidate.begin());
     }
@@ -78,25 +74,6 @@ void MoveProposer::make_move(std::span<std::int32_t> device, SplitMix64& rng) {
     if (kind == 1 && neighbour >= 0) sets_.grow(device, neighbour, draw_size(rng), rng, returned_);
     send(device, chosen_, target);
     send(device, returned_, origin);
-}
-
-// Send a connected set where the priors would have it: all of it to one device, or each block to its own.
-void MoveProposer::follow_priors(std::span<std::int32_t> device, SplitMix64& rng) {
-    const AssignmentPriors& priors = space_.priors;
-    const Index seed = priors.sample_unlikely(device, rng);
-    const std::int32_t origin = device[seed];
-    const double quantile = rng.uniform();
-    const bool together = rng.below(2) == 0;
-    sets_.grow(device, seed, draw_size(rng), rng, chosen_);
-    const auto target = static_cast<std::int32_t>(priors.sample_other_device(seed, origin, quantile));
-    for (const std::int32_t block : chosen_) {
-        if (!together) {
-            device[block] = static_cast<std::int32_t>(priors.sample_device(block, quantile));
-        } else if (space_.allowed(block, target) &&
-                   (block == seed || priors.accept_prior(block, origin, target, rng.uniform()))) {
-            device[block] = target;
-        }
-    }
 }
 
 // Whether resident bytes stay within every device.

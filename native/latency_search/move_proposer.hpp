@@ -2,7 +2,7 @@
 //
 // A move takes a connected set of blocks, or a stretch of the line of ops, to another device: most often to that of a
 // neighbour, so that less is transferred; sometimes the neighbour's blocks come back in exchange, so that full devices
-// can trade. Where there are priors, every so often they say what moves, and where.
+// can trade.
 #pragma once
 
 #include <vector>
@@ -28,7 +28,6 @@ private:
     Index draw_size(SplitMix64& rng) const;
     std::pair<std::int32_t, Index> draw_target(std::span<const std::int32_t> device, Index seed, SplitMix64& rng) const;
     void make_move(std::span<std::int32_t> device, SplitMix64& rng);
-    void follow_priors(std::span<std::int32_t> device, SplitMix64& rng);
     void move_stretch(std::span<std::int32_t> device, Index seed, std::int32_t target, SplitMix64& rng) const;
     void send(std::span<std::int32_t> device, std::span<const std::int32_t> blocks, std::int32_t target) const;
     bool fits(std::span<const std::int32_t> device);

@@ -1,7 +1,6 @@
 // The blocks of a problem as moves see them: where they may run, what they keep in memory, who their neighbours are.
 #pragma once
 
-#include "common/assignment_priors.hpp"
 #include "common/views.hpp"
 
 namespace placewise {
@@ -16,7 +15,6 @@ struct MoveSpace {
     Adjacency storages;                           // the storages of each block
     Adjacency users;                              // the blocks that use each storage
     Adjacency neighbours;                         // the blocks that share a tensor with each block
-    AssignmentPriors priors;                      // [n_blocks, n_devices], or none
 
     Index n_blocks() const { return allowed.rows(); }
     Index n_devices() const { return allowed.columns(); }

@@ -136,10 +136,10 @@ void make_move(PipelineState& state, Index group, Index device) {
 class BoundWalk : private Exclusive {
 public:
     BoundWalk(const Costs& costs, const Clusters& clusters, const In<std::int32_t>& assignment, std::uint64_t seed,
-              const In<std::int32_t>& positions, const In<std::int32_t, 2>& tradable, const In<double, 2>& priors)
-        : owners_(nb::make_tuple(tradable, priors)),
+              const In<std::int32_t>& positions, const In<std::int32_t, 2>& tradable)
+        : tradable_(tradable),
           walk_(costs, checked(costs, clusters), costs.assignment(assignment), checked_positions(costs, positions),
-                checked_pairs(costs, tradable), checked_priors(costs, priors), seed) {}
+                checked_pairs(costs, tradable), seed) {}
 
     void run(Index steps, double hot, double cold, double seconds, const StopFlag* stop) {
         require(steps >= 0, "steps are no count");
@@ -194,14 +194,8 @@ private:
         }
         return table;
     }
-    static AssignmentPriors checked_priors(const Costs& costs, const In<double, 2>& priors) {
-        const auto table = view(priors);
-        require(table.rows() == 0 || (table.rows() == costs.n_groups() && table.columns() == costs.n_devices()),
-                "priors are not one row per group and one column per device");
-        return AssignmentPriors(table);
-    }
 
-    nb::object owners_;  // the arrays behind the views
+    In<std::int32_t, 2> tradable_;  // keeps the array behind the view
     ThroughputWalk walk_;
 };
 
@@ -235,11 +229,10 @@ void bind_state(nb::module_& m) {
 void bind_walk(nb::module_& m) {
     nb::class_<BoundWalk>(m, "ThroughputWalk", "Annealing of groups over devices, from one assignment [n_groups].")
         .def(nb::init<const Costs&, const Clusters&, const In<std::int32_t>&, std::uint64_t, const In<std::int32_t>&,
-                      const In<std::int32_t, 2>&, const In<double, 2>&>(),
+                      const In<std::int32_t, 2>&>(),
              "costs"_a, "clusters"_a, "assignment"_a.noconvert(), "seed"_a, "positions"_a.noconvert(),
-             "tradable"_a.noconvert(), "priors"_a.noconvert(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2]: devices that may trade what they have; "
-             "`priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.")
+             "tradable"_a.noconvert(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2]: devices that may trade what they have.")
         .def("run", &BoundWalk::run, "steps"_a, "hot"_a, "cold"_a, "seconds"_a = INFINITY, "stop"_a = nb::none(),
              "Propose `steps` moves, or until `seconds` or `stop` end it, while temperatures, as shares of the "
              "max-load, fall from `hot` to `cold`.")

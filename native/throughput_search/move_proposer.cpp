@@ -14,11 +14,10 @@ constexpr int RESIDENT_ATTEMPTS = 12;
 
 GroupMoveProposer::GroupMoveProposer(const ThroughputCosts& costs, const Clusters& clusters,
                                      std::span<const std::int32_t> positions, TableView<const std::int32_t> tradable,
-                                     AssignmentPriors priors, std::uint64_t seed)
+                                     std::uint64_t seed)
     : costs_(costs),
       clusters_(clusters),
       tradable_(tradable),
-      priors_(priors),
       rng_(seed),
       positions_(positions.begin(), positions.end()),
       max_moves_(2 * costs.n_groups() + 1),
@@ -34,14 +33,10 @@ std::span<const Move> GroupMoveProposer::propose(PipelineState& state) {
         exchange_devices();
         return moves_;
     }
-    auto [group, neighbor] = pick_group();
-    std::int32_t here = device[group];
+    const auto [group, neighbor] = pick_group();
+    const std::int32_t here = device[group];
     std::int32_t there = neighbor < 0 ? here : device[neighbor];
-    if (!priors_.empty() && pick(AssignmentPriors::MOVES_PER_DRAW) == 0) {
-        group = priors_.sample_unlikely(device, rng_);
-        here = device[group];
-        there = static_cast<std::int32_t>(priors_.sample_other_device(group, here, rng_.uniform()));
-    } else if (there == here || pick(10) == 0) {
+    if (there == here || pick(10) == 0) {
         if (neighbor >= 0 && pick(2) == 0) return {};
         there = static_cast<std::int32_t>(pick(costs_.n_devices()));
     }

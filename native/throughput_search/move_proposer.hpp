@@ -8,14 +8,12 @@
 // - exchange: two unequal devices trade all that they have.
 //
 // Where stages form a chain, every device has a position in it. A group that moves later takes with it what must not
-// be earlier, and the other way round, so that every move leads from chain to chain. Where there are priors, they say
-// of some of the moves which group goes, and where; the kinds of moves are the same.
+// be earlier, and the other way round, so that every move leads from chain to chain.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "common/assignment_priors.hpp"
 #include "common/random.hpp"
 #include "throughput_search/clusters.hpp"
 #include "throughput_search/costs.hpp"
@@ -27,7 +25,7 @@ class GroupMoveProposer {
 public:
     // `positions` [n_devices] in the chain; `tradable` [k, 2] are devices whose exchange is worth a try.
     GroupMoveProposer(const ThroughputCosts& costs, const Clusters& clusters, std::span<const std::int32_t> positions,
-                      TableView<const std::int32_t> tradable, AssignmentPriors priors, std::uint64_t seed);
+                      TableView<const std::int32_t> tradable, std::uint64_t seed);
 
     // Make a random move in the assignment of `state` alone: groups moved one after the other, none if it failed.
     std::span<const Move> propose(PipelineState& state);
@@ -72,7 +70,6 @@ private:
     const ThroughputCosts& costs_;
     const Clusters& clusters_;
     TableView<const std::int32_t> tradable_;
-    AssignmentPriors priors_;
     SplitMix64 rng_;
     std::vector<std::int32_t> positions_;
     std::vector<Move> moves_;

@@ -32,10 +32,10 @@ double root(double value) {
 
 ThroughputWalk::ThroughputWalk(const ThroughputCosts& costs, const Clusters& clusters,
                                std::span<const std::int32_t> assignment, std::span<const std::int32_t> positions,
-                               TableView<const std::int32_t> tradable, AssignmentPriors priors, std::uint64_t seed)
+                               TableView<const std::int32_t> tradable, std::uint64_t seed)
     : costs_(costs),
       state_(costs, assignment),
-      proposer_(costs, clusters, positions, tradable, priors, seed),
+      proposer_(costs, clusters, positions, tradable, seed),
       journal_capacity_(std::max<std::size_t>(assignment.size() / 2, 64)) {
     missing_bytes_ = state_.missing_bytes(state_.sums());
     record_incumbent({missing_bytes_, state_.max_load()});

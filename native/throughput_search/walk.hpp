@@ -26,8 +26,7 @@ struct PipelineQuality {
 class ThroughputWalk {
 public:
     ThroughputWalk(const ThroughputCosts& costs, const Clusters& clusters, std::span<const std::int32_t> assignment,
-                   std::span<const std::int32_t> positions, TableView<const std::int32_t> tradable,
-                   AssignmentPriors priors, std::uint64_t seed);
+                   std::span<const std::int32_t> positions, TableView<const std::int32_t> tradable, std::uint64_t seed);
 
     // So many moves, or until interrupted, while temperatures, as shares of the max-load, fall from `hot` to `cold`.
     void run(Index steps, double hot, double cold, Interrupt& interrupt);

@@ -140,7 +140,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Where to start: placements, and probabilities [n_ops, n_devices]; and a lower bound that is proved already.
+    """Where to start: placements, and a lower bound that is proved already.
 
     `by` says which placers made the first of the placements, so that nobody need ask them again. `baselines` are what
     naive placers answered, by their names, and what the judge said; `judging` are the seconds that it took for one.
@@ -150,7 +150,6 @@ class Hints:
     by: tuple[str, ...] = ()
     baselines: Mapping[str, tuple[Placement, Judgement]] = field(default_factory=dict)
     judging: float = 0.0
-    probabilities: Floats | None = None
     bound: Bound | None = None
 
 

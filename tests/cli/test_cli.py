@@ -35,7 +35,6 @@ NAMES = (
         "etf",
         "gdp",
         "greedy",
-        "guided",
         "hdp",
         "heft",
         "hsdag",

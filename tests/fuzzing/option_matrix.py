@@ -35,7 +35,7 @@ from placewise.placers import registry
 Values = Mapping[str, tuple[Any, ...]]
 _NAMES = ("", "a", "op0", "op1", "op4", r"^op[0-2]$", "layer.0", r"layer\.\d", ".", "nothing", "conv", "node")
 _DEVICES = ("cuda:0", "cuda:1", "cpu", "acc0", "acc1", "acc2", "host", "cuda:9", "*", "")
-_LEARNED = ("colocrl", "doppler", "gdp", "guided", "hdp", "hsdag", "placeto")
+_LEARNED = ("colocrl", "doppler", "gdp", "hdp", "hsdag", "placeto")
 PLACERS = ("auto", *(name for name in registry.known_names() if name not in (*_LEARNED, "auto")))
 """Those that need no PyTorch, whose import takes longer than all the rest."""
 TARGETS = tuple(name for name in RULES if name not in ("pipelining", "device-map"))

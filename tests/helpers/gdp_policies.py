@@ -6,6 +6,7 @@ import torch
 
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
+from placewise.model.columns import Floats
 from placewise.model.problem import Objective, Problem
 from placewise.placers.learned.gdp import Gdp, GdpOptions
 from placewise.placers.learned.policy import untrained_policy
@@ -37,3 +38,9 @@ def some_policy(problem: Problem, seed: int = 0, **options: object) -> Gdp:
             if name.startswith(("score", "lean")) or ".gate" in name:
                 value.add_(torch.randn(value.shape, generator=generator) * 0.3)
     return policy
+
+
+@torch.no_grad()
+def device_probabilities(policy: Gdp) -> Floats:
+    """The probabilities of devices for each op [n_ops, n_devices]."""
+    return policy.logits().double().exp().numpy()[policy.view.unit]

@@ -44,7 +44,7 @@ KEPT = 40
 """Calls of a kernel that are remembered."""
 NUMBERS = (-(2**62), -(2**40), -2, -1, 0, 1, 2, 3, 63, 64, 65, 1000, 2**62, 2**63 - 1)
 FLOATS = (float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5, 1e300)
-LEARNED = {"colocrl", "doppler", "gdp", "guided", "hdp", "hsdag", "placeto"}
+LEARNED = {"colocrl", "doppler", "gdp", "hdp", "hsdag", "placeto"}
 Call = tuple[Callable[..., Any], list[Any], dict[str, Any]]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 LEARNED = ("colocrl", "doppler", "gdp", "hdp", "hsdag", "placeto")
 QUICK: dict[str, dict[str, Any]] = {
     "cover": {"rounds": 2, "steps": 300},
-    "guided": {"samples": 4},
     "temper": {"searches": 4},
     **{name: {"updates": 2, "samples": 4} for name in LEARNED},
     "doppler": {"updates": 2, "samples": 4, "imitation": 2},

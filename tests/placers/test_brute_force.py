@@ -86,7 +86,6 @@ def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
     """
     late = {
         "auto",
-        "guided",
         "multilevel",
         "windows",
         *LEARNED,

@@ -14,6 +14,8 @@ from soak import enough, examples, seeds
 from strategies import problems
 
 from placewise import _native
+from placewise.catalog import read_cluster
+from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -30,6 +32,7 @@ from placewise.placers.shared.move_space import build_move_space
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
+from placewise.zoo.random import random_graph
 
 EXECUTIONS = ("operator", "subgraph", "sequential")
 
@@ -106,6 +109,17 @@ def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
         candidates = proposer.propose(homes)
         assert [find_broken_rule(problem, home[problem.block]) for home in candidates] == [""] * 16
         homes = candidates
+
+
+def test_a_seed_gives_the_same_moves() -> None:
+    """On every platform."""
+    graph, cluster = random_graph("branchy", 20, 905, size=64), read_cluster("3xP100")
+    problem = Problem(graph, cluster, cost_table(graph, cluster), Objective(execution="operator"))
+    home = (np.arange(problem.n_blocks) % 3).astype(np.int32)[None]
+    proposer = _native.MoveProposer(build_move_space(problem), np.array([7], np.uint64))
+    for _ in range(300):
+        home = proposer.propose(home)
+    assert "".join(map(str, home[0].tolist())) == "11111111110211011112"
 
 
 def published(name: str) -> Problem:

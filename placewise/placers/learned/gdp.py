@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from placewise.errors import PlacerError
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, PlacerInfo, run_placer
 from placewise.placers.learned.features import build_features
@@ -146,12 +146,6 @@ class Gdp(GdpNetwork):
         log_p, device = self.logits(), choices["device"]
         log_prob = log_p[torch.arange(self.view.n), device]
         return log_prob, entropy_of(log_p).expand_as(log_prob)
-
-    @torch.no_grad()
-    def probabilities(self) -> Floats:
-        """The probabilities of devices for each op [n_ops, n_devices]; 0 where one is not allowed."""
-        scores = self._retry_in_less_memory(lambda: self.scores(self.inputs, self.embedded())[0])
-        return torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
 
     def greedy(self, price: Price) -> Ints:
         """The likeliest placements by each prior set, on all devices and on ever fewer fast ones; then refinements.

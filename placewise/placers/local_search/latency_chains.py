@@ -45,17 +45,16 @@ def run_chains(
     *,
     seed: int,
     most: int | None = None,
-    priors: Floats | None = None,
     threads: int = 1,
     count_seconds: Callable[[], float] = lambda: np.inf,
 ) -> Iterator[TemperingState]:
     """Yield the state after each round. `starts` [S, n_blocks] are valid, with their finite values.
 
-    `keeps_rules` judges the shape of stages; memory is checked here. At most `most` placements are priced; `priors` are
-    probabilities of blocks. Up to `threads` chains move at once; the result does not depend on them. A round ends early
-    after the seconds that `count_seconds` says are left.
+    `keeps_rules` judges the shape of stages; memory is checked here. At most `most` placements are priced. Up to
+    `threads` chains move at once; the result does not depend on them. A round ends early after the seconds that
+    `count_seconds` says are left.
     """
-    shared, rng = latency_search_problem(problem, priors), np.random.default_rng(seed)
+    shared, rng = latency_search_problem(problem), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
     count = int(np.clip(CHAIN_OPS // max(problem.n_ops, 1), 2, CHAINS))
     shares = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
@@ -116,14 +115,14 @@ def _run_chain(
     return chain.n_tried - tried + CHECK * checks
 
 
-def latency_search_problem(problem: Problem, priors: Floats | None = None) -> _native.LatencySearchProblem:
-    """What all chains share; linear in the problem but for sorting. `priors` are probabilities of blocks."""
+def latency_search_problem(problem: Problem) -> _native.LatencySearchProblem:
+    """What all chains share; linear in the problem but for sorting."""
     a, graph, levels = arrays_of(problem), problem.graph, scope_levels(problem)
     inputs = schedule_inputs(problem)
     tensor_bytes = np.maximum(graph.tensors.bytes, 0)
     return _native.LatencySearchProblem(
         inputs.native,
-        build_move_space(problem, priors),
+        build_move_space(problem),
         priority=inputs.priority,
         by_priority=inputs.by_priority,
         block=frozen(problem.block, np.int32),

@@ -23,7 +23,6 @@ from placewise.placers.local_search.parallel_tempering import KeepsRules, Temper
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.move_space import build_move_space
-from placewise.placers.shared.priors import match_labels, read_priors
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.starting_placements import StartingPlacements, find_starting_placements
 from placewise.simulate import Evaluator
@@ -36,8 +35,6 @@ BOUNDED_OPS = 200_000
 """With a time limit, larger graphs get no bound: it would take too long."""
 BOUNDING, BOUND_SHARE = "paths", 0.25
 """The placer that proves bounds in `subgraph` execution, and its share of the remaining time."""
-LEADING = 4
-"""With probabilities, the search begins at this many of the best starting placements."""
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: ops and edges to price, where each placement counts as `OVERHEAD` more; about a second."""
 ROUNDS_PER_BLOCK = 10
@@ -66,13 +63,10 @@ def search_latency(search: SearchContext, searches: int, name: str, *, find_boun
         finite = np.flatnonzero(np.isfinite(values))
         if not len(finite):
             return Proposal(None, bound, reason, ("no placement was found to start from",))
-        priors = read_priors(problem, search.hints)
-        if len(priors):
-            finite = np.sort(finite[np.argsort(values[finite], kind="stable")][:LEADING])
         devices, values = devices[finite], values[finite]
         best = devices[int(values.argmin())]
         if reason is not Reason.INTERRUPTED:
-            best, reason = _run_rounds(search, devices, values, priors, bound.value, searches, name)
+            best, reason = _run_rounds(search, devices, values, bound.value, searches, name)
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
     return Proposal(None if best is None else Placement(relabel(problem, best)), bound, reason)
@@ -96,14 +90,13 @@ def _prove_bound(search: SearchContext, starts: StartingPlacements, reason: Reas
 
 
 def _run_rounds(
-    search: SearchContext, starts: Ints, values: Floats, priors: Floats, bound: float, searches: int, name: str
+    search: SearchContext, starts: Ints, values: Floats, bound: float, searches: int, name: str
 ) -> tuple[Ints, Reason]:
     """The best placement [n_ops], and why the search ended; `starts` [S, n_ops] have finite values."""
     problem, watch = search.problem, search.watch
     first = block_firsts(problem)
     most_rounds, most_work = _work_limits(problem, watch.budget)
-    assignments = match_labels(problem, priors, starts[:, first])
-    rounds = _rounds(search, assignments, values, priors, searches, most_work)
+    rounds = _rounds(search, starts[:, first], values, searches, most_work)
     state = TemperingState(starts[int(values.argmin())][first], float(values.min()), 0)
     reported, count, slowest = 0.0, 0, SETUP * (problem.n_ops + problem.graph.n_edges)
     reason = Reason.FINISHED
@@ -129,7 +122,7 @@ def _run_rounds(
 
 
 def _rounds(
-    search: SearchContext, starts: Ints, values: Floats, priors: Floats, searches: int, most_work: float
+    search: SearchContext, starts: Ints, values: Floats, searches: int, most_work: float
 ) -> Iterator[TemperingState]:
     """Rounds of tempering from assignments of blocks [S, n_blocks]; at most `most_work` placements are priced."""
     problem, budget, price = search.problem, search.budget, search.price
@@ -138,11 +131,11 @@ def _rounds(
         keeps_rules = _rule_check(problem) if problem.constraints.shaped else None
         return run_chains(
             problem, starts, values, keeps_rules,
-            seed=budget.seed, most=most, priors=priors, threads=budget.most_threads,
+            seed=budget.seed, most=most, threads=budget.most_threads,
             count_seconds=lambda: search.watch.left,
         )  # fmt: skip
     return temper(
-        build_move_space(problem, priors), starts, values, lambda blocks: price(blocks[:, problem.block]),
+        build_move_space(problem), starts, values, lambda blocks: price(blocks[:, problem.block]),
         _rule_check(problem),
         searches=searches, seed=budget.seed,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """local: anytime local search from the best placements known, by objective.
 
 Throughput: simulated annealing of max-load (`throughput_annealing.py`). Latency: parallel tempering
-(`latency_search.py`). Both run compiled code, and both draw starts and moves from the probabilities among the hints.
+(`latency_search.py`). Both run compiled code.
 """
 
 from __future__ import annotations

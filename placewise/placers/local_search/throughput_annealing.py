@@ -19,7 +19,6 @@ from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.base import Progress, SearchContext
 from placewise.placers.shared.fit import shrink_capacity
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.placers.shared.priors import match_labels, read_priors
 from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.placers.shared.starting_placements import find_starting_placements
 from placewise.placers.shared.throughput_search.annealing import WALKS, Annealer, AnnealingRound, WalksStopped, clusters
@@ -94,15 +93,14 @@ class _Annealing:
         group, n = (problem.block, problem.n_blocks) if chain is None else (chain.component, chain.n)
         costs, scale = costs_of(problem, group, n, chain)
         rng = np.random.default_rng(watch.budget.seed)
-        priors = read_priors(problem, self.search.hints, group, n)
-        pool = self._pool(costs, group, priors)
+        pool = self._pool(costs, group)
         if not pool:
             return
         native = native_costs(costs)
         missing, value = _quality(native, pool[0])
         self.value = value / scale if self.valid and not missing else np.inf
         threads = watch.budget.most_threads
-        annealer = Annealer(native, clusters(costs), lambda: watch.elapsed, tradable(problem), priors, threads)
+        annealer = Annealer(native, clusters(costs), lambda: watch.elapsed, tradable(problem), threads)
         capacity, number = problem.capacity, 0
         while (plan := self._plan(number, n, annealer.moves, end)) is not None:
             count = WALKS if plan.steps is not None else max(WALKS, threads)
@@ -133,13 +131,11 @@ class _Annealing:
         if watch.left < self.check_seconds + MIN_ROUND:
             self.reason = Reason.TIME_LIMIT
 
-    def _pool(self, costs: PipelineCosts, group: Ints, priors: Floats) -> list[Ints]:
+    def _pool(self, costs: PipelineCosts, group: Ints) -> list[Ints]:
         """Assignments of groups to start from, the best first; without a valid placement, any that the ops allow."""
         first = np.empty(len(costs.size), np.int64)
         first[group[::-1]] = np.arange(len(group))[::-1]
         assignments = [device[first] for device in self.valid]
-        if assignments and len(priors):
-            assignments = list(match_labels(self.search.problem, priors, np.stack(assignments)))
         rng = np.random.default_rng(0)
         assignments = [row for row in assignments if chain_order(costs, row, rng) is not None]
         if not assignments:

@@ -48,12 +48,6 @@ class Level:
         home: Ints = spent.argmax(axis=1).astype(np.int32)[self.problem.block]
         return home
 
-    def mean(self, rows: Floats) -> Floats:
-        """The mean of rows of ops [n_ops, k] over each group [n, k]."""
-        sums = np.zeros((self.problem.n_ops, rows.shape[1]))
-        np.add.at(sums, self.op, rows)
-        return sums / np.maximum(np.bincount(self.op, minlength=len(sums)), 1)[:, None]
-
 
 def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) -> list[Level]:
     """The problem itself, and those of the labels [n_ops], from fine to coarse.

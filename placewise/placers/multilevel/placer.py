@@ -3,7 +3,7 @@
 The room `coarsen` makes groups of groups, from fine to coarse: chains, heavy edges, scopes. Placers of the registry
 solve the coarsest problem and then search on from its placement, level after level, down to the ops where time allows.
 With time left, a new hierarchy respects the best placement (no group spans two devices), and the search starts again
-from the top. Every candidate is priced on the ops. A group's priors are the means over its ops.
+from the top. Every candidate is priced on the ops.
 
 For latency, the first descent moves what a model repeats: a layer in all steps, then in runs of steps, then in each.
 """
@@ -330,10 +330,9 @@ class _Descents:
 
     def _context_of(self, level: Level, seconds: float, label: str, starts: Sequence[Ints] = ()) -> SearchContext:
         """The context of a search for placements of a level's groups."""
-        problem, priors = level.problem, self.context.hints.probabilities
+        problem = level.problem
         hints = Hints(
             tuple(map(Placement, starts)),
-            probabilities=None if priors is None else level.mean(priors),
             bound=self.bound if problem is self.problem else None,
         )
         message = f"{problem.n_blocks:,} groups: {label}"

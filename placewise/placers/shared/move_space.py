@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Bools, Floats, Ints, distinct, frozen, offsets_of
+from placewise.model.columns import Bools, Ints, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import compute_footprint, may_run
-from placewise.placers.shared.priors import empty_priors
 
 
-def build_move_space(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace:
-    """The move space of the blocks of a problem, with the probabilities of their devices if there are any.
+def build_move_space(problem: Problem) -> _native.MoveSpace:
+    """The move space of the blocks of a problem.
 
     If hosts run everything at once and have unlimited memory, they are equivalent, and only the first is offered.
     """
@@ -38,7 +37,6 @@ def build_move_space(problem: Problem, priors: Floats | None = None) -> _native.
         users=frozen(footprint.group[by_storage], np.int32),
         neighbour_offsets=frozen(offsets_of(pairs // max(n, 1), n), np.int64),
         neighbours=frozen(pairs % max(n, 1), np.int32),
-        priors=frozen(empty_priors(problem.n_devices) if priors is None else priors, np.float64),
     )
 
 

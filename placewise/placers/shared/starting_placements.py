@@ -1,7 +1,7 @@
 """Starting placements: where every search of the package begins.
 
-Hints come first, then placements drawn from the probabilities among the hints. Without a valid hint, quick placers are
-run for a share of the time; a short local search may improve on them. `pack` is the last resort where memory is tight.
+Hints come first. Without a valid hint, quick placers are run for a share of the time; a short local search may improve
+on them. `pack` is the last resort where memory is tight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, SearchContext, ignore, run_placer
 from placewise.placers.registry import create
-from placewise.placers.shared.priors import draw_placements, read_priors
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import judge_placement
 
@@ -36,8 +35,6 @@ QUICK_SHARE, PACE = 0.25, 1e-6
 LAST_RESORT, LAST_RESORT_SHARE = "pack", 0.5
 SEARCH, SEARCH_EVALUATIONS = "local", 3000
 """The local search, and how many placements it may price for latency where the budget has no time limit."""
-DRAWN = 8
-"""Placements drawn from probabilities."""
 
 
 @dataclass(slots=True)
@@ -78,9 +75,6 @@ def find_starting_placements(
             finder.add(hint)
         if search.hints.by or not starts.placements:
             finder.run_quick_placers(quick_share * (search_share or 1.0))
-        priors = read_priors(search.problem, search.hints)
-        samples = draw_placements(search.problem, priors, DRAWN, search.budget.seed, search.watch)
-        starts.placements += [Placement(device) for device in samples]
         if search_share and not starts.interrupted:
             finder.run_local_search(search_share)
         if not starts.placements and not starts.infeasible:
@@ -131,11 +125,11 @@ class _StartFinder:
 
     def run_local_search(self, share: float) -> None:
         """Improve on what was found so far."""
-        problem, watch, hints = self.search.problem, self.search.watch, self.search.hints
+        problem, watch = self.search.problem, self.search.watch
         seconds, latency = share * watch.left, problem.objective.kind == "latency"
         limit = SEARCH_EVALUATIONS if latency and not np.isfinite(seconds) else None
         bound = self.starts.bound or self.search.bound
-        found = Hints(tuple(self.starts.placements), probabilities=hints.probabilities, bound=bound)
+        found = Hints(tuple(self.starts.placements), bound=bound)
         self.run(SEARCH, {}, seconds, hints=found, evaluations=limit, on_progress=self.search.on_progress)
 
     def run(

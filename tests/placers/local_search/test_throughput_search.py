@@ -187,16 +187,8 @@ def is_under_way(walk: _native.ThroughputWalk) -> bool:
 def test_a_walk_ends_when_it_is_told() -> None:
     """A deadline or a flag end a walk of too many steps; meanwhile it can be asked for its value alone."""
     columns, home = many_ops()
-    arguments = (
-        native_costs(columns),
-        clusters(columns),
-        home,
-        1,
-        np.arange(4, dtype=np.int32),
-        NO_PAIRS,
-        np.ones((0, 4)),
-    )
-    walk = _native.ThroughputWalk(*arguments)
+    along = np.arange(4, dtype=np.int32)
+    walk = _native.ThroughputWalk(native_costs(columns), clusters(columns), home, 1, along, NO_PAIRS)
     begun = time.monotonic()
     walk.run(1 << 40, 0.02, 2e-5, seconds=0.1)
     assert time.monotonic() - begun > 0.09
@@ -240,21 +232,20 @@ def test_nonsense_is_refused() -> None:
     ):
         with pytest.raises(InternalError):
             native_costs(columns._replace(**change))  # type: ignore[arg-type]
-    along, likely = np.arange(4, dtype=np.int32), np.ones((0, 4))
+    along = np.arange(4, dtype=np.int32)
     for wrong in (home[1:], home + np.int32(4), home - np.int32(1)):
         with pytest.raises(InternalError):
             _native.PipelineState(costs, wrong)
         with pytest.raises(InternalError):
-            _native.ThroughputWalk(costs, joined, wrong, 0, along, NO_PAIRS, likely)
+            _native.ThroughputWalk(costs, joined, wrong, 0, along, NO_PAIRS)
     for arguments in (
-        (along * 0, NO_PAIRS, likely),
-        (along[1:], NO_PAIRS, likely),
-        (along, np.array([[0, 4]], np.int32), likely),
-        (along, NO_PAIRS, np.ones((1, 4))),
+        (along * 0, NO_PAIRS),
+        (along[1:], NO_PAIRS),
+        (along, np.array([[0, 4]], np.int32)),
     ):
         with pytest.raises(InternalError):
             _native.ThroughputWalk(costs, joined, home, 0, *arguments)
-    walk = _native.ThroughputWalk(costs, joined, home, 0, along, NO_PAIRS, likely)
+    walk = _native.ThroughputWalk(costs, joined, home, 0, along, NO_PAIRS)
     for steps, hot, cold in ((-1, 0.1, 0.01), (1, 0.0, 0.01), (1, 0.1, math.nan)):
         with pytest.raises(InternalError):
             walk.run(steps, hot, cold)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Floats, Ints, frozen
-from placewise.placers.shared.priors import empty_priors
+from placewise.model.columns import Ints, frozen
 from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts
 
@@ -47,7 +46,7 @@ class WalksStopped(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class Annealer:
-    """What walks share: costs, clusters, a clock, pairs of devices that may exchange all they have, and priors.
+    """What walks share: costs, clusters, a clock, and pairs of devices that may exchange all they have.
 
     Up to `threads` walks run at once. `moves` counts the moves of all rounds.
     """
@@ -56,7 +55,6 @@ class Annealer:
     clusters: _native.Clusters
     clock: Clock
     pairs: Ints = field(default_factory=lambda: NO_PAIRS)
-    priors: Floats | None = None
     threads: int = 1
     moves: int = 0
 
@@ -72,11 +70,10 @@ class Annealer:
         Raises WalksStopped on Ctrl-C.
         """
         n_devices, stop = self.costs.n_devices, _native.StopFlag()
-        priors = empty_priors(n_devices) if self.priors is None else self.priors
         walks = []
         for (assignment, order), seed in zip(starts, seeds, strict=True):
             along = np.arange(n_devices, dtype=np.int32) if order is None else order
-            walks.append(_native.ThroughputWalk(self.costs, self.clusters, assignment, seed, along, self.pairs, priors))
+            walks.append(_native.ThroughputWalk(self.costs, self.clusters, assignment, seed, along, self.pairs))
         threads = min(self.threads, len(walks))
         with ThreadPoolExecutor(threads) as pool:
             turns = [1 + (len(walks) - 1 - i) // threads for i in range(len(walks))]
