@@ -38,7 +38,7 @@ _REMEDY = "see the cluster file in docs/devices.md"
 class Table(BaseModel):
     """A table of a TOML file: frozen; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 T = TypeVar("T", bound=Table)

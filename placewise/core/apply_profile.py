@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,9 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.run_dims import find_run_dims
+
+ALIKE = 0.05
+"""Devices with the same figures whose measured times differ by no more are taken as equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +45,16 @@ def with_profile(
     """`base` with the times of a profile, measured with all devices busy where `loaded` is wished and was measured.
 
     `device` says whose times they are, where the profile is of one device or has one of that name. A device of the
-    cluster that was not profiled, but has the same figures as one that was, takes its times. Raises CostError for a
-    profile of another model, or of none of these devices.
+    cluster that was not profiled, but has the same figures as one that was, takes its times. Profiled devices that
+    have the same figures and differ by less than `ALIKE`, or than one device from run to run, get the mean of their
+    times: they stay equal. Raises CostError for a profile of another model, or of none of these devices.
     """
     profile = _at_other_sizes(profile, graph)
     if profile.graph_hash and profile.graph_hash != graph.digest():
         made = f" (it was made from {profile.source.path})" if profile.source else ""
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
-    used = {cluster.names[column]: profiled for column, profiled in _columns(profile, cluster, device).items()}
+    columns, pooled = _pool_alike(_columns(profile, cluster, device), cluster, loaded=loaded)
+    used = {cluster.names[column]: profiled for column, profiled in columns.items()}
     rows = tuple(
         TimingRow(op, seconds, ops=(op,), device=name, spread=profiled.figures(loaded=loaded).spread)
         for name, profiled in used.items()
@@ -67,6 +73,7 @@ def with_profile(
     together = tuple(tuple(profile.ops[op] for op in ops) for ops in sorted(sets))
     if together:
         notes += (f"what {profile.runtime} runs as one kernel stays together: {len(together)} sets of ops",)
+    notes += pooled
     notes += tuple(
         f"{name} was not profiled, and is given the times of {profiled.name}, which has the same figures"
         for name, profiled in used.items()
@@ -253,6 +260,45 @@ def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, Dev
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError(f"has times of {', '.join(known)}, which the cluster does not have", remedy=remedy)
     return profiles
+
+
+def _pool_alike(
+    columns: Mapping[int, DeviceProfile], cluster: Cluster, *, loaded: bool
+) -> tuple[dict[int, DeviceProfile], tuple[str, ...]]:
+    """The columns, where alike devices have the mean of their times, and notes of them."""
+    alike: dict[object, dict[str, DeviceProfile]] = {}
+    for column, profiled in columns.items():
+        ops = tuple(seconds is None for seconds in profiled.figures(loaded=loaded).ops)
+        key = _figures(cluster.devices[column]), profiled.processor.partition(";")[0], ops
+        alike.setdefault(key, {})[profiled.name] = profiled
+    pooled, notes = dict[str, DeviceProfile](), list[str]()
+    for profiles in alike.values():
+        rest = sorted(profiles.values(), key=lambda profiled: _total(profiled, loaded=loaded))
+        while rest:
+            least, spread = _total(rest[0], loaded=loaded), max(one.figures(loaded=loaded).spread for one in rest)
+            group = [one for one in rest if _total(one, loaded=loaded) <= least * (1 + max(spread, ALIKE))]
+            rest = rest[len(group) :]
+            if len(group) > 1:
+                pooled |= {one.name: _with_mean(one, group, loaded=loaded) for one in group}
+                apart = _total(group[-1], loaded=loaded) / least - 1 if least > 0 else 0.0
+                names = ", ".join(sorted(one.name for one in group))
+                if apart > 0:
+                    notes.append(f"{names} are alike, and get the mean of their times, which differ by {apart:.1%}")
+    return {column: pooled.get(profiled.name, profiled) for column, profiled in columns.items()}, tuple(notes)
+
+
+def _total(profiled: DeviceProfile, *, loaded: bool) -> float:
+    return math.fsum(seconds for seconds in profiled.figures(loaded=loaded).ops if seconds is not None)
+
+
+def _with_mean(profiled: DeviceProfile, group: Sequence[DeviceProfile], *, loaded: bool) -> DeviceProfile:
+    """A profile with the mean times of a group, whose profiles have times of the same ops."""
+    rows = zip(*(one.figures(loaded=loaded).ops for one in group), strict=True)
+    ops = tuple(None if row[0] is None else math.fsum(row) / len(row) for row in rows)
+    figures = profiled.figures(loaded=loaded).model_copy(update={"ops": ops})
+    state = "idle" if profiled.figures(loaded=loaded) is profiled.idle else "loaded"
+    overhead = math.fsum(one.call_overhead for one in group) / len(group)
+    return profiled.model_copy(update={state: figures, "call_overhead": overhead})
 
 
 def _figures(device: Device) -> tuple[object, ...]:

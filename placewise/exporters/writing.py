@@ -14,7 +14,7 @@ import numpy as np
 from placewise._util.units import format_seconds
 from placewise.core.split_ways import move_to_ways, remake_ways
 from placewise.errors import ExportError, InputError, InternalError, OutputError
-from placewise.exporters.base import Exported, ExportInfo, OptionValue
+from placewise.exporters.base import Exported, Exporter, ExportInfo, OptionValue, RunningExporter
 from placewise.exporters.registry import complete_options, create_exporter, require_library
 from placewise.files.atomic import atomic_write, hidden_beside, make_locked
 from placewise.model.columns import Ints
@@ -69,7 +69,7 @@ def export_placement(
     values = complete_options(exporter.info, options or {})
     require_library(exporter.info)
     pipelined = bool(placement.schedule) and exporter.info.pipelines
-    placement = placement if pipelined else _flat_stages(placement, target)
+    placement = placement if pipelined else _flat_stages(problem, placement, exporter)
     if placement.stages and not pipelined and not exporter.info.splits:
         raise ExportError(
             f"{target} cannot express ops that are split over devices, stages with replicas, or recomputation",
@@ -107,16 +107,18 @@ def _leave_out_sequences(problem: Problem, placement: Placement) -> tuple[Proble
         raise ExportError(f"sequence parallelism cannot be left out: {error.problem}", remedy=error.remedy) from None
 
 
-def _flat_stages(placement: Placement, target: str) -> Placement:
+def _flat_stages(problem: Problem, placement: Placement, exporter: Exporter) -> Placement:
     """The devices of a training pipeline, for exporters that write where ops run; any other placement as it is.
 
-    Raises ExportError where devices hold several stages or stages have replicas.
+    Raises ExportError where the target cannot take the model, devices hold several stages, or stages have replicas.
     """
     if not placement.schedule:
         return placement
     used = [device for group in placement.stages for device in group.devices]
     if len(set(used)) < len(used) or any(len(group.devices) > 1 for group in placement.stages):
-        message = f"{target} takes one stage per device and no replicas from a training pipeline"
+        if isinstance(exporter, RunningExporter):
+            exporter.space(problem)  # a model that it cannot take needs no other schedule
+        message = f"{exporter.info.name} takes one stage per device and no replicas from a training pipeline"
         remedy = "export to pipelining, or place with --schedule 1f1b, gpipe or zb-h1, and without --replicas"
         raise ExportError(message, remedy=remedy)
     return Placement(placement.device)

@@ -36,7 +36,7 @@ R = TypeVar("R", bound=BaseModel)
 class Record(BaseModel):
     """A JSON object with named fields; unknown fields are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, allow_inf_nan=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, allow_inf_nan=True, defer_build=True)
 
 
 def parse_json(data: bytes, error: ErrorType = ModelFileError) -> Any:

@@ -345,6 +345,7 @@ class Result:
             estimate_error(self.problem, [(one, transfer_seconds(judged)) for one, judged in pairs]),
             whole=len(set(placement.device.tolist())) == 1,
             cores=len(used) > 1 and all(device.kind == CORE for device in used),
+            trains=bool(self.problem.graph.ops.backward.any()),
             lower_bound=self.lower_bound,
         )
 

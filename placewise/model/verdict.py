@@ -103,14 +103,16 @@ def decide(
     *,
     whole: bool = False,
     cores: bool = False,
+    trains: bool = False,
     lower_bound: float = 0.0,
 ) -> Verdict:
     """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices.
 
     `baselines` are named by the constants of this module; other names count as splits. `whole`: the plan runs
     the whole model on every device that it uses. `cores`: it uses cores of one machine, on which a runtime has threads
-    of its own; nothing is then worth it unless these were measured (`OWN_THREADS`). `lower_bound`: seconds that no
-    placement is below (0: unknown); splits are open, not ruled out, where it leaves room for more than the error.
+    of its own; nothing is then worth it unless these were measured (`OWN_THREADS`), which no command does for a model
+    that `trains`. `lower_bound`: seconds that no placement is below (0: unknown); splits are open, not ruled out, where
+    it leaves room for more than the error.
 
     >>> single = Baseline(1.2, devices=("cuda:0",))
     >>> decide(1.0, 2, ["cuda:0", "cuda:1"], {SINGLE_DEVICE: single}).decision.value
@@ -128,7 +130,7 @@ def decide(
                 f"it is at most {room:.2f}× as fast."
             )
     if cores and decision is Decision.WORTH_IT and OWN_THREADS not in baselines:
-        decision, sentence = Decision.NOT_MEASURED, _describe_unmeasured(baselines[over], value, used)
+        decision, sentence = Decision.NOT_MEASURED, _describe_unmeasured(baselines[over], value, used, trains)
     elif decision is Decision.WORTH_IT and REPLICAS in baselines and baselines[REPLICAS].broken == NO_TIME:
         decision, sentence = Decision.NOT_MEASURED, _describe_unpriced_copies(baselines[over], value, used)
     ratio = _ratio(baselines[over], value) if over in baselines else math.nan
@@ -257,11 +259,12 @@ def _match_threads(own: Baseline, value: float, used: int, error: Uncertainty) -
     return f"Within the error{bounds}: {used} devices are {_ratio(own, value):.2f}× as fast as {OWN_THREADS}."
 
 
-def _describe_unmeasured(baseline: Baseline, value: float, used: int) -> str:
+def _describe_unmeasured(baseline: Baseline, value: float, used: int, trains: bool) -> str:
     """That one core is beaten, which says little while nobody measured a thread per core."""
+    how = "time a step of training with them" if trains else "placewise profile, or placewise run"
     return (
         f"Not decided: {used} devices are {_ratio(baseline, value):.2f}× as fast as {_name_single(baseline)}, but "
-        f"{OWN_THREADS} were not measured (placewise profile, or placewise run)."
+        f"{OWN_THREADS} were not measured ({how})."
     )
 
 

@@ -19,8 +19,6 @@ from placewise.readers.huggingface import read_huggingface
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
 from placewise.readers.piper import MARK, read_piper
-from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
-from placewise.readers.tensorflow.file import resolve_file
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
@@ -57,12 +55,18 @@ class Format(NamedTuple):
     has_dims: bool = True
 
 
+def _read_tensorflow(path: Path, options: ReadOptions) -> ImportedModel:
+    from placewise.readers.tensorflow import read_tensorflow  # protobuf's messages take a tenth of a start
+
+    return read_tensorflow(path, dims=options.dims)
+
+
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "onnx": Format("ONNX model", lambda path, options: read_onnx_apart(path, dims=options.dims)),
         "openvino": Format("OpenVINO IR", lambda path, options: read_openvino(path, dims=options.dims)),
         "pt2": Format("torch.export program", lambda path, options: read_pt2(path, dims=options.dims)),
-        "tensorflow": Format("TensorFlow graph", lambda path, options: read_tensorflow(path, dims=options.dims)),
+        "tensorflow": Format("TensorFlow graph", _read_tensorflow),
         "huggingface": Format(
             "Hugging Face configuration",
             lambda path, options: read_huggingface(
@@ -103,6 +107,8 @@ def detect_format(path: Path) -> str:
         return "huggingface"
     try:
         if path.is_dir():
+            from placewise.readers.tensorflow.file import resolve_file
+
             if resolve_file(path) != path:
                 return "tensorflow"
             raise ModelFileError(
@@ -134,6 +140,8 @@ def detect_format(path: Path) -> str:
         return "workload"
     if looks_like_pipedream(start):
         return "profile"
+    from placewise.readers.tensorflow import looks_like_tensorflow
+
     is_onnx = path.suffix == ".pb" and start[:1] == _IR_VERSION
     if looks_like_tensorflow(path) or (path.suffix in (".pb", ".pbtxt", ".meta") and not is_onnx):
         return "tensorflow"

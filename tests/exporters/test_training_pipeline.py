@@ -158,6 +158,16 @@ def test_a_step_plan_is_run_with_its_stages(written: tuple[Path, Path], schedule
     assert stages.ranks == tuple(SCHEDULES[schedule][1]) and stages.devices == (0, 1)
 
 
+def test_what_a_target_cannot_read_needs_no_other_schedule(written: tuple[Path, Path]) -> None:
+    """A target names the format that it takes, and another schedule only where that is all that is wrong."""
+    problem, placement = place_step(written[0], "zb-v", 4)
+    with pytest.raises(ExportError, match="'openvino' takes ONNX files and OpenVINO IR"):
+        export_placement(problem, placement, "openvino")
+    with pytest.raises(ExportError, match="one stage per device") as refused:
+        export_placement(problem, placement, "dot")
+    assert "--schedule 1f1b" in refused.value.remedy
+
+
 def test_copies_of_a_step_plan_are_processes(written: tuple[Path, Path], tmp_path: Path) -> None:
     """Each with its device; together they train as one process does."""
     path, _ = written

@@ -255,6 +255,9 @@ def test_on_cores_the_threads_of_the_runtime_decide() -> None:
     assert on_cores(1.6, SPREAD, own=1.2).decision is Decision.WORTH_IT
     unknown = on_cores(1.6, SPREAD)
     assert unknown.decision is Decision.NOT_MEASURED and "placewise profile" in unknown.sentence
+    single = {SINGLE_DEVICE: Baseline(1.6, devices=("d0",))}
+    trained = decide(1.0, 2, TWO, single, SPREAD, cores=True, trains=True)
+    assert trained.decision is Decision.NOT_MEASURED and "placewise" not in trained.sentence
 
 
 def test_what_chosen_plans_took_longer_is_added_to_a_split() -> None:
