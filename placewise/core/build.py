@@ -44,6 +44,8 @@ from placewise.simulate import judge_placement
 from placewise.transform.untied import untie_weights
 
 Devices = str | Path | Mapping[Any, object] | Cluster
+_TIMES_FROM = "op times come from "
+"""How the warning begins that a plan keeps of the files of its costs."""
 
 
 def build(
@@ -74,8 +76,8 @@ def build_for_plan(
     """The problem that a plan (or the file of one, or of a published split) answers, and its placement.
 
     What the user does not wish otherwise is taken from the plan: dimensions, view, objective, constraints and
-    devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
-    PlanError if the plan belongs to another model.
+    devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so; where no
+    costs are given, one names the files of the plan's. Raises PlanError if the plan belongs to another model.
     """
     sizes = options.dims
     plan_file = plan if isinstance(plan, PlanFile) else load_plan_unless_split(plan)
@@ -92,6 +94,8 @@ def build_for_plan(
     with locate_errors(where):
         plan_file, notes = _for_sizes(plan_file, sizes, reading.graph)
         require_same_model(plan_file, reading.graph)
+    if not options.costs:
+        notes += tuple(warning for warning in plan_file.warnings if warning.startswith(_TIMES_FROM))
     problem = _problem(reading, name_of(model), devices, options)
     with locate_errors(where):
         problem = run_on_target(problem, plan_file.target) if plan_file.target else problem
@@ -217,7 +221,7 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         else:
             costs, more_notes = load_measured(name, graph, cluster, priced.costs)
             priced = replace(priced, costs=costs, notes=priced.notes + more_notes)
-        reminder = f"op times come from {name} where it names them: give it again to price the plan"
+        reminder = f"{_TIMES_FROM}{name} where it names them: give it again to price the plan"
         priced = replace(priced, notes=(*priced.notes, reminder))
     return priced
 

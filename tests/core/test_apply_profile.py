@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import placewise as pw
 from placewise.catalog import read_cluster
 from placewise.core.apply_profile import ALIKE, Profiled, with_profile
 from placewise.core.baselines import copy_model
-from placewise.core.build import build
+from placewise.core.build import build, build_for_plan
 from placewise.core.options import ProblemOptions
 from placewise.costing.roofline import cost_table
-from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
+from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, save_profile
 from placewise.model.problem import Objective, Problem
 from placewise.simulate.replicas import equal_devices
 from placewise.zoo.random import random_graph
@@ -101,3 +103,17 @@ def test_copies_of_a_training_graph_are_priced_though_times_differ_a_little() ->
     copies = copy_model(problem)
     assert copies.valid and copies.devices == cluster.names
     assert copies.value < seconds.sum()
+
+
+def test_a_plan_without_its_profile_says_so(tmp_path: Path) -> None:
+    """Who judges or runs it without costs is told whose times it had; who gives them is told once."""
+    path, kept, dims = tmp_path / "times.json", tmp_path / "plan.json", {"n_ops": 12, "seed": 1}
+    devices = device_profile("core:0", 1.0), device_profile("core:1", 1.0)
+    problem = build("zoo:random-layered", "2xcore", ProblemOptions(dims=dims))
+    save_profile(ProfileFile(runtime="onnxruntime", ops=problem.graph.ops.name, devices=devices), path)
+    plan = pw.place("zoo:random-layered", "2xcore", dims=dims, costs=[str(path)], time_limit="2s")
+    plan.save(kept)
+    for costs in ((), (str(path),)):
+        again, _ = build_for_plan("zoo:random-layered", kept, options=ProblemOptions(costs=costs))
+        told = [warning for warning in again.warnings if "give it again" in warning]
+        assert len(told) == 1 and str(path) in told[0]

@@ -71,9 +71,11 @@ def test_a_remedy_can_be_pasted(tmp_path):
 
 
 def test_unknown_dim_lists_the_known_ones(tmp_path):
-    """A name that the model does not have stops, with the names that it has."""
-    path = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": ["batch", 3]}, ["y"]))
-    with pytest.raises(ModelFileError, match=r"no dimension 'bach'; its symbolic dimensions are 'batch'"):
+    """A name that the model does not have stops, with those of its inputs, and not those that exporters give inside."""
+    content = model([make_node("Relu", ["x"], ["y"])], {"x": ["batch", 3]}, ["y"])
+    content.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "Relu_y_dim_0"
+    path = saved(tmp_path, content)
+    with pytest.raises(ModelFileError, match=r"no dimension 'bach'; its symbolic dimensions are 'batch'$"):
         read_onnx(path, dims={"bach": 2})
     fixed = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]))
     with pytest.raises(ModelFileError, match="none: all its shapes are fixed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
@@ -24,11 +24,12 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
     for value in inputs:
         _name_anonymous(value)
     infos = list(_value_infos(graph))
-    known = list(dict.fromkeys(dim.dim_param for value in infos for dim in dims_of(value.type) if dim.dim_param))
+    known = _symbols_of(infos)
     outputs = {name for node in graph.node for name in node.output}
     for name, number in dims.items():
         if name not in known and _split_axis(name)[0] not in outputs:
-            shown = ", ".join(repr(symbol) for symbol in known[:8]) or "none: all its shapes are fixed"
+            symbols = _symbols_of(inputs) or known  # exporters name inner dimensions, too, which nobody need give
+            shown = ", ".join(map(repr, symbols[:8])) or "none: all its shapes are fixed"
             raise ModelFileError(f"the model has no dimension {name!r}", remedy=f"its symbolic dimensions are {shown}")
         if number < 1:
             raise ModelFileError(f"dimension {name!r} is {number}", remedy="give a number from 1")
@@ -37,6 +38,10 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
     _require_known_inputs(inputs)
+
+
+def _symbols_of(values: Iterable[onnx.ValueInfoProto]) -> list[str]:
+    return list(dict.fromkeys(dim.dim_param for value in values for dim in dims_of(value.type) if dim.dim_param))
 
 
 def sizes_from_dims(dims: Mapping[str, int]) -> Sizes:
