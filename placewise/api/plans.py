@@ -397,6 +397,9 @@ def diff(
     0
 
     """
+    for plan in (before, after):
+        if isinstance(plan, Plan):
+            _of_same_model(plan, model)
     first, second = (plan.result if isinstance(plan, Plan) else plan for plan in (before, after))
     return PlanDiff(compare_plans(first, second, model, options_from(problem_options), inputs=example_inputs))
 
@@ -439,6 +442,7 @@ def report(
 
     """
     if isinstance(plan, Plan):
+        _of_same_model(plan, model)
         return plan.report(path)
     return write_report(open_plan(plan, model, None, options_from(problem_options), inputs=example_inputs), path)
 
@@ -458,8 +462,16 @@ def _problem_of(
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
     if options == NO_OPTIONS and devices is None and (model is plan.problem or not isinstance(model, Problem)):
-        return plan.problem, plan.placement
+        return _of_same_model(plan, model), plan.placement
     file = plan_of(plan.result)
     return build_for_plan(
         find_model(file) if model is None else model, file, devices, options, example_inputs=example_inputs
     )
+
+
+def _of_same_model(plan: Plan, model: Model) -> Problem:
+    """The problem of a plan, read again from the file of a model that is named. Raises PlanError for another model."""
+    if not isinstance(model, (str, os.PathLike)):
+        return plan.problem
+    again, _ = build_for_plan(model, plan_of(plan.result))
+    return plan.problem.with_(graph=again.graph)

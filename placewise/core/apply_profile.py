@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,8 +23,11 @@ from placewise.model.problem import Problem
 from placewise.readers.gguf.reader import parse_cache_type
 from placewise.readers.run_dims import find_run_dims
 
-ALIKE = 0.05
-"""Devices with the same figures whose measured times differ by no more are taken as equal."""
+ALIKE, SHOWN = 0.05, 5e-4
+"""Devices of one kind whose measured times differ by no more than the first are taken as equal; a difference from the
+second on is told."""
+_NUMBERS = re.compile(r"(?<=; cores )\d+|(?<=, )\d+(?=[,;]|$)|(?<=cuda:)\d+|(?:GPU-)?[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
+"""What tells apart processors of one kind in their descriptions: numbers of cores and of GPUs, and their UUIDs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,20 +44,29 @@ class Profiled:
 
 
 def with_profile(
-    base: CostTable, graph: Graph, cluster: Cluster, profile: ProfileFile, *, device: str = "", loaded: bool = False
+    base: CostTable,
+    graph: Graph,
+    cluster: Cluster,
+    profile: ProfileFile,
+    *,
+    device: str = "",
+    loaded: bool = False,
+    pool: bool = True,
 ) -> Profiled:
     """`base` with the times of a profile, measured with all devices busy where `loaded` is wished and was measured.
 
     `device` says whose times they are, where the profile is of one device or has one of that name. A device of the
-    cluster that was not profiled, but has the same figures as one that was, takes its times. Profiled devices that
-    have the same figures and differ by less than `ALIKE`, or than one device from run to run, get the mean of their
+    cluster that was not profiled, but has the same figures as one that was, takes its times. With `pool`, devices of
+    one kind that differ by at most `ALIKE`, or by no more than one of them from run to run, get the mean of their
     times: they stay equal. Raises CostError for a profile of another model, or of none of these devices.
     """
     profile = _at_other_sizes(profile, graph)
     if profile.graph_hash and profile.graph_hash != graph.digest():
         made = f" (it was made from {profile.source.path})" if profile.source else ""
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
-    columns, pooled = _pool_alike(_columns(profile, cluster, device), cluster, loaded=loaded)
+    columns, pooled = _columns(profile, cluster, device), tuple[str, ...]()
+    if pool:
+        columns, pooled = _pool_alike(columns, cluster, loaded=loaded)
     used = {cluster.names[column]: profiled for column, profiled in columns.items()}
     rows = tuple(
         TimingRow(op, seconds, ops=(op,), device=name, spread=profiled.figures(loaded=loaded).spread)
@@ -141,8 +154,11 @@ def _at_other_sizes(profile: ProfileFile, graph: Graph) -> ProfileFile:
 
 
 def apply_to_problem(problem: Problem, profile: ProfileFile) -> Problem:
-    """A problem with the times of a profile of its model and devices, for latency. Raises as `with_profile`."""
-    profiled = with_profile(problem.costs, problem.graph, problem.cluster, profile)
+    """A problem with the times of a profile of its model and devices, each its own, for latency.
+
+    Raises as `with_profile`.
+    """
+    profiled = with_profile(problem.costs, problem.graph, problem.cluster, profile, pool=False)
     together = (*problem.constraints.together, *profiled.together)
     return problem.with_(
         cluster=profiled.cluster, costs=profiled.costs, constraints=replace(problem.constraints, together=together)
@@ -269,20 +285,26 @@ def _pool_alike(
     alike: dict[object, dict[str, DeviceProfile]] = {}
     for column, profiled in columns.items():
         ops = tuple(seconds is None for seconds in profiled.figures(loaded=loaded).ops)
-        key = _figures(cluster.devices[column]), profiled.processor.partition(";")[0], ops
+        state = loaded and profiled.loaded is not None
+        key = _figures(cluster.devices[column]), _NUMBERS.sub("#", profiled.processor), state, ops
         alike.setdefault(key, {})[profiled.name] = profiled
     pooled, notes = dict[str, DeviceProfile](), list[str]()
     for profiles in alike.values():
         rest = sorted(profiles.values(), key=lambda profiled: _total(profiled, loaded=loaded))
         while rest:
-            least, spread = _total(rest[0], loaded=loaded), max(one.figures(loaded=loaded).spread for one in rest)
-            group = [one for one in rest if _total(one, loaded=loaded) <= least * (1 + max(spread, ALIKE))]
-            rest = rest[len(group) :]
+            group = [rest.pop(0)]
+            least, spread = _total(group[0], loaded=loaded), group[0].figures(loaded=loaded).spread
+            while rest:
+                wider = max(spread, rest[0].figures(loaded=loaded).spread)
+                if _total(rest[0], loaded=loaded) > least * (1 + max(wider, ALIKE)):
+                    break
+                group.append(rest.pop(0))
+                spread = wider
             if len(group) > 1:
                 pooled |= {one.name: _with_mean(one, group, loaded=loaded) for one in group}
                 apart = _total(group[-1], loaded=loaded) / least - 1 if least > 0 else 0.0
                 names = ", ".join(sorted(one.name for one in group))
-                if apart > 0:
+                if apart >= SHOWN:
                     notes.append(f"{names} are alike, and get the mean of their times, which differ by {apart:.1%}")
     return {column: pooled.get(profiled.name, profiled) for column, profiled in columns.items()}, tuple(notes)
 

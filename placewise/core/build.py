@@ -22,7 +22,7 @@ from placewise.core.step_options import ask_step, without_pipeline
 from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
-from placewise.costing.roofline import cost_table
+from placewise.costing.roofline import cost_table, fuses_quantized
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError, PlanError, locate_errors
 from placewise.files.cluster_record import cluster_of
@@ -37,6 +37,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
+from placewise.model.quantized import list_fused_sets
 from placewise.model.result import usable_devices
 from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
@@ -44,8 +45,8 @@ from placewise.simulate import judge_placement
 from placewise.transform.untied import untie_weights
 
 Devices = str | Path | Mapping[Any, object] | Cluster
-_TIMES_FROM = "op times come from "
-"""How the warning begins that a plan keeps of the files of its costs."""
+_TIMES_FROM, _WHERE = "op times come from ", " where it names them"
+"""Before and after the name of a file of costs, in the warning that a plan keeps of it."""
 
 
 def build(
@@ -95,13 +96,23 @@ def build_for_plan(
         plan_file, notes = _for_sizes(plan_file, sizes, reading.graph)
         require_same_model(plan_file, reading.graph)
     if not options.costs:
-        notes += tuple(warning for warning in plan_file.warnings if warning.startswith(_TIMES_FROM))
+        notes += _name_lost_costs(plan_file)
     problem = _problem(reading, name_of(model), devices, options)
     with locate_errors(where):
         problem = run_on_target(problem, plan_file.target) if plan_file.target else problem
         placement = placement_of(plan_file, problem.graph, problem.cluster, problem.ways)
         placement = placement if problem.objective.kind == "step" else without_pipeline(placement)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
+
+
+def _name_lost_costs(plan: PlanFile) -> tuple[str, ...]:
+    """What to warn of where the files of a plan's costs are not given again."""
+    names = (
+        warning.removeprefix(_TIMES_FROM).partition(_WHERE)[0]
+        for warning in plan.warnings
+        if warning.startswith(_TIMES_FROM)
+    )
+    return tuple(f"the plan was priced with {name}, which is not used here: --costs {name}" for name in names)
 
 
 def _for_sizes(plan: PlanFile, sizes: Mapping[str, int], graph: Graph) -> tuple[PlanFile, tuple[str, ...]]:
@@ -147,18 +158,26 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     base, work, warnings = _costs(reading, name, cluster, options)
     priced = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind != "latency", False, options)
+    fused, note = _fuse_quantized(reading.graph, priced.cluster)
     problem = Problem(
         untie_weights(reading.graph),
         priced.cluster,
         priced.costs,
         _objective(_default_objective(kind), options),
-        replace(constraints, together=(*priced.together, *_together(reading.graph, options, reading.modules))),
-        (*reading.warnings, *warnings, *priced.notes),
+        replace(constraints, together=(*priced.together, *fused, *_together(reading.graph, options, reading.modules))),
+        (*reading.warnings, *warnings, *priced.notes, *note),
     )
     problem = _warn_of_no_room(problem)
     if problem.objective.kind == "step":
         return ask_step(problem, options)
     return add_ways(problem, work, options) if options.splits else problem
+
+
+def _fuse_quantized(graph: Graph, cluster: Cluster) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """The sets of ops that run as one int8 op, where a device has such ops, and a note of them."""
+    sets = list_fused_sets(graph) if any(map(fuses_quantized, cluster)) else ()
+    note = f"what runtimes run as one int8 op stays together: {len(sets)} sets of ops"
+    return sets, (note,) if sets else ()
 
 
 def _warn_of_no_room(problem: Problem) -> Problem:
@@ -221,7 +240,7 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         else:
             costs, more_notes = load_measured(name, graph, cluster, priced.costs)
             priced = replace(priced, costs=costs, notes=priced.notes + more_notes)
-        reminder = f"{_TIMES_FROM}{name} where it names them: give it again to price the plan"
+        reminder = f"{_TIMES_FROM}{name}{_WHERE}: give it again to price the plan"
         priced = replace(priced, notes=(*priced.notes, reminder))
     return priced
 

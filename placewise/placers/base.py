@@ -142,12 +142,11 @@ class Stopwatch:
 class Hints:
     """Where to start: placements, and a lower bound that is proved already.
 
-    `by` says which placers made the first of the placements, so that nobody need ask them again. `baselines` are what
-    naive placers answered, by their names, and what the judge said; `judging` are the seconds that it took for one.
+    `baselines` are what naive placers answered, by their names, and what the judge said; `judging` are the seconds that
+    it took for one.
     """
 
     placements: tuple[Placement, ...] = ()
-    by: tuple[str, ...] = ()
     baselines: Mapping[str, tuple[Placement, Judgement]] = field(default_factory=dict)
     judging: float = 0.0
     bound: Bound | None = None

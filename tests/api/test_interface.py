@@ -22,7 +22,7 @@ from placewise._util.voice import SPEAKS_FLAGS, as_python
 from placewise.api.learning import pretrain
 from placewise.cli import check, compare, diff, explain, export, fit, judge, place, profile, report, run, sweep, train
 from placewise.core.options import ProblemKeywords, ProblemOptions
-from placewise.errors import InputError
+from placewise.errors import InputError, PlanError
 from placewise.model.problem import Communication, Execution, MemoryModel, ObjectiveKind, Schedule
 
 
@@ -229,3 +229,26 @@ def test_options_hold_for_plan_objects_as_for_their_files(tmp_path: Path) -> Non
     assert pw.judge(model, plan, objective="throughput").value != plan.value
     slow = "2xT4,cpu"
     assert pw.judge(model, plan, slow).value == pw.judge(model, path, slow).value > plan.value
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda plan, model: pw.judge(model, plan),
+        lambda plan, model: pw.check(model, plan),
+        lambda plan, model: pw.explain(plan, plan.problem.graph.ops.name[0], model=model),
+        lambda plan, model: pw.diff(plan, plan, model=model),
+        lambda plan, model: pw.export(plan, "dot", model=model),
+        lambda plan, model: pw.report(plan, model=model),
+        lambda plan, model: pw.run(plan, model, runtime="emulated", rounds=2),
+    ],
+    ids=["judge", "check", "explain", "diff", "export", "report", "run"],
+)
+def test_a_plan_object_is_of_the_model_that_is_named(ask: Callable[[pw.Plan, str], object]) -> None:
+    """Its own model is read again and taken; another one, and a file that is not there, are refused."""
+    plan = pw.place("zoo:random-layered", "2xL4,cpu", dims={"n_ops": 20}, placer="heft")
+    ask(plan, "zoo:random-layered")
+    with pytest.raises(PlanError, match="made for another model"):
+        ask(plan, "zoo:random-branchy")
+    with pytest.raises(InputError, match="cannot be read"):
+        ask(plan, "nosuchfile.onnx")

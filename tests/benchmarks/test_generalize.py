@@ -13,12 +13,14 @@ pytest.importorskip("torch")
 
 FOLDER = ROOT / "benchmarks" / "generalize"
 sys.path.insert(0, str(FOLDER))
+import ablation  # noqa: E402
 import checkpoints  # noqa: E402  # a folder of programs is no package
 import gdp  # noqa: E402
 import harness  # noqa: E402
 import problems  # noqa: E402
 import rows  # noqa: E402
 
+from placewise.placers.registry import create  # noqa: E402
 from placewise.training.corpus import open_corpus  # noqa: E402
 
 
@@ -91,6 +93,16 @@ def test_every_policy_that_a_table_reads_can_be_made():
         assert recipe.leave_out == tuple(one for one in problems.FAMILIES if name == f"without-{one}")
         assert "P100" not in " ".join(recipe.clusters.devices)
         assert f"benchmarks/generalize/corpora/{name}.toml" in checkpoints.command(name)
+
+
+def test_an_ablation_leaves_out_options_that_there_are():
+    """Every variant but the whole differs from it, and can be made."""
+    rows = ablation.table(harness.arguments("", evaluations=2000).parse_args([])).rows
+    assert {row.workload for row in rows} <= set(problems.WORKLOADS)
+    variants = [row.method for row in rows if row.method.name in ablation.VARIANTS]
+    assert all(bool(method.options) == (method.name != "everything") for method in variants)
+    for method in variants:
+        create("gdp", method.options)
 
 
 def test_the_batch_is_trained_on_the_problems_of_the_table():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from placewise.core.build import build, build_for_plan
 from placewise.core.options import ProblemOptions
 from placewise.costing.roofline import cost_table
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, save_profile
+from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.model.result import Bound, Outcome, Reason, Result, Status
+from placewise.model.verdict import SINGLE_DEVICE, Decision
+from placewise.simulate import judge_placement
 from placewise.simulate.replicas import equal_devices
 from placewise.zoo.random import random_graph
 
@@ -51,16 +56,17 @@ def factors(*devices: DeviceProfile, **options: Any) -> list[float]:
         ((1.0, 1.04, 1.5), 0.0, ("a", "a", "a"), [1.02, 1.02, 1.5]),
         ((1.5, 1.0, 1.5), 0.0, ("a", "a", "a"), [1.5, 1.0, 1.5]),
         ((1.0, 1.2, 1.4), 0.5, ("a", "a", "a"), [1.2, 1.2, 1.2]),
+        ((1.0, 1.3, 5.0), (0.0, 0.0, 0.5), ("a", "a", "a"), [1.0, 1.3, 5.0]),
         ((1.0, 1.04, 1.04), 0.0, ("a", "b", "b"), [1.0, 1.04, 1.04]),
     ],
-    ids=["all", "two", "none", "noise", "processors"],
+    ids=["all", "two", "none", "noise", "noise of another", "processors"],
 )
 def test_alike_devices_get_the_mean_of_their_times(
-    times: tuple[float, ...], spread: float, processors: tuple[str, ...], expected: list[float]
+    times: tuple[float, ...], spread: float | tuple[float, ...], processors: tuple[str, ...], expected: list[float]
 ) -> None:
     """Up to `ALIKE` apart, or as far as each is from itself, on the same processor; the others keep their own."""
     devices = [
-        device_profile(f"core:{k}", factor, spread, f"{name}; cores {k}")
+        device_profile(f"core:{k}", factor, spread[k] if isinstance(spread, tuple) else spread, f"{name}; cores {k}")
         for k, (factor, name) in enumerate(zip(times, processors, strict=True))
     ]
     assert factors(*devices) == expected
@@ -113,7 +119,39 @@ def test_a_plan_without_its_profile_says_so(tmp_path: Path) -> None:
     save_profile(ProfileFile(runtime="onnxruntime", ops=problem.graph.ops.name, devices=devices), path)
     plan = pw.place("zoo:random-layered", "2xcore", dims=dims, costs=[str(path)], time_limit="2s")
     plan.save(kept)
-    for costs in ((), (str(path),)):
-        again, _ = build_for_plan("zoo:random-layered", kept, options=ProblemOptions(costs=costs))
-        told = [warning for warning in again.warnings if "give it again" in warning]
-        assert len(told) == 1 and str(path) in told[0]
+    without, _ = build_for_plan("zoo:random-layered", kept)
+    assert f"the plan was priced with {path}, which is not used here: --costs {path}" in without.warnings
+    assert not any("op times come from" in warning for warning in without.warnings)
+    again, _ = build_for_plan("zoo:random-layered", kept, options=ProblemOptions(costs=(str(path),)))
+    assert [str(path) in warning for warning in again.warnings].count(True) == 1
+
+
+def test_processors_of_one_kind_differ_in_their_numbers_alone() -> None:
+    """Cores and GPUs of a machine by what they are; another card, more cores and other options are another kind."""
+    xeon = "Xeon, 8 cores; cuda:{} (NVIDIA {} GPU-{}2345678-1234-1234-1234-123456789abc; driver 5, CUDA 12.4)"
+    for one, other, equal in (
+        ("EPYC, 2 cores; cores 0", "EPYC, 2 cores; cores 1", True),
+        ("EPYC, 2 cores; cores 0", "EPYC, 2 cores; cores 0, 1", False),
+        ("EPYC, 2 cores; cores 0", "EPYC, 2 cores; cores 1; quota=0.5", False),
+        (xeon.format(0, "A100", 1), xeon.format(1, "A100", 2), True),
+        (xeon.format(0, "A100", 1), xeon.format(1, "RTX 3060", 2), False),
+        ("EPYC, 2 cores; openvino:GPU", "EPYC, 2 cores; openvino:CPU", False),
+    ):
+        devices = device_profile("core:0", 1.0, 0.0, one), device_profile("core:1", 1.04, 0.0, other)
+        assert (factors(*devices, cluster="2xcore") == [1.02, 1.02]) == equal, (one, other)
+
+
+def test_a_plan_that_trains_is_not_sent_to_commands_that_measure_nothing_of_it() -> None:
+    """The verdict on two cores, of a training graph."""
+    for graph, named in (("inference", True), ("training", False)):
+        problem = build("zoo:random-layered", "2xcore", ProblemOptions(graph=graph, dims={"n_ops": 40}))
+        own = {
+            SINGLE_DEVICE: (Placement.on(0, problem.n_ops), judge_placement(problem, Placement.on(0, problem.n_ops)))
+        }
+        device = np.arange(problem.n_ops, dtype=np.int32) * 2 // problem.n_ops
+        judged = judge_placement(problem, Placement(device))
+        status = Status(Outcome.FEASIBLE, Reason.FINISHED)
+        quick = replace(judged, value=own[SINGLE_DEVICE][1].value / 2)
+        result = Result(problem, Placement(device), status, quick, Bound(0.0, "none"), "auto", 0.0, baselines=own)
+        assert result.verdict is not None and result.verdict.decision is Decision.NOT_MEASURED
+        assert ("placewise profile" in result.verdict.sentence) == named

@@ -14,6 +14,7 @@ from placewise.costing.quantized import quantize_work
 from placewise.costing.work import work_of
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
+from placewise.model.quantized import held_bytes
 from placewise.readers.onnx import read_onnx
 
 CLUSTER = """
@@ -95,6 +96,39 @@ def test_seconds_by_device(tmp_path: Path) -> None:
     op, seconds = by_name(problem.graph), problem.costs.op_seconds
     assert seconds[op["conv"]] == pytest.approx([max(3200 / 4e9, 632 / 1e9), max(3200 / 1e9, 2528 / 1e9)])
     assert seconds[op["undo.k"], 0] == 0 < seconds[op["undo.k"], 1]
+
+
+def test_no_floats_are_held_between_ops_that_run_as_one(tmp_path: Path) -> None:
+    """Bytes of int8 into and out of the convolution, and none beside its kernel; floats that others read are held."""
+    graph = read_onnx(conv(tmp_path)).graph
+    held = dict(zip(graph.tensors.name, held_bytes(graph).tolist(), strict=True))
+    assert [held[name] for name in ("x.q", "x.q.f", "k.f", "y", "y.q", "y.q.f")] == [400, 400, 0, 200, 200, 800]
+    relu = make_node("Relu", ["x.q.f"], ["r"], name="relu")
+    graph = read_onnx(conv(tmp_path, relu, r=(2, 8, 5, 5))).graph
+    assert held_bytes(graph)[graph.tensors.name.index("x.q.f")] == 1600
+
+
+@pytest.mark.parametrize(("kind", "together"), [("gpu", False), ("cpu", True), ("core", True)])
+def test_ops_that_run_as_one_stay_together_where_they_do(tmp_path: Path, kind: str, together: bool) -> None:
+    """On a CPU without int8 in one block, at the peak of floats; on a GPU without it each for itself."""
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f'[[devices]]\nname = "it"\nkind = "{kind}"\nmemory_bandwidth = 1e9\npeak_flops = {{ float32 = 1e9 }}\n'
+    )
+    problem = pw.build(conv(tmp_path), str(file))
+    op = by_name(problem.graph)
+    blocks = {int(problem.block[op[name]]) for name in ("undo.x.q", "undo.k", "conv", "do.y")}
+    assert (len(blocks) == 1) == together == any("one int8 op" in warning for warning in problem.warnings)
+    assert (problem.costs.op_seconds[op["undo.k"], 0] == 0) == together
+    assert problem.costs.op_seconds[op["conv"], 0] == pytest.approx(max(3200 / 1e9, (632 if together else 2528) / 1e9))
+
+
+def test_what_fits_in_int8_is_not_proved_infeasible(tmp_path: Path) -> None:
+    """Floats of the kernel and of both results would not fit."""
+    file = tmp_path / "c.toml"
+    file.write_text(CLUSTER.replace("[[devices]]", "[[devices]]\nmemory = 2100", 1).split("[[devices]]\nname")[0])
+    plan = pw.place(conv(tmp_path), str(file), objective="throughput")
+    assert plan.status == "optimal"
 
 
 def test_what_others_read_stays(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from typing import ClassVar
 
 import numpy as np
@@ -134,9 +133,8 @@ class _Portfolio:
         self.history.bounds.append(self._context.bound)
         for name, (placement, judgement) in self.hints.baselines.items():
             self.history.record(name, Proposal(placement), judgement)
-        makers = chain(self.hints.by, repeat("a hint"))
-        for placement, name in zip(self.hints.placements, makers, strict=False):
-            self.history.record(name, Proposal(placement))
+        for placement in self.hints.placements:
+            self.history.record("a hint", Proposal(placement))
 
     def _solve_tighter(self) -> None:
         """Without a time limit: solve the problem of the next tighter shape, as if it had been asked for, first.
@@ -165,7 +163,7 @@ class _Portfolio:
         share = HUGE_SHARE if self.problem.n_ops > strategy.HUGE_OPS else QUICK_SHARE
         until = share * self.watch.budget.seconds
         for turn in strategy.quick(self.problem):
-            if turn.placer in (*self.hints.by, *self.hints.baselines):
+            if turn.placer in self.hints.baselines:
                 continue
             late = self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until
             if self.history.best is not None and not (self._ends_in_time() if turn.needed else not late):
@@ -328,7 +326,7 @@ class _Portfolio:
         known = history.placements if turn.hinted or not turn.shape else ()
         looser = turn.shape == "any"
         bound = history.bounds[0] if looser else history.bound  # the first one holds for stages of any shape
-        hints = replace(self.hints, placements=known, by=(), baselines={}, bound=bound)
+        hints = replace(self.hints, placements=known, baselines={}, bound=bound)
         proposal = run_placer(
             placer,
             self._problem(turn),

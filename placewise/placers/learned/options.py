@@ -19,7 +19,6 @@ RENAMED = {
     "looks": "refinements",
     "renewed": "restart_after",
     "restless": "extra_exploration",
-    "told": "hints",
 }
 """Old names of options → their names. Both are read, from users and from checkpoints; the new ones are written."""
 PLAIN: Mapping[str, Any] = {

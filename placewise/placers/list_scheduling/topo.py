@@ -23,6 +23,7 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.quantized import held_bytes
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import PlacerInfo, SearchContext, Stopwatch
 from placewise.placers.list_scheduling.fewer_devices import keep_best_devices
@@ -110,7 +111,7 @@ def _build_order(problem: Problem, group: Ints, n: int, stages: bool) -> _FillOr
     amount = count_first_uses(graph) + 1.0
     if problem.objective.memory == "live":
         produced = graph.tensors.producer >= 0
-        np.add.at(amount, graph.tensors.producer[produced], np.maximum(graph.tensors.bytes[produced], 0))
+        np.add.at(amount, graph.tensors.producer[produced], held_bytes(graph)[produced])
     return _FillOrder(group, n, np.bincount(group, weights=amount, minlength=n).astype(np.float64), stages)
 
 

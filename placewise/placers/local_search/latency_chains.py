@@ -16,6 +16,7 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs, frozen, offsets_of
 from placewise.model.problem import Problem, cached_per_problem
+from placewise.model.quantized import held_bytes
 from placewise.placers.local_search.parallel_tempering import CHECK, KeepsRules, TemperingState, exchanges
 from placewise.placers.shared.move_space import build_move_space
 from placewise.simulate.blocks import block_firsts
@@ -119,7 +120,7 @@ def latency_search_problem(problem: Problem) -> _native.LatencySearchProblem:
     """What all chains share; linear in the problem but for sorting."""
     a, graph, levels = arrays_of(problem), problem.graph, scope_levels(problem)
     inputs = schedule_inputs(problem)
-    tensor_bytes = np.maximum(graph.tensors.bytes, 0)
+    tensor_bytes = held_bytes(graph)
     return _native.LatencySearchProblem(
         inputs.native,
         build_move_space(problem),

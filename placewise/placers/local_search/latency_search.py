@@ -16,6 +16,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.quantized import held_bytes
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Budget, Progress, SearchContext, run_placer
 from placewise.placers.local_search.latency_chains import run_chains
@@ -153,7 +154,7 @@ def _rule_check(problem: Problem) -> KeepsRules | None:
     """The check of the rules that moves may break, live activations and the shape of stages; None without them."""
     if problem.objective.memory != "live" and not problem.constraints.shaped:
         return None
-    activations = float(np.maximum(problem.graph.tensors.bytes, 0).sum())
+    activations = float(held_bytes(problem.graph).sum())
 
     def keeps_rules(assignment: Ints) -> bool:
         device = assignment[problem.block]

@@ -63,9 +63,8 @@ def find_starting_placements(
 ) -> StartingPlacements:
     """The placements from which a search begins.
 
-    Quick placers run where no hint is valid, or where the hints name the placers that made them; those named in
-    `hints.by` do not run again. With a `search_share` of the remaining time, a local search goes on from there, and
-    `quick_share` is of that share.
+    Quick placers run where no hint is valid. With a `search_share` of the remaining time, a local search goes on from
+    there, and `quick_share` is of that share.
     `plain` drops the calls, orders and replicas of placements. Ctrl-C ends the search for starts, not the caller.
     """
     finder = _StartFinder(search, plain, StartingPlacements(bound=search.hints.bound))
@@ -73,7 +72,7 @@ def find_starting_placements(
     try:
         for hint in search.hints.placements:
             finder.add(hint)
-        if search.hints.by or not starts.placements:
+        if not starts.placements:
             finder.run_quick_placers(quick_share * (search_share or 1.0))
         if search_share and not starts.interrupted:
             finder.run_local_search(search_share)
@@ -117,7 +116,7 @@ class _StartFinder:
         cost = PACE * (graph.n_ops + graph.n_tensors + graph.n_edges)
         for name, options in QUICK[problem.objective.kind]:
             left = end - watch.elapsed
-            if name in self.search.hints.by or (self.starts.placements and left < cost):
+            if self.starts.placements and left < cost:
                 continue
             if watch.out or self.starts.interrupted or self.starts.infeasible:
                 return

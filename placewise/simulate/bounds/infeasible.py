@@ -8,6 +8,7 @@ from placewise._util.units import format_bytes
 from placewise.model.columns import Bools, Floats, Longs, distinct
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem, cached_per_problem
+from placewise.model.quantized import held_bytes
 from placewise.simulate.blocks import block_bytes, block_sums, op_times, unshared_bytes
 from placewise.simulate.contiguity import contract
 from placewise.simulate.in_place import in_place_ops
@@ -89,7 +90,7 @@ def _working_bytes(problem: Problem) -> Floats:
     graph, working = problem.graph, np.zeros(problem.n_blocks)
     if problem.objective.memory != "live":
         return working
-    size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
+    size = held_bytes(graph).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     live = np.bincount(graph.consumers, weights=size[tensor], minlength=graph.n_ops)
     made = graph.tensors.producer >= 0
@@ -107,7 +108,8 @@ def _replacing(graph: Graph) -> Longs:
     first = graph.out_offsets[reader]
     makes = first < graph.out_offsets[reader + 1]
     rows = np.flatnonzero(makes & (tensors.producer[value] >= 0) & ~tensors.output[value])
-    return distinct(reader[rows[tensors.bytes[value[rows]] == tensors.bytes[first[rows]]]].astype(np.int64))
+    size = held_bytes(graph)
+    return distinct(reader[rows[size[value[rows]] == size[first[rows]]]].astype(np.int64))
 
 
 def largest_group(problem: Problem) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.quantized import held_bytes
 from placewise.model.result import Timeline
 from placewise.simulate.blocks import held_storages, storage_bytes
 from placewise.simulate.in_place import in_place_ops
@@ -158,7 +159,7 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
 def _spans(problem: Problem, line: _RunningLine) -> Spans:
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
-    size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
+    size = held_bytes(graph).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     maker = graph.tensors.producer[tensor]
     here = (maker >= 0) & (line.device[maker] == line.device[graph.consumers])
@@ -174,7 +175,7 @@ def _overwritten(
     problem: Problem, line: _RunningLine, produced: Longs, begin: Longs, end: Longs, leaves: Bools
 ) -> Longs:
     """The rows of `produced` that their last reader overwrites with its first result, one per reader."""
-    graph, size = problem.graph, problem.graph.tensors.bytes
+    graph, size = problem.graph, held_bytes(problem.graph)
     op_at = np.empty(len(line.position), np.int64)
     op_at[line.position] = np.arange(len(line.position))
     last = op_at[end]

@@ -1,0 +1,117 @@
+"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes fuse into one int8 op.
+
+ONNX Runtime replaces them by QLinearConv, QLinearMatMul and QGemm, and by MatMulIntegerToFloat if no QuantizeLinear
+follows (onnxruntime.ai, Quantize ONNX Models).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise.model.columns import Longs, frozen
+from placewise.model.graph import Graph
+
+_FROM_INT8 = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
+_TO_INT8 = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_ALWAYS_ROUNDED = "Conv"
+"""Runs in float unless a QuantizeLinear reads its result."""
+
+
+class QuantizedProducts(NamedTuple):
+    """The products that run in int8, and the ops that are parts of them.
+
+    `rounded` has, for each product, the QuantizeLinear that is the only reader of its result, or −1; `source_bytes`,
+    for each DequantizeLinear of 8 bits, the bytes of what it reads; `parts` are those that only such products read,
+    and `of_weights` those of them that read a weight.
+    """
+
+    rounded: dict[int, int]
+    source_bytes: dict[int, int]
+    parts: frozenset[int]
+    of_weights: frozenset[int]
+
+
+@lru_cache(maxsize=2)
+def find_quantized_products(graph: Graph) -> QuantizedProducts:
+    """The products of which both factors come from a DequantizeLinear of 8 bits."""
+    sources = {op: _find_source(graph, op) for op in np.flatnonzero(graph.ops.kind.equals_any(_FROM_INT8)).tolist()}
+    source_bytes = {op: size for op, (size, _) in sources.items() if size >= 0}
+    rounded = dict[int, int]()
+    if source_bytes:
+        for op in np.flatnonzero(graph.ops.kind.equals_any(_PRODUCTS)).tolist():
+            makers = {position: producer for position, producer, _ in list_arguments(graph, op)}
+            quantizer = _find_quantizer(graph, op)
+            always = graph.ops.kind[op] == _ALWAYS_ROUNDED
+            if {makers.get(0), makers.get(1)} <= source_bytes.keys() and (quantizer >= 0 or not always):
+                rounded[op] = quantizer
+    parts = frozenset(op for op in source_bytes if _is_part(graph, op, rounded))
+    return QuantizedProducts(rounded, source_bytes, parts, frozenset(op for op in parts if sources[op][1]))
+
+
+@lru_cache(maxsize=2)
+def held_bytes(graph: Graph) -> Longs:
+    """The bytes [n_tensors] that a device holds for each tensor: those of the tensor, but of int8 within such products.
+
+    What is dequantized from a weight for them takes none, beside that weight. Unknown sizes count 0.
+    """
+    held = np.maximum(graph.tensors.bytes, 0).astype(np.int64)
+    found = find_quantized_products(graph)
+    for op in found.parts:
+        held[graph.outputs_of(op).start] = 0 if op in found.of_weights else found.source_bytes[op]
+    for op, quantizer in found.rounded.items():
+        if quantizer >= 0:
+            held[graph.outputs_of(op).start] = held[graph.outputs_of(quantizer).start]
+    return frozen(held, np.int64)
+
+
+def list_fused_sets(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """The names of the ops that run as one: each such product with the parts that nothing else reads."""
+    found, name = find_quantized_products(graph), graph.ops.name
+    sets = list[tuple[str, ...]]()
+    for op, quantizer in found.rounded.items():
+        makers = {producer for _, producer, _ in list_arguments(graph, op)} & found.parts
+        own = [maker for maker in makers if len(graph.consumers_of(graph.outputs_of(maker).start)) == 1]
+        rounded = [quantizer] if quantizer >= 0 else []
+        if own or rounded:
+            sets.append(tuple(name[member] for member in sorted((*own, op, *rounded))))
+    return tuple(sets)
+
+
+def list_arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
+    """Position, producer and bytes of the tensors that an op reads."""
+    rows = slice(int(graph.in_offsets[op]), int(graph.in_offsets[op + 1]))
+    value, position = graph.edges.value[rows], graph.edges.position[rows]
+    producer, size = graph.tensors.producer[value], graph.tensors.bytes[value]
+    return list(zip(position.tolist(), producer.tolist(), size.tolist(), strict=True))
+
+
+def _find_source(graph: Graph, op: int) -> tuple[int, bool]:
+    """Bytes of the value that an op dequantizes, −1 if that is not of 8 bits, and whether it is a weight."""
+    for edges, offsets, values, is_weight in (
+        (graph.edges, graph.in_offsets, graph.tensors, False),
+        (graph.weight_edges, graph.weight_offsets, graph.weights, True),
+    ):
+        for row in range(int(offsets[op]), int(offsets[op + 1])):
+            number = int(edges.value[row])
+            if edges.position[row] == 0 and values.dtype_name(number) in ("int8", "uint8"):
+                return int(values.bytes[number]), is_weight
+    return -1, False
+
+
+def _find_quantizer(graph: Graph, op: int) -> int:
+    """The QuantizeLinear that is the only reader of an op's results, or −1."""
+    outputs = graph.outputs_of(op)
+    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
+    alone = len(readers) == 1 and not graph.tensors.output[outputs].any()
+    return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
+
+
+def _is_part(graph: Graph, op: int, products: dict[int, int]) -> bool:
+    """Whether only such products read what an op makes."""
+    outputs = graph.outputs_of(op)
+    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
+    return bool(readers) and products.keys() >= set(readers) and not graph.tensors.output[outputs].any()
