@@ -130,3 +130,9 @@ def format_count(value: float) -> str:
             break
         value /= 1000
     return f"{value:.4g} {prefix}".rstrip()
+
+
+def format_flops(value: float) -> str:
+    """Floating-point operations: ``"22.3 GFLOP"``, ``"257 FLOP"``."""
+    text = format_count(value)
+    return f"{text}FLOP" if text[-1].isalpha() else f"{text} FLOP"

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from placewise._util.units import format_bytes, format_count
+from placewise._util.units import format_bytes, format_count, format_flops
 from placewise.core.build import Devices, build_read
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions
@@ -130,14 +130,14 @@ def inspect(imported: ImportedModel, *, depth: int = 2, problem: Problem | None 
 
 def inspection_view(found: Inspection) -> RenderableType:
     """Totals, ops by kind and by scope, and what takes longest, as tables."""
-    flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
+    flops = "unknown: the file gives times" if found.flops is None else format_flops(found.flops)
     backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""
     parameters = f"{format_count(found.parameters)} parameters in {found.weights} weights"
     lines = [
         ("ops", f"{found.ops}{backward}, {found.tensors} tensors, {found.edges} edges"),
         ("work", flops),
         *(
-            ("phase", f"{phase.name}, {phase.ops} ops, {format_count(phase.flops)}FLOP, ×{phase.repeats}")
+            ("phase", f"{phase.name}, {phase.ops} ops, {format_flops(phase.flops)}, ×{phase.repeats}")
             for phase in found.phases
         ),
         ("weights", f"{format_bytes(found.weight_bytes)}, {parameters}"),

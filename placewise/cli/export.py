@@ -64,7 +64,7 @@ def export(
         made = export_fastest(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = describe_projection(made, problem.n_ops)
-    for line in (told, "" if target_of(plan) == to else describe_execution(made), *_say_speed(made)):
+    for line in (told, describe_execution(made, searched=target_of(plan) == to), *_say_speed(made)):
         if line and not quiet:
             say(line)
     if made.said.violations and not force:

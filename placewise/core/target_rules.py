@@ -35,7 +35,8 @@ class TargetRule:
     `execution` is how one sample runs. Hosts `compute`, `store` weights that are moved to the first accelerator in use
     at every call, `lend` it weights for prompts, or stay `idle`. `stages` says that the devices of a plan form a chain,
     `overlaps` that several samples may be under way at a time, `replicates` that stages may have replicas.
-    `communication` is the only one that a pipeline has there; None: any. `runs` says all that in words.
+    `communication` is the only one that a pipeline has there; None: any. `relays` says that what a later stage reads
+    goes through all stages before it. `runs` says all that in words.
     """
 
     runs: str
@@ -46,6 +47,7 @@ class TargetRule:
     replicates: bool = False
     communication: Communication | None = None
     buffers: bool = False
+    relays: bool = False
 
 
 _PIPELINE = "runs stages of whole layers, one after another, on accelerators"
@@ -68,7 +70,10 @@ TARGETS = {
     "onnx-annotated": TargetRule("runs one piece after another, on one accelerator and one processor"),
     "openvino": TargetRule("runs one piece after another"),
     "pipelining": TargetRule(
-        "runs stages one after another, and devices move their values themselves", stages=True, communication="blocking"
+        "runs stages one after another, and devices move their values themselves",
+        stages=True,
+        communication="blocking",
+        relays=True,
     ),
     "tensorflow": TargetRule("runs ops when their inputs are there", execution="operator"),
     "vllm": TargetRule(_PIPELINE, hosts="idle", stages=True),

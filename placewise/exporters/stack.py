@@ -24,7 +24,8 @@ class Stack:
     `of` [n_ops] is the layer of every op, −1 for ops before the first layer (embeddings), `count` for ops after the
     last one (norm, head). All ops of a block are in one layer. `inside` are the scopes below the layer, such as
     ``self_attn``, "" for an op whose scope is in no layer. `share` is the stack's share of the seconds of all layers,
-    `others` are the other lists of layers; `attends` says whether it contains attention.
+    `ops_share` that of its own ops in those of the model. `others` are the other lists of layers; `attends` says
+    whether it contains attention.
     """
 
     path: str
@@ -32,6 +33,7 @@ class Stack:
     of: Ints
     inside: tuple[str, ...]
     share: float
+    ops_share: float
     others: tuple[str, ...]
     attends: bool
 
@@ -71,7 +73,7 @@ def find_stack(problem: Problem) -> Stack | None:
     attends = any(_ATTENDS.search(f"{graph.ops.kind[op]} {within[op]}") for op in layered)
     share = seconds[path] / sum(seconds.values())
     others = tuple(other for other in stacks if other != path)
-    return Stack(path, count, frozen(of, np.int32), within, share, others, attends)
+    return Stack(path, count, frozen(of, np.int32), within, share, len(layered) / problem.n_ops, others, attends)
 
 
 def _weigh_lists(

@@ -28,7 +28,7 @@ from placewise.simulate.blocks import held_by_several
 _TOKEN_TYPES = ("int32", "int64")
 MOST_LAYERS = 5_000
 """Of a model that is exported by layer: the bytes of all ranges of layers are tabled."""
-MIN_SHARE = 0.5
+MIN_SHARE, MIN_OPS_SHARE = 0.5, 0.2
 """The least share of the seconds of all layers that the stack must have."""
 
 
@@ -173,6 +173,8 @@ def require_stack(problem: Problem, target: str, *, transformer: bool = True) ->
         fault = f"{stack.path} numbers {stack.count:,} layers here, more than {MOST_LAYERS:,}"
     elif stack.share < MIN_SHARE:
         fault = f"the longest list of layers here, {stack.path}, takes only {stack.share:.0%} of the time of all layers"
+    elif stack.ops_share < MIN_OPS_SHARE:
+        fault = f"the layers of {stack.path} are only {stack.ops_share:.0%} of its ops"
     elif transformer and not stack.attends:
         fault = f"there is no attention in the layers of {stack.path}"
     elif transformer and _has_encoder_and_decoder(stack):

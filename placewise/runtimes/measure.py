@@ -91,7 +91,8 @@ def reproducible_outputs(reference: PreparedPlacement, source: InputSource) -> A
     try:
         require_equal(outputs, reference.run(inputs), who="a second run of the same model on the same inputs")
     except RunError as error:
-        raise RunError(f"the outputs of this model are random, so no placement can be checked ({error})") from None
+        problem = "the outputs of this model are random, or depend on earlier runs, so no placement can be checked"
+        raise RunError(f"{problem} ({error})") from None
     return outputs
 
 

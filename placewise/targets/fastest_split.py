@@ -10,7 +10,7 @@ from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from placewise._util.units import format_seconds
-from placewise.core.target_rules import find_rule, run_on_target
+from placewise.core.target_rules import find_rule
 from placewise.errors import PlacewiseError
 from placewise.exporters.base import OptionValue
 from placewise.exporters.writing import Export, export_placement
@@ -20,6 +20,7 @@ from placewise.model.result import Judgement
 from placewise.placers.base import Budget, Hints
 from placewise.simulate import judge_placement
 from placewise.targets.place_for import place_for
+from placewise.targets.relays import judge_on_target
 
 LAYERED = frozenset({"deepspeed", "llama.cpp", "megatron", "vllm"})
 """Targets that know whole layers only, all of whose splits are searched."""
@@ -50,18 +51,20 @@ def export_fastest(
     return replace(fastest, asked=nearest.asked, projected=True, moved=moved, fastest=True)
 
 
-def judge_on_target(problem: Problem, placement: Placement, target: str) -> Judgement:
-    """The judgement of a placement as a target runs it. Raises InputError for an objective that it does not have."""
-    return judge_placement(run_on_target(problem, target), placement)
+def describe_execution(made: Export, *, searched: bool = False) -> str:
+    """What the exported placement takes as its target runs it, where the plan says otherwise.
 
-
-def describe_execution(made: Export) -> str:
-    """What the exported placement takes as its target runs it, where a plan of another execution says otherwise."""
+    `searched`: the plan was made for that target; only relays are then no part of its value.
+    """
     target = made.info.name
     with suppress(PlacewiseError):
+        if searched and not find_rule(target).relays:
+            return ""
         value = judge_on_target(made.problem, made.exported.placement, target).value
         if not math.isclose(value, made.said.value, rel_tol=TOLERATED):
             took, instead = format_seconds(value), format_seconds(made.said.value)
+            if searched:
+                return f"what skips a stage passes through it: run so, the plan takes {took}, not {instead}"
             said = f"{target} {find_rule(target).runs}: run so, the plan takes {took} instead of {instead}"
             return f"{said} (place --for {target} searches what it can run)"
     return ""

@@ -21,8 +21,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Reason, Result
 from placewise.model.verdict import SINGLE_DEVICE
 from placewise.placers.base import Budget, Stopwatch
-from placewise.targets.fastest_split import LAYERED, TOLERATED, find_faster, judge_on_target
+from placewise.targets.fastest_split import LAYERED, TOLERATED, find_faster
 from placewise.targets.place_for import find_exporter
+from placewise.targets.relays import judge_on_target
 
 SAME = 5e-4
 """A loss that is none."""

@@ -27,6 +27,7 @@ from placewise.model.problem import Headroom, Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Judgement, Outcome, Reason, Result, Status, gap_of
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Placer, Stopwatch, ignore, run_placer
 from placewise.placers.shared.interchangeable import interchangeable
+from placewise.targets.relays import shorten_relays, with_relays
 from placewise.targets.split_search import SplitPlacer
 from placewise.targets.unit_bounds import assignment_bound
 
@@ -83,8 +84,10 @@ def place_for(
             found = _place_with_buffers(found, asked, watch, search)
         if not space.lines:
             found = _bounded(found, assignment_bound(on_target))
+        if not watch.out:
+            found = shorten_relays(found, target, lambda restricted: search(restricted, budget=watch.rest()))  # noqa: B023
         results.append(replace(found, problem=_as_asked(found.problem, problem)))
-    best = _join(results)
+    best = with_relays(_join(results), target)
     if advise and best.status.outcome is Outcome.INFEASIBLE:
         best = replace(best, unmet=f"{best.unmet}{_advice(problem, target)}")
     if find_rule(target).buffers and best.status.outcome is Outcome.INFEASIBLE:

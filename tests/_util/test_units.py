@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from placewise._util.units import (
     format_bytes,
     format_count,
+    format_flops,
     format_number,
     format_seconds,
     parse_bandwidth,
@@ -86,6 +87,7 @@ def test_numbers_read_well() -> None:
     assert format_seconds(0) == "0 s"
     assert format_seconds(float("inf")) == "∞"
     assert format_count(22.34e9) == "22.34 G"
+    assert (format_flops(22.34e9), format_flops(257)) == ("22.34 GFLOP", "257 FLOP")
 
 
 def test_numbers_are_never_powers_of_ten() -> None:

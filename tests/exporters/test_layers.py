@@ -21,6 +21,7 @@ from placewise.exporters.base import Exported
 from placewise.exporters.megatron import read_layout
 from placewise.exporters.registry import create_exporter
 from placewise.exporters.stack import find_stack
+from placewise.exporters.stages import require_stack
 from placewise.exporters.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster
@@ -303,3 +304,16 @@ def test_stages_need_accelerators(target: str) -> None:
         else:
             with pytest.raises(ExportError, match=words):
                 export_placement(asked, placement, target)
+
+
+def test_a_few_layers_in_a_large_model_are_no_list_of_layers() -> None:
+    """Three layers beside twenty ops of other modules: no target of layers takes it, and says why."""
+    builder = GraphBuilder()
+    last = builder.add_tensor(-1, shape=(1,), dtype="int8", name="ids")
+    for scope in (*(f"te.{layer}.linear" for layer in range(3)), *(f"down{number}.conv" for number in range(20))):
+        op = builder.add_op(scope, "Conv", scope=scope)
+        builder.add_edge(last, op)
+        last = builder.add_tensor(op, shape=(1,), dtype="int8", output=scope == "down19.conv")
+    problem = stack_problem(builder.build(), gpus=2)
+    with pytest.raises(ExportError, match="the layers of te are only 13% of its ops"):
+        require_stack(problem, "deepspeed", transformer=False)

@@ -15,9 +15,10 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Reason
 from placewise.simulate import judge_placement
 from placewise.targets import fastest_split
-from placewise.targets.fastest_split import LAYERED, describe_execution, export_fastest, find_faster, judge_on_target
+from placewise.targets.fastest_split import LAYERED, describe_execution, export_fastest, find_faster
 from placewise.targets.kept import MOST_LAYERS, Kept, describe_kept, list_kept, seconds_after
 from placewise.targets.place_for import place_for
+from placewise.targets.relays import judge_on_target
 
 SEQUENTIAL = Objective(execution="sequential")
 

@@ -1,0 +1,84 @@
+"""What a plan takes on a target whose stages pass on what later ones read: inputs, and values that skip stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from placewise._util.units import format_seconds
+from placewise.core.target_rules import find_rule, run_on_target
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.simulate import judge_placement
+from placewise.transform.stage_times import stage_times
+from placewise.transform.stages import stage_order
+from placewise.transform.stream_time import steady_seconds, stream_seconds
+
+_SAME = 1e-6
+"""Relays that cost no more than this share are not told."""
+
+
+def judge_on_target(problem: Problem, placement: Placement, target: str) -> Judgement:
+    """The judgement of a placement as a target runs it, relays included. Raises InputError for an objective that it
+    does not have.
+    """
+    on_target = run_on_target(problem, target)
+    judged = judge_placement(on_target, placement)
+    if not find_rule(target).relays or not judged.valid:
+        return judged
+    return replace(judged, value=max(judged.value, _relayed_seconds(on_target, placement)))
+
+
+def shorten_relays(result: Result, target: str, search: Callable[[Problem], Result]) -> Result:
+    """The result, or where relays cost something, what `search` finds with all that reads inputs in one stage, if that
+    is faster with its own relays.
+    """
+    problem, placement = result.problem, result.placement
+    if not find_rule(target).relays or placement is None or result.judgement is None:
+        return result
+    seconds = _relayed_seconds(problem, placement)
+    readers = np.unique(problem.graph.edges.consumer[problem.graph.tensors.producer[problem.graph.edges.value] < 0])
+    if seconds <= result.value * (1 + _SAME) or len(readers) < 2:
+        return result
+    names = tuple(problem.graph.ops.name[op] for op in readers.tolist())
+    together = (*problem.constraints.together, names)
+    other = search(problem.with_(constraints=replace(problem.constraints, together=together)))
+    if other.placement is None or other.judgement is None or not other.judgement.valid:
+        return result
+    if max(other.value, _relayed_seconds(problem, other.placement)) >= seconds:
+        return result
+    reached = gap_of(other.value, result.bound.value) <= OPTIMAL_GAP
+    status = result.status if reached else Status(Outcome.FEASIBLE, Reason.FINISHED)
+    return replace(result, placement=other.placement, judgement=other.judgement, status=status)
+
+
+def with_relays(result: Result, target: str) -> Result:
+    """A result for a target: relays are no part of what was searched, so a note says what they cost, and the plan is
+    not called optimal.
+    """
+    if not find_rule(target).relays or result.placement is None or result.judgement is None:
+        return result
+    seconds = _relayed_seconds(result.problem, result.placement)
+    if seconds <= result.value * (1 + _SAME):
+        return result
+    note = (
+        f"inputs and values that skip a stage pass through the stages between in {target}: run so, the plan takes "
+        f"{format_seconds(seconds)} instead of {format_seconds(result.value)}, and another one may be faster"
+    )
+    proved = result.status.outcome is Outcome.OPTIMAL
+    status = Status(Outcome.FEASIBLE, Reason.FINISHED) if proved else result.status
+    return replace(result, status=status, notes=(note, *result.notes))
+
+
+def _relayed_seconds(problem: Problem, placement: Placement) -> float:
+    """Seconds with relays, per sample or of one; 0 for plans of training, and where stages feed each other."""
+    if problem.graph.ops.backward.any() or placement.stages or placement.schedule:
+        return 0.0
+    order, back = stage_order(problem.graph, placement.device)
+    if back is not None:
+        return 0.0
+    times = stage_times(problem, placement, order)
+    return steady_seconds(times) if problem.objective.kind == "throughput" else stream_seconds(times, 1)
