@@ -442,7 +442,8 @@ def report(
 
     """
     if isinstance(plan, Plan):
-        _of_same_model(plan, model)
+        if plan.placement is not None:
+            _of_same_model(plan, model)
         return plan.report(path)
     return write_report(open_plan(plan, model, None, options_from(problem_options), inputs=example_inputs), path)
 

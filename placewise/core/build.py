@@ -22,7 +22,7 @@ from placewise.core.step_options import ask_step, without_pipeline
 from placewise.core.target_rules import run_on_target
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
-from placewise.costing.roofline import cost_table, fuses_quantized
+from placewise.costing.roofline import cost_table
 from placewise.costing.work import OpWork, work_of
 from placewise.errors import InputError, PlanError, locate_errors
 from placewise.files.cluster_record import cluster_of
@@ -37,7 +37,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
-from placewise.model.quantized import list_fused_sets
+from placewise.model.quantized import fuses_quantized, list_fused_sets
 from placewise.model.result import usable_devices
 from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
@@ -174,8 +174,8 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
 
 
 def _fuse_quantized(graph: Graph, cluster: Cluster) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The sets of ops that run as one int8 op, where a device has such ops, and a note of them."""
-    sets = list_fused_sets(graph) if any(map(fuses_quantized, cluster)) else ()
+    """The sets of ops that run as one int8 op, where all devices have such ops, and a note of them."""
+    sets = list_fused_sets(graph) if all(map(fuses_quantized, cluster)) else ()
     note = f"what runtimes run as one int8 op stays together: {len(sets)} sets of ops"
     return sets, (note,) if sets else ()
 

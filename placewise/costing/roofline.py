@@ -26,6 +26,7 @@ from placewise.model.columns import Bools, Bytes8, Floats
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
+from placewise.model.quantized import fuses_quantized
 
 SOURCES = ("roofline", "assumed")
 
@@ -38,8 +39,6 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "complex128": ("float64",),
 }  # fmt: skip
 """Element types to try before float32 if a device has no peak for a type."""
-_FUSE_ALWAYS = frozenset({"cpu", "core"})
-"""Kinds of devices whose runtime fuses products in QDQ form, even where they have no peak for int8."""
 _TF32_CLASSES: Mapping[str, tuple[str, ...]] = {
     "products": ("conv", "matmul", "attention"), "convolutions": ("conv",), "nothing": (),
 }  # fmt: skip
@@ -93,11 +92,6 @@ def device_seconds(
         columns[first] = _cost_column(device, quantized if fuses_quantized(device) else work)
     seconds = np.stack([columns[first][0] for first in like], axis=1)
     return seconds, np.stack([columns[first][1] for first in like], axis=1)
-
-
-def fuses_quantized(device: Device) -> bool:
-    """Whether a device's runtime fuses products in QDQ form: it has int8, or is a CPU, where all runtimes do."""
-    return "int8" in device.peak_flops or device.kind in _FUSE_ALWAYS
 
 
 def _cost_column(device: Device, work: OpWork) -> tuple[Floats, Bytes8]:

@@ -174,7 +174,7 @@ def require_stack(problem: Problem, target: str, *, transformer: bool = True) ->
     elif stack.share < MIN_SHARE:
         fault = f"the longest list of layers here, {stack.path}, takes only {stack.share:.0%} of the time of all layers"
     elif stack.ops_share < MIN_OPS_SHARE:
-        fault = f"the layers of {stack.path} are only {stack.ops_share:.0%} of its ops"
+        fault = f"the layers of {stack.path} have only {stack.ops_share:.0%} of the ops"
     elif transformer and not stack.attends:
         fault = f"there is no attention in the layers of {stack.path}"
     elif transformer and _has_encoder_and_decoder(stack):

@@ -11,14 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise.model.cluster import Device
 from placewise.model.columns import Longs, frozen
 from placewise.model.graph import Graph
+from placewise.model.problem import Problem, cached_per_problem
 
 _FROM_INT8 = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
 _TO_INT8 = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _ALWAYS_ROUNDED = "Conv"
 """Runs in float unless a QuantizeLinear reads its result."""
+_FUSE_ALWAYS = frozenset({"cpu", "core"})
+"""Kinds of devices whose runtime fuses products in QDQ form, even where they have no peak for int8."""
 
 
 class QuantizedProducts(NamedTuple):
@@ -52,20 +56,28 @@ def find_quantized_products(graph: Graph) -> QuantizedProducts:
     return QuantizedProducts(rounded, source_bytes, parts, frozenset(op for op in parts if sources[op][1]))
 
 
-@lru_cache(maxsize=2)
-def held_bytes(graph: Graph) -> Longs:
-    """The bytes [n_tensors] that a device holds for each tensor: those of the tensor, but of int8 within such products.
+@cached_per_problem
+def held_bytes(problem: Problem) -> Longs:
+    """The bytes [n_tensors] that a device holds for each tensor: those of the tensor, but of int8 where the ops around
+    it run as one, which is where they are in one block (`list_fused_sets`).
 
-    What is dequantized from a weight for them takes none, beside that weight. Unknown sizes count 0.
+    What is dequantized from a weight then takes none, beside that weight. Unknown sizes count 0.
     """
-    held = np.maximum(graph.tensors.bytes, 0).astype(np.int64)
-    found = find_quantized_products(graph)
+    graph, block = problem.graph, problem.block
+    held, found = np.maximum(graph.tensors.bytes, 0).astype(np.int64), find_quantized_products(graph)
     for op in found.parts:
-        held[graph.outputs_of(op).start] = 0 if op in found.of_weights else found.source_bytes[op]
+        made = graph.outputs_of(op).start
+        if (block[graph.consumers_of(made)] == block[op]).all():
+            held[made] = 0 if op in found.of_weights else found.source_bytes[op]
     for op, quantizer in found.rounded.items():
-        if quantizer >= 0:
+        if quantizer >= 0 and block[quantizer] == block[op]:
             held[graph.outputs_of(op).start] = held[graph.outputs_of(quantizer).start]
     return frozen(held, np.int64)
+
+
+def fuses_quantized(device: Device) -> bool:
+    """Whether a device's runtime fuses products in QDQ form: it has int8, or is a CPU, where all runtimes do."""
+    return "int8" in device.peak_flops or device.kind in _FUSE_ALWAYS
 
 
 def list_fused_sets(graph: Graph) -> tuple[tuple[str, ...], ...]:

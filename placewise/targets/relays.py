@@ -33,26 +33,30 @@ def judge_on_target(problem: Problem, placement: Placement, target: str) -> Judg
 
 
 def shorten_relays(result: Result, target: str, search: Callable[[Problem], Result]) -> Result:
-    """The result, or where relays cost something, what `search` finds with all that reads inputs in one stage, if that
-    is faster with its own relays.
+    """The result; or where relays cost something, the fastest with them of the plan, the naive answers, and what
+    `search` finds with all that reads inputs in one stage, for which there must be time.
     """
-    problem, placement = result.problem, result.placement
-    if not find_rule(target).relays or placement is None or result.judgement is None:
+    problem, placement, judgement = result.problem, result.placement, result.judgement
+    if not find_rule(target).relays or placement is None or judgement is None:
         return result
-    seconds = _relayed_seconds(problem, placement)
+    if _relayed_seconds(problem, placement) <= result.value * (1 + _SAME):
+        return result
+    found = [(placement, judgement), *result.baselines.values()]
     readers = np.unique(problem.graph.edges.consumer[problem.graph.tensors.producer[problem.graph.edges.value] < 0])
-    if seconds <= result.value * (1 + _SAME) or len(readers) < 2:
+    if len(readers) > 1 and result.status.reason not in (Reason.INTERRUPTED, Reason.TIME_LIMIT):
+        names = tuple(problem.graph.ops.name[op] for op in readers.tolist())
+        together = (*problem.constraints.together, names)
+        other = search(problem.with_(constraints=replace(problem.constraints, together=together)))
+        if other.placement is not None and other.judgement is not None:
+            found.append((other.placement, other.judgement))
+    valid = [pair for pair in found if pair[1].valid]
+    best = min(valid, key=lambda pair: max(pair[1].value, _relayed_seconds(problem, pair[0])), default=found[0])
+    if best is found[0]:
         return result
-    names = tuple(problem.graph.ops.name[op] for op in readers.tolist())
-    together = (*problem.constraints.together, names)
-    other = search(problem.with_(constraints=replace(problem.constraints, together=together)))
-    if other.placement is None or other.judgement is None or not other.judgement.valid:
-        return result
-    if max(other.value, _relayed_seconds(problem, other.placement)) >= seconds:
-        return result
-    reached = gap_of(other.value, result.bound.value) <= OPTIMAL_GAP
-    status = result.status if reached else Status(Outcome.FEASIBLE, Reason.FINISHED)
-    return replace(result, placement=other.placement, judgement=other.judgement, status=status)
+    reached = gap_of(best[1].value, result.bound.value) <= OPTIMAL_GAP
+    return replace(
+        result, placement=best[0], judgement=best[1], status=result.status if reached else _not_proved(result.status)
+    )
 
 
 def with_relays(result: Result, target: str) -> Result:
@@ -68,9 +72,13 @@ def with_relays(result: Result, target: str) -> Result:
         f"inputs and values that skip a stage pass through the stages between in {target}: run so, the plan takes "
         f"{format_seconds(seconds)} instead of {format_seconds(result.value)}, and another one may be faster"
     )
-    proved = result.status.outcome is Outcome.OPTIMAL
-    status = Status(Outcome.FEASIBLE, Reason.FINISHED) if proved else result.status
-    return replace(result, status=status, notes=(note, *result.notes))
+    return replace(result, status=_not_proved(result.status), notes=(note, *result.notes))
+
+
+def _not_proved(status: Status) -> Status:
+    """The status of a plan that is not optimal, though the one that was searched for may be."""
+    reason = Reason.FINISHED if status.reason is Reason.PROVED else status.reason
+    return Status(Outcome.FEASIBLE, reason) if status.outcome is Outcome.OPTIMAL else status
 
 
 def _relayed_seconds(problem: Problem, placement: Placement) -> float:

@@ -8,6 +8,7 @@ from placewise.exporters.projection import range_bytes
 from placewise.exporters.space import Line
 from placewise.model.columns import Floats, Longs
 from placewise.model.problem import Problem
+from placewise.model.quantized import held_bytes
 from placewise.simulate.in_place import in_place_ops
 
 SAFE = 1 - 1e-9
@@ -63,7 +64,7 @@ def _working_bytes(problem: Problem, line: Line) -> Floats:
     graph, count = problem.graph, line.count
     if problem.objective.memory != "live":
         return np.zeros((count, count))
-    size, edges = np.maximum(graph.tensors.bytes, 0).astype(np.float64), graph.edges
+    size, edges = held_bytes(problem).astype(np.float64), graph.edges
     reads = np.unique(np.stack((edges.consumer, edges.value), axis=1), axis=0)
     held = np.bincount(reads[:, 0], weights=size[reads[:, 1]], minlength=graph.n_ops)
     made = np.flatnonzero(graph.tensors.producer >= 0)

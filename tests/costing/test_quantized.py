@@ -99,13 +99,22 @@ def test_seconds_by_device(tmp_path: Path) -> None:
 
 
 def test_no_floats_are_held_between_ops_that_run_as_one(tmp_path: Path) -> None:
-    """Bytes of int8 into and out of the convolution, and none beside its kernel; floats that others read are held."""
-    graph = read_onnx(conv(tmp_path)).graph
-    held = dict(zip(graph.tensors.name, held_bytes(graph).tolist(), strict=True))
-    assert [held[name] for name in ("x.q", "x.q.f", "k.f", "y", "y.q", "y.q.f")] == [400, 400, 0, 200, 200, 800]
+    """Bytes of int8 into and out of the convolution, and none beside its kernel; floats that others read are held, and
+    all floats where not every device has int8.
+    """
+    file = tmp_path / "c.toml"
     relu = make_node("Relu", ["x.q.f"], ["r"], name="relu")
-    graph = read_onnx(conv(tmp_path, relu, r=(2, 8, 5, 5))).graph
-    assert held_bytes(graph)[graph.tensors.name.index("x.q.f")] == 1600
+    int8 = CLUSTER.split('[[devices]]\nname = "float"')[0]
+    for cluster, read, expected in (
+        (int8, False, [400, 400, 0, 200, 200, 800]),
+        (CLUSTER, False, [400, 1600, 128, 800, 200, 800]),
+        (int8, True, [400, 1600, 0, 200, 200, 800]),
+    ):
+        file.write_text(cluster)
+        path = conv(tmp_path, relu, r=(2, 8, 5, 5)) if read else conv(tmp_path)
+        problem = pw.build(path, str(file))
+        held = dict(zip(problem.graph.tensors.name, held_bytes(problem).tolist(), strict=True))
+        assert [held[name] for name in ("x.q", "x.q.f", "k.f", "y", "y.q", "y.q.f")] == expected
 
 
 @pytest.mark.parametrize(("kind", "together"), [("gpu", False), ("cpu", True), ("core", True)])

@@ -315,5 +315,5 @@ def test_a_few_layers_in_a_large_model_are_no_list_of_layers() -> None:
         builder.add_edge(last, op)
         last = builder.add_tensor(op, shape=(1,), dtype="int8", output=scope == "down19.conv")
     problem = stack_problem(builder.build(), gpus=2)
-    with pytest.raises(ExportError, match="the layers of te are only 13% of its ops"):
+    with pytest.raises(ExportError, match="the layers of te have only 13% of the ops"):
         require_stack(problem, "deepspeed", transformer=False)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import placewise as pw
 from placewise._util.text import visible
 from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
@@ -203,3 +204,13 @@ class Counted(str):
         return str(self) == str(other)
 
     __hash__ = str.__hash__
+
+
+def test_a_page_of_stages_without_collectives() -> None:
+    """Copies of the whole model that compute alone: a row each, and nothing but compute."""
+    plan = pw.place(
+        "zoo:bert-base", "2xRTX-3060", dims={"layers": 1}, objective="throughput", tensor_parallel="any", placer="auto",
+        budget=pw.Budget(iterations=1),
+    )  # fmt: skip
+    assert plan.placement is not None and plan.placement.stages
+    assert "<html" in pw.report(plan)[:200]

@@ -111,7 +111,7 @@ def _build_order(problem: Problem, group: Ints, n: int, stages: bool) -> _FillOr
     amount = count_first_uses(graph) + 1.0
     if problem.objective.memory == "live":
         produced = graph.tensors.producer >= 0
-        np.add.at(amount, graph.tensors.producer[produced], held_bytes(graph)[produced])
+        np.add.at(amount, graph.tensors.producer[produced], held_bytes(problem)[produced])
     return _FillOrder(group, n, np.bincount(group, weights=amount, minlength=n).astype(np.float64), stages)
 
 

@@ -118,9 +118,9 @@ def _run_chain(
 
 def latency_search_problem(problem: Problem) -> _native.LatencySearchProblem:
     """What all chains share; linear in the problem but for sorting."""
-    a, graph, levels = arrays_of(problem), problem.graph, scope_levels(problem)
+    a, levels = arrays_of(problem), scope_levels(problem)
     inputs = schedule_inputs(problem)
-    tensor_bytes = held_bytes(graph)
+    tensor_bytes = held_bytes(problem)
     return _native.LatencySearchProblem(
         inputs.native,
         build_move_space(problem),

@@ -154,7 +154,7 @@ def _rule_check(problem: Problem) -> KeepsRules | None:
     """The check of the rules that moves may break, live activations and the shape of stages; None without them."""
     if problem.objective.memory != "live" and not problem.constraints.shaped:
         return None
-    activations = float(held_bytes(problem.graph).sum())
+    activations = float(held_bytes(problem).sum())
 
     def keeps_rules(assignment: Ints) -> bool:
         device = assignment[problem.block]

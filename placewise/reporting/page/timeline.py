@@ -162,7 +162,9 @@ def stage_part(placed: PlacedModel, made: StagePeriod, tensor_rows: Longs) -> di
     groups = placed.placement.stages
     shown = _count_rows(groups)
     first = np.concatenate(([0], np.cumsum(shown)[:-1]))
-    activity = np.concatenate((np.zeros(placed.problem.n_ops, np.int64), [_activity_of(what) for what in made.what]))
+    activity = np.concatenate(
+        (np.zeros(placed.problem.n_ops, np.int64), np.array([_activity_of(what) for what in made.what], np.int64))
+    )
     used, lane = np.unique(activity, return_inverse=True)
     rows = []
     for s, group in enumerate(groups):

@@ -6,7 +6,6 @@ import numpy as np
 
 from placewise._util.units import format_bytes
 from placewise.model.columns import Bools, Floats, Longs, distinct
-from placewise.model.graph import Graph
 from placewise.model.problem import Problem, cached_per_problem
 from placewise.model.quantized import held_bytes
 from placewise.simulate.blocks import block_bytes, block_sums, op_times, unshared_bytes
@@ -90,25 +89,26 @@ def _working_bytes(problem: Problem) -> Floats:
     graph, working = problem.graph, np.zeros(problem.n_blocks)
     if problem.objective.memory != "live":
         return working
-    size = held_bytes(graph).astype(np.float64)
+    size = held_bytes(problem).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     live = np.bincount(graph.consumers, weights=size[tensor], minlength=graph.n_ops)
     made = graph.tensors.producer >= 0
     live = live + np.bincount(graph.tensors.producer[made], weights=size[made], minlength=graph.n_ops)
-    ops = _replacing(graph)
+    ops = _replacing(problem)
     live = live - np.bincount(ops, weights=size[graph.out_offsets[ops]], minlength=graph.n_ops)
     np.maximum.at(working, problem.block.astype(np.intp), live)
     return working
 
 
-def _replacing(graph: Graph) -> Longs:
+def _replacing(problem: Problem) -> Longs:
     """The ops whose first output may take the memory of an operand under some placement."""
+    graph = problem.graph
     tensors, edges = graph.tensors, np.flatnonzero(in_place_ops(graph)[graph.edges.consumer])
     value, reader = graph.edges.value[edges], graph.edges.consumer[edges]
     first = graph.out_offsets[reader]
     makes = first < graph.out_offsets[reader + 1]
     rows = np.flatnonzero(makes & (tensors.producer[value] >= 0) & ~tensors.output[value])
-    size = held_bytes(graph)
+    size = held_bytes(problem)
     return distinct(reader[rows[size[value[rows]] == size[first[rows]]]].astype(np.int64))
 
 

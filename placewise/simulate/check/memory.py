@@ -136,7 +136,7 @@ def _uses(problem: Problem, line: _RunningOrder) -> _TensorUses:
 def _most_alive(problem: Problem, line: _RunningOrder) -> Floats:
     """The most bytes of tensors that are alive at one place of each device [n_devices]."""
     objective, uses = problem.objective, _uses(problem, line)
-    size = held_bytes(problem.graph).astype(np.float64)
+    size = held_bytes(problem).astype(np.float64)
     copies = 2.0 if objective.kind == "throughput" and objective.communication != "blocking" else 1.0
     maker = problem.graph.tensors.producer
     maker_device = np.where(maker >= 0, line.device[line.place[maker]], -1)
@@ -202,7 +202,7 @@ def _replaced(problem: Problem, line: _RunningOrder, produced: Longs, until: Lon
     Of several equal operands any one counts.
     """
     graph = problem.graph
-    size, rows = held_bytes(graph), np.flatnonzero(in_place_ops(graph)[graph.edges.consumer])
+    size, rows = held_bytes(problem), np.flatnonzero(in_place_ops(graph)[graph.edges.consumer])
     reader, value = graph.edges.consumer[rows], graph.edges.value[rows]
     ends, free = np.full(len(size), -1), np.zeros(len(size), np.bool_)
     ends[produced], free[produced] = until, ~leaves & ~graph.tensors.output[produced]

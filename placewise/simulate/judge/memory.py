@@ -159,7 +159,7 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
 def _spans(problem: Problem, line: _RunningLine) -> Spans:
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
-    size = held_bytes(graph).astype(np.float64)
+    size = held_bytes(problem).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     maker = graph.tensors.producer[tensor]
     here = (maker >= 0) & (line.device[maker] == line.device[graph.consumers])
@@ -175,7 +175,7 @@ def _overwritten(
     problem: Problem, line: _RunningLine, produced: Longs, begin: Longs, end: Longs, leaves: Bools
 ) -> Longs:
     """The rows of `produced` that their last reader overwrites with its first result, one per reader."""
-    graph, size = problem.graph, held_bytes(problem.graph)
+    graph, size = problem.graph, held_bytes(problem)
     op_at = np.empty(len(line.position), np.int64)
     op_at[line.position] = np.arange(len(line.position))
     last = op_at[end]
