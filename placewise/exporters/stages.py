@@ -29,7 +29,7 @@ _TOKEN_TYPES = ("int32", "int64")
 MOST_LAYERS = 5_000
 """Of a model that is exported by layer: the bytes of all ranges of layers are tabled."""
 MIN_SHARE, MIN_OPS_SHARE = 0.5, 0.2
-"""The least share of the seconds of all layers that the stack must have."""
+"""The least shares that the stack must have, of the seconds of all layers and of the ops of the model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

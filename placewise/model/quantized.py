@@ -86,7 +86,7 @@ def list_fused_sets(graph: Graph) -> tuple[tuple[str, ...], ...]:
     sets = list[tuple[str, ...]]()
     for op, quantizer in found.rounded.items():
         makers = {producer for _, producer, _ in list_arguments(graph, op)} & found.parts
-        own = [maker for maker in makers if len(graph.consumers_of(graph.outputs_of(maker).start)) == 1]
+        own = [maker for maker in makers if len(_list_readers(graph, maker)) == 1]
         rounded = [quantizer] if quantizer >= 0 else []
         if own or rounded:
             sets.append(tuple(name[member] for member in sorted((*own, op, *rounded))))
@@ -116,14 +116,19 @@ def _find_source(graph: Graph, op: int) -> tuple[int, bool]:
 
 def _find_quantizer(graph: Graph, op: int) -> int:
     """The QuantizeLinear that is the only reader of an op's results, or −1."""
-    outputs = graph.outputs_of(op)
-    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
-    alone = len(readers) == 1 and not graph.tensors.output[outputs].any()
-    return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
+    readers = _list_readers(graph, op)
+    return readers[0] if len(readers) == 1 and graph.ops.kind[readers[0]] in _TO_INT8 else -1
 
 
 def _is_part(graph: Graph, op: int, products: dict[int, int]) -> bool:
     """Whether only such products read what an op makes."""
+    readers = _list_readers(graph, op)
+    return bool(readers) and products.keys() >= set(readers)
+
+
+def _list_readers(graph: Graph, op: int) -> list[int]:
+    """The ops that read what an op makes; none where the model returns it."""
     outputs = graph.outputs_of(op)
-    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
-    return bool(readers) and products.keys() >= set(readers) and not graph.tensors.output[outputs].any()
+    if graph.tensors.output[outputs].any():
+        return []
+    return [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
