@@ -37,7 +37,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
-from placewise.model.quantized import fuses_quantized, list_fused_sets
+from placewise.model.quantized import list_fused_sets
 from placewise.model.result import usable_devices
 from placewise.model.ways import restrict_ways
 from placewise.readers.base import ImportedModel
@@ -174,8 +174,8 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
 
 
 def _fuse_quantized(graph: Graph, cluster: Cluster) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The sets of ops that run as one int8 op, where all devices have such ops, and a note of them."""
-    sets = list_fused_sets(graph) if all(map(fuses_quantized, cluster)) else ()
+    """The sets of ops that run as one int8 op, and a note of them."""
+    sets = list_fused_sets(graph, cluster)
     note = f"what runtimes run as one int8 op stays together: {len(sets)} sets of ops"
     return sets, (note,) if sets else ()
 

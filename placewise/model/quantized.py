@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.cluster import Device
+from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Longs, frozen
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem, cached_per_problem
@@ -59,12 +59,15 @@ def find_quantized_products(graph: Graph) -> QuantizedProducts:
 @cached_per_problem
 def held_bytes(problem: Problem) -> Longs:
     """The bytes [n_tensors] that a device holds for each tensor: those of the tensor, but of int8 where the ops around
-    it run as one, which is where they are in one block (`list_fused_sets`).
+    it run as one, which is where all devices fuse them and they are in one block (`list_fused_sets`).
 
     What is dequantized from a weight then takes none, beside that weight. Unknown sizes count 0.
     """
     graph, block = problem.graph, problem.block
-    held, found = np.maximum(graph.tensors.bytes, 0).astype(np.int64), find_quantized_products(graph)
+    held = np.maximum(graph.tensors.bytes, 0).astype(np.int64)
+    if not _all_fuse(problem.cluster):
+        return frozen(held, np.int64)
+    found = find_quantized_products(graph)
     for op in found.parts:
         made = graph.outputs_of(op).start
         if (block[graph.consumers_of(made)] == block[op]).all():
@@ -80,8 +83,16 @@ def fuses_quantized(device: Device) -> bool:
     return "int8" in device.peak_flops or device.kind in _FUSE_ALWAYS
 
 
-def list_fused_sets(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """The names of the ops that run as one: each such product with the parts that nothing else reads."""
+def _all_fuse(cluster: Cluster) -> bool:
+    return all(map(fuses_quantized, cluster))
+
+
+def list_fused_sets(graph: Graph, cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """The names of the ops that run as one, where all devices fuse them: each such product with the parts that nothing
+    else reads.
+    """
+    if not _all_fuse(cluster):
+        return ()
     found, name = find_quantized_products(graph), graph.ops.name
     sets = list[tuple[str, ...]]()
     for op, quantizer in found.rounded.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,16 @@ def test_no_floats_are_held_between_ops_that_run_as_one(tmp_path: Path) -> None:
         problem = pw.build(path, str(file))
         held = dict(zip(problem.graph.tensors.name, held_bytes(problem).tolist(), strict=True))
         assert [held[name] for name in ("x.q", "x.q.f", "k.f", "y", "y.q", "y.q.f")] == expected
+
+
+def test_floats_are_held_in_one_block_where_nothing_fuses(tmp_path: Path) -> None:
+    """A user's wish to keep ops together makes no int8 of them."""
+    file = tmp_path / "c.toml"
+    file.write_text(CLUSTER)
+    problem = pw.build(conv(tmp_path), str(file))
+    together = (("undo.x.q", "undo.k", "conv", "do.y"),)
+    joined = problem.with_(constraints=replace(problem.constraints, together=together))
+    assert held_bytes(joined).tolist() == held_bytes(problem).tolist()
 
 
 @pytest.mark.parametrize(("kind", "together"), [("gpu", False), ("cpu", True), ("core", True)])
